@@ -1,0 +1,33 @@
+#pragma once
+
+#include <torchdion/layout.h>
+#include <torchdion/options.h>
+
+#include "comm/task.h"
+#include "linalg/matrices.h"
+
+namespace torchdion::algorithms {
+
+// Equally shaped matrices with the same hyperparameters, oriented so that the body is Algorithm 1: for
+// Orientation::right they are the transposes of the user's.
+struct DionBatch {
+  linalg::Matrices X;  // weights, m×n
+  linalg::Matrices G;  // gradients, m×n
+  linalg::Matrices M;  // momenta with error feedback, m×n
+  linalg::Matrices Q;  // right factors, n×r
+  Layout layout;
+  int64_t global_rows = 0;  // of X, over all ranks
+  double shape_factor = 1;  // sqrt(fan-out / fan-in) of the user's X
+  int64_t step = 0;         // keys the sketch
+  bool zero_nonfinite = false;
+  at::Tensor workspace;             // room for P and R: dion_workspace() elements of the computing dtype
+  int64_t* nonfinite = nullptr;     // += entries that counted as zero
+};
+
+// Elements of workspace that a batch needs: (m + n) r for each matrix.
+int64_t dion_workspace(const linalg::Matrices& X, int64_t r);
+
+// One step of Dion: Algorithm 1 of arXiv 2504.05295 on whole matrices, Algorithms 3 and 4 on cut ones.
+comm::Task<> dion(DionBatch batch, DionHyperparameters hyper);
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,27 @@
+// The rules for parameters that are no matrices: one element at a time, over whole tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/options.h>
+
+#include <vector>
+
+#include "comm/task.h"
+
+namespace torchdion::algorithms {
+
+struct ElementwiseBatch {
+  std::vector<at::Tensor> X, G, M;   // parameters, gradients, momenta: contiguous, alike in shape
+  std::vector<at::Tensor> V;         // second moments; AdamW only
+  std::vector<int64_t> step;         // of each parameter, this step included; AdamW only
+  bool zero_nonfinite = false;
+  int64_t* nonfinite = nullptr;      // += entries that counted as zero
+};
+
+// Lion (arXiv 2302.06675): X ← (1 − η λ) X − η sign(β₁ M + (1 − β₁) G);  M ← β₂ M + (1 − β₂) G.
+comm::Task<> lion(ElementwiseBatch batch, LionHyperparameters hyper);
+
+// AdamW (arXiv 1711.05101) with bias correction, as torch.optim.AdamW computes it.
+comm::Task<> adamw(ElementwiseBatch batch, AdamWHyperparameters hyper);
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,88 @@
+// The pybind11 table: what the Python front calls.
+#include <torch/csrc/utils/pybind.h>
+
+#include "engine/step.h"
+#include "linalg/sketch.h"
+
+namespace py = pybind11;
+using namespace torchdion;
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+void bind_hyperparameters(py::module_& m) {
+  py::enum_<Orientation>(m, "Orientation").value("right", Orientation::right).value("left", Orientation::left);
+  py::enum_<Orthonormalize>(m, "Orthonormalize")
+      .value("auto", Orthonormalize::automatic)
+      .value("rcqr", Orthonormalize::rcqr)
+      .value("cholesky_qr", Orthonormalize::cholesky_qr)
+      .value("qr", Orthonormalize::qr);
+  py::enum_<Nonfinite>(m, "Nonfinite")
+      .value("propagate", Nonfinite::propagate)
+      .value("zero", Nonfinite::zero)
+      .value("skip_step", Nonfinite::skip_step)
+      .value("raise", Nonfinite::raise);
+  py::class_<DionHyperparameters>(m, "DionHyperparameters")
+      .def(py::init<double, double, double, bool, Orthonormalize, double, int64_t>(), py::kw_only(), py::arg("lr"),
+           py::arg("mu"), py::arg("weight_decay"), py::arg("maximize"), py::arg("orthonormalize"),
+           py::arg("rcqr_oversample"), py::arg("seed"));
+  py::class_<LionHyperparameters>(m, "LionHyperparameters")
+      .def(py::init<double, double, double, double, bool>(), py::kw_only(), py::arg("lr"), py::arg("beta1"),
+           py::arg("beta2"), py::arg("weight_decay"), py::arg("maximize"));
+  py::class_<AdamWHyperparameters>(m, "AdamWHyperparameters")
+      .def(py::init<double, double, double, double, double, bool>(), py::kw_only(), py::arg("lr"), py::arg("beta1"),
+           py::arg("beta2"), py::arg("weight_decay"), py::arg("epsilon"), py::arg("maximize"));
+}
+
+void bind_engine(py::module_& m) {
+  py::class_<engine::Groups>(m, "Groups")
+      .def(py::init<>())
+      .def("add_dion",
+           [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors Q, Tensors steps,
+              DionHyperparameters hyper, int64_t batch_dims, int64_t blocks, bool fan_in_first,
+              Orientation orientation) {
+             self.dion.push_back({std::move(X), std::move(G), std::move(M), std::move(Q), std::move(steps), hyper,
+                                  {batch_dims, blocks, fan_in_first}, orientation});
+           })
+      .def("add_lion",
+           [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors steps, LionHyperparameters hyper) {
+             self.lion.push_back({std::move(X), std::move(G), std::move(M), std::move(steps), hyper});
+           })
+      .def("add_adamw", [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors V, Tensors steps,
+                           AdamWHyperparameters hyper) {
+        self.adamw.push_back({std::move(X), std::move(G), std::move(M), std::move(V), std::move(steps), hyper});
+      });
+  py::class_<engine::Report>(m, "Report")
+      .def_readonly("skipped", &engine::Report::skipped)
+      .def_readonly("nonfinite", &engine::Report::nonfinite)
+      .def_readonly("batches", &engine::Report::batches)
+      .def_readonly("workspace_bytes", &engine::Report::workspace_bytes);
+  py::class_<engine::Step>(m, "Step")
+      .def(py::init<engine::Groups, Nonfinite>())
+      .def("run", &engine::Step::run, py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("wrote", &engine::Step::wrote)
+      .def_property_readonly("batches", &engine::Step::batches)
+      .def_property_readonly("completed", &engine::Step::completed);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "torchdion's C++ engine";
+  bind_hyperparameters(m);
+  bind_engine(m);
+  m.def("matrix_sizes", [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
+    return engine::matrix_sizes(sizes, {batch_dims, blocks, fan_in_first});
+  });
+  m.def(
+      "start_",
+      [](at::Tensor Q, int64_t seed, int64_t parameter) {
+        const at::Tensor stack = Q.view({-1, Q.size(-2), Q.size(-1)});
+        const double standard_deviation = 1 / std::sqrt(static_cast<double>(Q.size(-2)));
+        for (int64_t i = 0; i < stack.size(0); ++i) {
+          linalg::sketch_(stack[i], linalg::RandomMatrix::start(seed, parameter, i), 0, 0, standard_deviation);
+        }
+      },
+      py::call_guard<py::gil_scoped_release>());
+}

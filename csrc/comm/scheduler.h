@@ -1,0 +1,38 @@
+// Scheduler: drives a few tasks round robin on the calling thread, so that one batch computes while another waits for
+// its collective. It resumes in turn and never on completion: the order in which collectives are issued follows from
+// the list of tasks alone, the same on every rank whatever the timing.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "comm/task.h"
+
+namespace torchdion::comm {
+
+class Scheduler {
+ public:
+  // Makes one task when its turn comes. `slot` < width is unique among the tasks alive: the task may use what the
+  // caller has set aside for that slot, such as its workspace.
+  using Factory = std::function<Task<>(int slot)>;
+
+  // At most `width` tasks are alive at a time; 1 runs them one after the other, for debugging.
+  explicit Scheduler(int width);
+
+  // Runs every task to its end. When a task throws, no further one is started, those alive run to their own end (so
+  // that no collective in flight outlives the memory it writes), and the first exception is rethrown.
+  void run(const std::vector<Factory>& tasks);
+
+  // How many tasks of the last run() ended without an exception.
+  std::size_t completed() const { return completed_; }
+
+ private:
+  int width_;
+  std::size_t completed_ = 0;
+};
+
+// Runs one task to its end.
+void run(Task<> task);
+
+}  // namespace torchdion::comm

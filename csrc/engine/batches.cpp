@@ -1,0 +1,146 @@
+#include "engine/batches.h"
+
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace torchdion::engine {
+
+namespace {
+
+using algorithms::DionBatch;
+using linalg::Matrices;
+
+// The workspace of a task: small enough that P and R of a few matrices stay in the cache.
+constexpr int64_t kWorkspaceElements = 1 << 20;
+
+// One parameter as the matrices that it holds, in the user's orientation.
+struct Entry {
+  at::Tensor X, G, M, Q;
+  bool right;
+  int64_t step;
+};
+
+using Key = std::tuple<std::vector<int64_t>, std::vector<at::ScalarType>, bool>;
+
+Key key_of(const Entry& entry, bool sketches) {
+  std::vector<int64_t> layout;
+  for (const at::Tensor* tensor : {&entry.X, &entry.G, &entry.M, &entry.Q}) {
+    layout.insert(layout.end(), {tensor->size(-2), tensor->size(-1), tensor->stride(-2), tensor->stride(-1)});
+  }
+  layout.push_back(sketches ? entry.step : 0);  // a sketch is keyed by the step
+  return {layout, {entry.X.scalar_type(), entry.G.scalar_type(), entry.M.scalar_type(), entry.Q.scalar_type()},
+          entry.right};
+}
+
+bool is_right(const at::Tensor& Q, int64_t m, int64_t n, Orientation orientation) {
+  const int64_t rows = Q.size(-2), r = Q.size(-1);
+  TORCH_CHECK_VALUE((rows == m || rows == n) && r >= 1 && r <= std::min(m, n), "torchdion.Dion: the state Q of a ", m,
+                    "×", n, " matrix must be ", m, "×r or ", n, "×r with 1 ≤ r ≤ ", std::min(m, n), ", got ", rows,
+                    "×", r);
+  return m == n ? orientation == Orientation::right : rows == m;
+}
+
+void check_parameter(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, const at::Tensor& Q) {
+  TORCH_CHECK_VALUE(G.sizes() == X.sizes(), "torchdion.Dion: a gradient of shape ", G.sizes(),
+                    " does not fit its parameter of shape ", X.sizes());
+  TORCH_CHECK_VALUE(M.sizes() == X.sizes() && M.is_contiguous(), "torchdion.Dion: the state momentum of a parameter ",
+                    "of shape ", X.sizes(), " must be contiguous and of that shape, got shape ", M.sizes());
+  TORCH_CHECK_VALUE(Q.is_contiguous(), "torchdion.Dion: the state Q must be contiguous");
+  for (const at::Tensor* tensor : {&X, &G, &M, &Q}) {
+    TORCH_CHECK_VALUE(tensor->is_cpu() && tensor->layout() == at::kStrided && at::isFloatingType(tensor->scalar_type()),
+                      "torchdion.Dion: parameters, gradients and state must be dense floating-point CPU tensors, got ",
+                      tensor->toString());
+  }
+}
+
+Entry entry_of(const DionGroup& group, std::size_t i, Copies& copies) {
+  const at::Tensor &X = group.X[i], &G = group.G[i], &M = group.M[i], &Q = group.Q[i];
+  check_parameter(X, G, M, Q);
+  const std::vector<int64_t> sizes = matrix_sizes(X.sizes(), group.form);
+  std::optional<at::Tensor> x = matrix_view(X, group.form), g = matrix_view(G, group.form);
+  if (!x || !linalg::is_strided_for_gemm(*x)) x = matrix_view(copies.writable(X), group.form);
+  if (!g) g = matrix_view(copies.readable(G), group.form);
+  const at::IntArrayRef stack(sizes.data(), sizes.size() - 2);
+  TORCH_CHECK_VALUE(Q.sizes().slice(0, Q.dim() - 2) == stack, "torchdion.Dion: the state Q of a parameter of shape ",
+                    X.sizes(), " must hold one matrix for each of ", stack, ", got shape ", Q.sizes());
+  const bool right = is_right(Q, sizes.end()[-2], sizes.end()[-1], group.orientation);
+  return {*x, *g, *matrix_view(M, group.form), Q, right, group.steps[i].item<int64_t>() + 1};
+}
+
+// The body of Dion is Algorithm 1; Orientation::right gives it the transposes.
+DionBatch batch_of(const std::vector<Entry>& entries) {
+  const auto matrices = [&](at::Tensor Entry::*member) {
+    Matrices all(entries.front().*member);
+    for (std::size_t i = 1; i < entries.size(); ++i) all.append(entries[i].*member);
+    return all;
+  };
+  DionBatch batch;
+  const Entry& first = entries.front();
+  batch.X = matrices(&Entry::X);
+  batch.G = matrices(&Entry::G);
+  batch.M = matrices(&Entry::M);
+  batch.Q = matrices(&Entry::Q);
+  batch.shape_factor = std::sqrt(static_cast<double>(batch.X.rows) / static_cast<double>(batch.X.cols));
+  batch.step = first.step;
+  if (first.right) {
+    batch.X = batch.X.t();
+    batch.G = batch.G.t();
+    batch.M = batch.M.t();
+  }
+  batch.global_rows = batch.X.rows;
+  return batch;
+}
+
+// As many matrices as the workspace holds, and a whole number for each thread.
+int64_t matrices_per_task(const DionBatch& batch) {
+  const int64_t threads = at::get_num_threads();
+  const int64_t each = (batch.X.rows + batch.X.cols) * batch.Q.cols;
+  return std::max(threads, kWorkspaceElements / each / threads * threads);
+}
+
+}  // namespace
+
+at::Tensor Copies::writable(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return tensor;
+  written_.push_back({tensor, tensor.contiguous()});
+  return written_.back().source;
+}
+
+at::Tensor Copies::readable(const at::Tensor& tensor) {
+  read_.push_back(tensor.contiguous());
+  return read_.back();
+}
+
+void Copies::write_back() const {
+  for (const Pair& pair : written_) pair.target.copy_(pair.source);
+}
+
+std::vector<DionBatch> dion_batches(const DionGroup& group, Copies& copies) {
+  const bool sketches = group.hyper.orthonormalize == Orthonormalize::rcqr;
+  std::map<Key, std::vector<Entry>> sorted;
+  for (std::size_t i = 0; i < group.X.size(); ++i) {
+    if (group.X[i].numel() == 0) continue;
+    Entry entry = entry_of(group, i, copies);
+    sorted[key_of(entry, sketches)].push_back(std::move(entry));
+  }
+  std::vector<DionBatch> batches;
+  for (const auto& [key, entries] : sorted) {
+    const DionBatch whole = batch_of(entries);
+    const int64_t size = matrices_per_task(whole);
+    for (int64_t begin = 0; begin < whole.X.count(); begin += size) {
+      const int64_t end = std::min(begin + size, whole.X.count());
+      DionBatch piece = whole;
+      piece.X = whole.X.slice(begin, end);
+      piece.G = whole.G.slice(begin, end);
+      piece.M = whole.M.slice(begin, end);
+      piece.Q = whole.Q.slice(begin, end);
+      batches.push_back(std::move(piece));
+    }
+  }
+  return batches;
+}
+
+}  // namespace torchdion::engine

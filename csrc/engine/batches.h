@@ -1,0 +1,32 @@
+// Sorts the matrices of a group into batches that one task updates together.
+#pragma once
+
+#include <vector>
+
+#include "algorithms/dion.h"
+#include "engine/groups.h"
+
+namespace torchdion::engine {
+
+// The copies of tensors whose strides no kernel can follow, alive as long as the step that uses them.
+class Copies {
+ public:
+  // A contiguous copy to write, which write_back() puts where it belongs; the tensor itself where it is contiguous.
+  at::Tensor writable(const at::Tensor& tensor);
+  // A contiguous copy to read.
+  at::Tensor readable(const at::Tensor& tensor);
+  void write_back() const;
+
+ private:
+  struct Pair {
+    at::Tensor target, source;
+  };
+  std::vector<Pair> written_;
+  std::vector<at::Tensor> read_;
+};
+
+// Batches of matrices alike in shape, dtype, strides, orientation and rank, cut so that the workspace of each stays
+// small. Throws c10::Error where state and parameters do not fit together.
+std::vector<algorithms::DionBatch> dion_batches(const DionGroup& group, Copies& copies);
+
+}  // namespace torchdion::engine

@@ -1,0 +1,39 @@
+// What the fronts hand to the engine: parameters that share their hyperparameters, entry i of each list belonging to
+// parameter i. M and V are as large as X and contiguous.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/options.h>
+
+#include <vector>
+
+#include "engine/matrix_form.h"
+
+namespace torchdion::engine {
+
+struct DionGroup {
+  std::vector<at::Tensor> X, G, M;
+  std::vector<at::Tensor> Q;      // [stack..., rows, r], contiguous
+  std::vector<at::Tensor> steps;  // 0-d, on the CPU; the step increments them
+  DionHyperparameters hyper;
+  MatrixForm form;
+  Orientation orientation = Orientation::right;  // of a square Q; the shape of any other tells
+};
+
+struct LionGroup {
+  std::vector<at::Tensor> X, G, M, steps;
+  LionHyperparameters hyper;
+};
+
+struct AdamWGroup {
+  std::vector<at::Tensor> X, G, M, V, steps;
+  AdamWHyperparameters hyper;
+};
+
+struct Groups {
+  std::vector<DionGroup> dion;
+  std::vector<LionGroup> lion;
+  std::vector<AdamWGroup> adamw;
+};
+
+}  // namespace torchdion::engine

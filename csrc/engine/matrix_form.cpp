@@ -1,0 +1,40 @@
+#include "engine/matrix_form.h"
+
+#include <ATen/TensorUtils.h>
+
+#include <numeric>
+
+namespace torchdion::engine {
+
+namespace {
+
+// [batch..., blocks, rows / blocks, columns], before fan-in-first matrices are transposed.
+std::vector<int64_t> stacked_sizes(at::IntArrayRef sizes, MatrixForm form) {
+  const auto rows = sizes.begin() + form.batch_dims;
+  std::vector<int64_t> stacked(sizes.begin(), rows);
+  if (form.blocks > 1) stacked.push_back(form.blocks);
+  stacked.push_back(*rows / form.blocks);
+  stacked.push_back(std::accumulate(rows + 1, sizes.end(), int64_t{1}, std::multiplies<>()));
+  return stacked;
+}
+
+}  // namespace
+
+std::vector<int64_t> matrix_sizes(at::IntArrayRef sizes, MatrixForm form) {
+  std::vector<int64_t> stacked = stacked_sizes(sizes, form);
+  if (form.fan_in_first) std::swap(stacked.end()[-2], stacked.end()[-1]);
+  return stacked;
+}
+
+std::optional<at::Tensor> matrix_view(const at::Tensor& tensor, MatrixForm form) {
+  if (tensor.dim() == 2 && form.batch_dims == 0 && form.blocks == 1) {
+    return form.fan_in_first ? tensor.t() : tensor;
+  }
+  const std::vector<int64_t> sizes = stacked_sizes(tensor.sizes(), form);
+  const auto strides = at::detail::computeStride(tensor.sizes(), tensor.strides(), sizes);
+  if (!strides) return std::nullopt;
+  const at::Tensor view = tensor.as_strided(sizes, *strides);
+  return form.fan_in_first ? view.transpose(-2, -1) : view;
+}
+
+}  // namespace torchdion::engine

@@ -1,0 +1,23 @@
+// How the matrices of a parameter lie in its tensor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace torchdion::engine {
+
+struct MatrixForm {
+  int64_t batch_dims = 0;     // leading dimensions that count matrices (experts)
+  int64_t blocks = 1;         // matrices fused along the rows (3 for QKV)
+  bool fan_in_first = false;  // the first matrix dimension is the fan-in (ConvTranspose)
+};
+
+// The matrices of `tensor` as a view of shape [stack..., m, n], or nothing where its strides allow no such view. What
+// follows the rows is flattened into the columns.
+std::optional<at::Tensor> matrix_view(const at::Tensor& tensor, MatrixForm form);
+
+// The shape [stack..., m, n] of that view.
+std::vector<int64_t> matrix_sizes(at::IntArrayRef sizes, MatrixForm form);
+
+}  // namespace torchdion::engine

@@ -1,0 +1,153 @@
+#include "engine/step.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "algorithms/elementwise.h"
+#include "linalg/accumulate.h"
+
+namespace torchdion::engine {
+
+namespace {
+
+using algorithms::ElementwiseBatch;
+
+// Tasks alive at a time. Without communication there is nothing to overlap.
+constexpr int kWidth = 1;
+
+void increment(const at::Tensor& step) {
+  AT_DISPATCH_ALL_TYPES(step.scalar_type(), "torchdion::increment", [&] { *step.mutable_data_ptr<scalar_t>() += 1; });
+}
+
+void check_elementwise(const char* algorithm, const at::Tensor& X, const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(tensor.sizes() == X.sizes(), "torchdion.Dion (", algorithm, "): the ", what,
+                    " of a parameter of shape ", X.sizes(), " must have that shape, got ", tensor.sizes());
+  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.layout() == at::kStrided && at::isFloatingType(tensor.scalar_type()),
+                    "torchdion.Dion (", algorithm, "): the ", what,
+                    " of a parameter must be a dense floating-point CPU tensor, got ", tensor.toString());
+}
+
+int64_t count_in(const std::vector<at::Tensor>& gradients) {
+  int64_t found = 0;
+  for (const at::Tensor& G : gradients) {
+    if (G.numel() > 0) found += linalg::count_nonfinite(linalg::Matrices(G.contiguous().view({1, -1})));
+  }
+  return found;
+}
+
+}  // namespace
+
+Step::Step(Groups groups, Nonfinite nonfinite) : groups_(std::move(groups)), nonfinite_(nonfinite) {
+  at::NoGradGuard no_grad;
+  for (const DionGroup& group : groups_.dion) plan(group);
+  for (const LionGroup& group : groups_.lion) plan(group);
+  for (const AdamWGroup& group : groups_.adamw) plan(group);
+  int64_t bytes = 0;
+  for (const PlannedTask& task : tasks_) {
+    bytes = std::max(bytes, task.workspace * static_cast<int64_t>(c10::elementSize(task.dtype)));
+  }
+  workspace_ = at::empty({kWidth, bytes}, at::kByte);
+}
+
+void Step::plan(const DionGroup& group) {
+  for (algorithms::DionBatch& batch : dion_batches(group, copies_)) {
+    batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
+    batch.nonfinite = &zeroed_;
+    const int64_t workspace = algorithms::dion_workspace(batch.X, batch.Q.cols);
+    const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
+    auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor elements) mutable {
+      batch.workspace = std::move(elements);
+      return algorithms::dion(batch, hyper);
+    };
+    tasks_.push_back({std::move(make), workspace, dtype});
+  }
+}
+
+void Step::plan(const LionGroup& group) {
+  ElementwiseBatch batch;
+  for (std::size_t i = 0; i < group.X.size(); ++i) {
+    const at::Tensor& X = group.X[i];
+    check_elementwise("lion", X, group.G[i], "gradient");
+    check_elementwise("lion", X, group.M[i], "momentum");
+    batch.X.push_back(copies_.writable(X));
+    batch.G.push_back(group.G[i].contiguous());
+    batch.M.push_back(group.M[i]);
+  }
+  batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
+  batch.nonfinite = &zeroed_;
+  auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::lion(batch, hyper); };
+  tasks_.push_back({std::move(make), 0, at::kFloat});
+}
+
+void Step::plan(const AdamWGroup& group) {
+  ElementwiseBatch batch;
+  for (std::size_t i = 0; i < group.X.size(); ++i) {
+    const at::Tensor& X = group.X[i];
+    check_elementwise("adamw", X, group.G[i], "gradient");
+    check_elementwise("adamw", X, group.M[i], "momentum");
+    check_elementwise("adamw", X, group.V[i], "variance");
+    batch.X.push_back(copies_.writable(X));
+    batch.G.push_back(group.G[i].contiguous());
+    batch.M.push_back(group.M[i]);
+    batch.V.push_back(group.V[i]);
+    batch.step.push_back(group.steps[i].item<int64_t>() + 1);
+  }
+  batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
+  batch.nonfinite = &zeroed_;
+  auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::adamw(batch, hyper); };
+  tasks_.push_back({std::move(make), 0, at::kFloat});
+}
+
+int64_t Step::count_nonfinite() const {
+  int64_t found = 0;
+  for (const DionGroup& group : groups_.dion) found += count_in(group.G);
+  for (const LionGroup& group : groups_.lion) found += count_in(group.G);
+  for (const AdamWGroup& group : groups_.adamw) found += count_in(group.G);
+  return found;
+}
+
+Report Step::run() {
+  at::NoGradGuard no_grad;
+  Report report;
+  report.batches = static_cast<int64_t>(tasks_.size());
+  report.workspace_bytes = workspace_.numel();
+  if (nonfinite_ == Nonfinite::raise || nonfinite_ == Nonfinite::skip_step) {
+    report.nonfinite = count_nonfinite();
+    TORCH_CHECK_VALUE(report.nonfinite == 0 || nonfinite_ == Nonfinite::skip_step, "torchdion.Dion: ",
+                      report.nonfinite, " gradient entries are NaN or infinite (nonfinite='raise')");
+    report.skipped = report.nonfinite > 0;
+    if (report.skipped) return report;
+  }
+
+  std::vector<comm::Scheduler::Factory> factories;
+  for (PlannedTask& task : tasks_) {
+    factories.push_back([this, &task](int slot) {
+      const int64_t bytes = task.workspace * static_cast<int64_t>(c10::elementSize(task.dtype));
+      return task.make(workspace_[slot].narrow(0, 0, bytes).view(task.dtype));
+    });
+  }
+  comm::Scheduler scheduler(kWidth);
+  wrote_ = true;
+  try {
+    scheduler.run(factories);
+  } catch (...) {
+    completed_ = scheduler.completed();
+    throw;
+  }
+  completed_ = scheduler.completed();
+  finish();
+  if (nonfinite_ == Nonfinite::zero) report.nonfinite = zeroed_;
+  return report;
+}
+
+void Step::finish() {
+  copies_.write_back();
+  for (const DionGroup& group : groups_.dion) std::for_each(group.steps.begin(), group.steps.end(), increment);
+  for (const LionGroup& group : groups_.lion) std::for_each(group.steps.begin(), group.steps.end(), increment);
+  for (const AdamWGroup& group : groups_.adamw) std::for_each(group.steps.begin(), group.steps.end(), increment);
+}
+
+}  // namespace torchdion::engine

@@ -1,0 +1,59 @@
+// One optimizer step. The engine keeps nothing between steps: the fronts own parameters and state, and hand both over
+// here. A Step is made in two parts, so that all that can be refused or allocated is, before the first write.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "comm/scheduler.h"
+#include "engine/batches.h"
+#include "engine/groups.h"
+
+namespace torchdion::engine {
+
+// What a step found and did.
+struct Report {
+  bool skipped = false;         // left out whole, because of Nonfinite::skip_step
+  int64_t nonfinite = 0;        // gradient entries that were NaN or infinite; not counted under propagate
+  int64_t batches = 0;          // tasks that the step was cut into
+  int64_t workspace_bytes = 0;  // memory for P and R
+};
+
+class Step {
+ public:
+  // Checks, groups and allocates; writes nothing. Throws c10::Error with one sentence for what it refuses.
+  Step(Groups groups, Nonfinite nonfinite);
+  Step(const Step&) = delete;  // its tasks point to its counters
+
+  // Updates the parameters and their state. When it throws after wrote(), they are no longer what any step leaves.
+  Report run();
+
+  bool wrote() const { return wrote_; }
+  std::size_t batches() const { return tasks_.size(); }
+  std::size_t completed() const { return completed_; }
+
+ private:
+  using MakeTask = std::function<comm::Task<>(at::Tensor workspace)>;
+  struct PlannedTask {
+    MakeTask make;
+    int64_t workspace;  // elements
+    at::ScalarType dtype;
+  };
+
+  void plan(const DionGroup& group);
+  void plan(const LionGroup& group);
+  void plan(const AdamWGroup& group);
+  int64_t count_nonfinite() const;
+  void finish();
+
+  Groups groups_;
+  Nonfinite nonfinite_;
+  std::vector<PlannedTask> tasks_;
+  Copies copies_;
+  at::Tensor workspace_;
+  int64_t zeroed_ = 0;
+  std::size_t completed_ = 0;
+  bool wrote_ = false;
+};
+
+}  // namespace torchdion::engine

@@ -1,0 +1,43 @@
+// Cholesky QR: P ← the orthonormal factor of P = Q R, from products alone. Its parts, and the whole over an axis that
+// may cut the rows of P.
+//
+// The Gram matrix PᵀP is summed in FP64 and equilibrated (its diagonal made 1), so that columns of any scale weigh
+// the same and a condition number of 1/ε of FP32 data can be resolved. A column whose part outside the span of those
+// before it is below `tolerance` of its length carries no signal: it becomes exactly zero. Columns that a first pass
+// leaves far from orthonormal are made so by further passes.
+#pragma once
+
+#include <torchdion/layout.h>
+
+#include "comm/task.h"
+#include "linalg/matrices.h"
+
+namespace torchdion::linalg {
+
+// H_i ← P_iᵀ P_i: [count, r, r] FP64, of which only the lower triangle is set (the rest is zero).
+at::Tensor gram(const Matrices& P);
+
+// What turns P into its orthonormal factor: P ← P diag(scale) inverse.
+struct TriangularInverse {
+  at::Tensor scale;    // [count, r] in P's dtype: one over the column norms; 0 for a column without signal
+  at::Tensor inverse;  // [count, r, r] in P's dtype, upper triangular: the inverse of the equilibrated R
+  std::vector<double> amplification;  // per matrix, the largest column norm of `inverse`: how far P was from orthonormal
+};
+
+// Factors the Gram matrices (lower triangles; overwritten). `residual` ([count, r] FP64) holds how much of each column
+// the passes so far have left, relative to its first length: ones before the first pass, of which `first_pass` says
+// that it is one. `rows` is the number of rows that were summed.
+TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& residual, bool first_pass, int64_t rows,
+                                   at::ScalarType dtype, double tolerance);
+
+// P_i ← P_i diag(scale_i) inverse_i, in place.
+void multiply_triangular_(const Matrices& P, const TriangularInverse& factor);
+
+// The relative rounding noise of the columns of a product with sums of `inner` terms: ε (8 + sqrt(inner) / 2).
+double rounding_noise(at::ScalarType dtype, int64_t inner);
+
+// P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows,
+// `global_rows` their number on all ranks.
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, double tolerance);
+
+}  // namespace torchdion::linalg

@@ -1,0 +1,90 @@
+#include "linalg/accumulate.h"
+
+#include <atomic>
+#include <cmath>
+
+#include "linalg/cpu/convert.h"
+#include "linalg/cpu/parallel_rows.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+constexpr int64_t kElementsPerThread = 16'384;
+
+int64_t grain(const Matrices& matrices) { return kElementsPerThread / std::max<int64_t>(1, matrices.cols) + 1; }
+
+// Walks along the memory of M: rows are what is contiguous there.
+Matrices along_memory(const Matrices& matrices, bool transpose) { return transpose ? matrices.t() : matrices; }
+
+template <class TM, class TG>
+void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
+  using T = at::opmath_type<TM>;
+  const T scale = static_cast<T>(alpha);
+  if (g_stride == 1) {
+    for (int64_t j = 0; j < count; ++j) m[j] = static_cast<TM>(static_cast<T>(m[j]) + scale * static_cast<T>(g[j]));
+  } else {
+    for (int64_t j = 0; j < count; ++j) {
+      m[j] = static_cast<TM>(static_cast<T>(m[j]) + scale * static_cast<T>(g[j * g_stride]));
+    }
+  }
+}
+
+template <class TM, class TG>
+int64_t add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
+  using T = at::opmath_type<TM>;
+  int64_t zeroed = 0;
+  for (int64_t j = 0; j < count; ++j) {
+    const T entry = static_cast<T>(g[j * g_stride]);
+    const bool finite = std::isfinite(entry);
+    zeroed += !finite;
+    m[j] = static_cast<TM>(static_cast<T>(m[j]) + (finite ? static_cast<T>(alpha) * entry : T(0)));
+  }
+  return zeroed;
+}
+
+}  // namespace
+
+int64_t accumulate_(const Matrices& M, const Matrices& G, double alpha, bool zero_nonfinite) {
+  const Matrices m = along_memory(M, !M.row_major()), g = along_memory(G, !M.row_major());
+  std::atomic<int64_t> zeroed{0};
+  TORCHDION_DISPATCH_FLOATING(m.dtype, "torchdion::accumulate_", [&] {
+    using momentum_t = scalar_t;
+    TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::accumulate_", [&] {
+      cpu::parallel_rows(m.count(), m.rows, grain(m), [&](int64_t index, int64_t first, int64_t count) {
+        int64_t found = 0;
+        for (int64_t i = first; i < first + count; ++i) {
+          momentum_t* target = m.matrix<momentum_t>(index) + i * m.row_stride;
+          const scalar_t* source = g.matrix<const scalar_t>(index) + i * g.row_stride;
+          if (zero_nonfinite) {
+            found += add_finite_row(target, source, m.cols, g.col_stride, alpha);
+          } else {
+            add_row(target, source, m.cols, g.col_stride, alpha);
+          }
+        }
+        zeroed += found;
+      });
+    });
+  });
+  return zeroed;
+}
+
+int64_t count_nonfinite(const Matrices& G) {
+  const Matrices g = along_memory(G, !G.row_major());
+  std::atomic<int64_t> total{0};
+  TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::count_nonfinite", [&] {
+    cpu::parallel_rows(g.count(), g.rows, grain(g), [&](int64_t index, int64_t first, int64_t count) {
+      int64_t found = 0;
+      for (int64_t i = first; i < first + count; ++i) {
+        const scalar_t* row = g.matrix<const scalar_t>(index) + i * g.row_stride;
+        for (int64_t j = 0; j < g.cols; ++j) {
+          found += !std::isfinite(static_cast<at::opmath_type<scalar_t>>(row[j * g.col_stride]));
+        }
+      }
+      total += found;
+    });
+  });
+  return total;
+}
+
+}  // namespace torchdion::linalg

@@ -1,0 +1,58 @@
+// Blocks of matrices in the type that a kernel computes in: read where they lie when they have it, else through a
+// scratch copy.
+#pragma once
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+
+#include <vector>
+
+#include "linalg/cpu/blas.h"
+#include "linalg/matrices.h"
+
+#define TORCHDION_DISPATCH_FLOATING(dtype, name, ...) \
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, name, __VA_ARGS__)
+
+namespace torchdion::linalg::cpu {
+
+// What a converted block needs beyond its pointer: memory for rows · cols elements, kept by the caller between calls.
+template <class T>
+using Scratch = std::vector<T>;
+
+template <class T>
+void copy_out(Scratch<T>& scratch, const Matrices& source, int64_t index, int64_t row, int64_t rows) {
+  TORCHDION_DISPATCH_FLOATING(source.dtype, "torchdion::copy_out", [&] {
+    const scalar_t* first = source.matrix<const scalar_t>(index) + row * source.row_stride;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < source.cols; ++j) {
+        scratch[i * source.cols + j] = static_cast<T>(first[i * source.row_stride + j * source.col_stride]);
+      }
+    }
+  });
+}
+
+// `rows` rows of matrix `index` from row `row` on, as T.
+template <class T>
+Block<const T> read_rows(const Matrices& source, int64_t index, int64_t row, int64_t rows, Scratch<T>& scratch) {
+  if (source.dtype == c10::CppTypeToScalarType<T>::value) {
+    return {source.matrix<const T>(index) + row * source.row_stride, source.row_stride, source.col_stride};
+  }
+  scratch.resize(rows * source.cols);
+  copy_out(scratch, source, index, row, rows);
+  return {scratch.data(), source.cols, 1};
+}
+
+// Rounds scratch rows back to the type they are stored in.
+template <class T>
+void write_rows(const Matrices& target, int64_t index, int64_t row, int64_t rows, const Scratch<T>& scratch) {
+  TORCHDION_DISPATCH_FLOATING(target.dtype, "torchdion::write_rows", [&] {
+    scalar_t* first = target.matrix<scalar_t>(index) + row * target.row_stride;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < target.cols; ++j) {
+        first[i * target.row_stride + j * target.col_stride] = static_cast<scalar_t>(scratch[i * target.cols + j]);
+      }
+    }
+  });
+}
+
+}  // namespace torchdion::linalg::cpu

@@ -1,0 +1,46 @@
+#include "linalg/cholesky_qr.h"
+#include "linalg/cpu/convert.h"
+#include "linalg/cpu/parallel_rows.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+// Rows scaled into scratch at a time, and columns of the triangle multiplied at a time: below the diagonal block of a
+// column block there is nothing, so it costs half of a full product.
+constexpr int64_t kRows = 192, kWidth = 96;
+
+template <class T>
+void multiply_rows(T* p, int64_t rows, int64_t r, const T* scale, const T* inverse, cpu::Scratch<T>& scratch) {
+  scratch.resize(kRows * r);
+  for (int64_t row = 0; row < rows; row += kRows) {
+    const int64_t height = std::min(kRows, rows - row);
+    T* block = p + row * r;
+    for (int64_t i = 0; i < height; ++i) {
+      for (int64_t j = 0; j < r; ++j) scratch[i * r + j] = block[i * r + j] * scale[j];
+    }
+    for (int64_t j = 0; j < r; j += kWidth) {
+      const int64_t width = std::min(kWidth, r - j);
+      cpu::gemm(cpu::Block<T>{block + j, r, 1}, cpu::Block<const T>{scratch.data(), r, 1},
+                cpu::Block<const T>{inverse + j, r, 1}, height, width, j + width, T(1), T(0));
+    }
+  }
+}
+
+}  // namespace
+
+void multiply_triangular_(const Matrices& P, const TriangularInverse& factor) {
+  const int64_t r = P.cols;
+  AT_DISPATCH_FLOATING_TYPES(P.dtype, "torchdion::multiply_triangular_", [&] {
+    const scalar_t* scales = factor.scale.const_data_ptr<scalar_t>();
+    const scalar_t* inverses = factor.inverse.const_data_ptr<scalar_t>();
+    const int64_t grain = 200'000 / (r * r) + 1;
+    cpu::parallel_rows(P.count(), P.rows, grain, [&](int64_t index, int64_t first, int64_t rows) {
+      cpu::Scratch<scalar_t> scratch;
+      multiply_rows(P.matrix<scalar_t>(index) + first * r, rows, r, scales + index * r, inverses + index * r * r,
+                    scratch);
+    });
+  });
+}
+
+}  // namespace torchdion::linalg

@@ -1,0 +1,82 @@
+#include "linalg/matrices.h"
+
+#include <algorithm>
+
+namespace torchdion::linalg {
+
+namespace {
+
+// A dimension of size 1 has no meaningful stride; give it the one that a contiguous matrix would have.
+struct Strides {
+  int64_t row, col;
+};
+
+Strides meaningful_strides(const at::Tensor& stack) {
+  const int64_t rows = stack.size(-2), cols = stack.size(-1);
+  int64_t row = stack.stride(-2), col = stack.stride(-1);
+  if (cols == 1) col = row == 1 && rows > 1 ? rows : 1;
+  if (rows == 1) row = col == 1 ? cols : 1;
+  return {row, col};
+}
+
+}  // namespace
+
+Matrices::Matrices(const at::Tensor& stack)
+    : rows(stack.size(-2)), cols(stack.size(-1)), dtype(stack.scalar_type()) {
+  const Strides strides = meaningful_strides(stack);
+  row_stride = strides.row;
+  col_stride = strides.col;
+  append(stack);
+}
+
+Matrices::Matrices(at::TensorList list) {
+  TORCH_CHECK_VALUE(!list.empty(), "torchdion: the list of matrices is empty");
+  *this = Matrices(list[0]);
+  for (const at::Tensor& stack : list.slice(1)) append(stack);
+}
+
+void Matrices::append(const at::Tensor& stack) {
+  char* base = static_cast<char*>(stack.data_ptr());
+  const int64_t dims = stack.dim() - 2;
+  int64_t matrices = 1;
+  for (int64_t d = 0; d < dims; ++d) matrices *= stack.size(d);
+  for (int64_t i = 0; i < matrices; ++i) {
+    int64_t offset = 0, rest = i;
+    for (int64_t d = dims; d-- > 0;) {
+      offset += rest % stack.size(d) * stack.stride(d);
+      rest /= stack.size(d);
+    }
+    data.push_back(base + offset * static_cast<int64_t>(stack.element_size()));
+  }
+}
+
+Matrices Matrices::t() const {
+  Matrices transposed(cols, rows, col_stride, row_stride, dtype);
+  transposed.data = data;
+  return transposed;
+}
+
+Matrices Matrices::select(const std::vector<int64_t>& indices) const {
+  Matrices chosen(rows, cols, row_stride, col_stride, dtype);
+  chosen.data.reserve(indices.size());
+  for (int64_t index : indices) chosen.data.push_back(data[index]);
+  return chosen;
+}
+
+Matrices Matrices::slice(int64_t begin, int64_t end) const {
+  Matrices part(rows, cols, row_stride, col_stride, dtype);
+  part.data.assign(data.begin() + begin, data.begin() + end);
+  return part;
+}
+
+bool is_strided_for_gemm(const at::Tensor& matrix) {
+  const int64_t rows = matrix.size(-2), cols = matrix.size(-1);
+  const Strides strides = meaningful_strides(matrix);
+  return (strides.col == 1 && strides.row >= cols) || (strides.row == 1 && strides.col >= rows);
+}
+
+at::ScalarType compute_dtype(std::initializer_list<at::ScalarType> operands) {
+  return std::find(operands.begin(), operands.end(), at::kDouble) != operands.end() ? at::kDouble : at::kFloat;
+}
+
+}  // namespace torchdion::linalg

@@ -1,0 +1,33 @@
+// The choice among the ways to orthonormalize P; all give the same P up to rounding and the sign of its columns, and
+// exactly zero columns where P carries no signal.
+#pragma once
+
+#include <torchdion/layout.h>
+#include <torchdion/options.h>
+
+#include "comm/task.h"
+#include "linalg/matrices.h"
+#include "linalg/sketch.h"
+
+namespace torchdion::linalg {
+
+struct OrthonormalizeOptions {
+  Orthonormalize method = Orthonormalize::automatic;
+  double oversample = 1.25;  // k / r: the sketch's rows over P's columns
+  RandomMatrix random;       // what the sketch is drawn from
+  double tolerance = 0;      // relative size below which what is left of a column is rounding
+};
+
+// P ([count, m, r], contiguous, FP32 or FP64) ← its orthonormal factor, in place. `rows` is the axis that cuts its m
+// rows, `row_offset` the global index of its first row here, `global_rows` the number of rows on all ranks.
+comm::Task<> orthonormalize_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows,
+                             OrthonormalizeOptions options);
+
+// Algorithm 2 of the paper (randomized Cholesky QR): a QR of the sketch S P, then one Cholesky QR.
+comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows, OrthonormalizeOptions options);
+
+// Householder QR, on an axis that is absent. Matrices with columns that carry no signal go to cholesky_qr_, because a
+// Householder reflection gives such a column an arbitrary direction.
+comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, double tolerance);
+
+}  // namespace torchdion::linalg

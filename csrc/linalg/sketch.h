@@ -1,0 +1,25 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace torchdion::linalg {
+
+// One infinite matrix of independent N(0, 1) entries for every (seed, stream); equal in every dtype up to rounding.
+struct RandomMatrix {
+  int64_t seed = 0;
+  int64_t stream = 0;
+
+  // The sketch of optimizer step `step`, shared by all matrices of the step.
+  static RandomMatrix sketch(int64_t seed, int64_t step) { return {seed, step}; }
+  // The start of Q for matrix `index` of the stack that is parameter `parameter`.
+  static RandomMatrix start(int64_t seed, int64_t parameter, int64_t index) {
+    return {seed, static_cast<int64_t>(uint64_t{1} << 63 | uint64_t(parameter) << 24 | uint64_t(index))};
+  }
+};
+
+// out ([rows, cols], contiguous) ← standard_deviation · the block of `random` that begins at (row_offset, col_offset).
+// Any block equals the same block of a larger one, bit for bit.
+void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
+             double standard_deviation);
+
+}  // namespace torchdion::linalg

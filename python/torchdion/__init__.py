@@ -1,0 +1,25 @@
+"""Dion (distributed orthonormalized updates, arXiv 2504.05295) for PyTorch.
+
+>>> import torch, torchdion
+>>> model = torch.nn.Linear(16, 4)
+>>> optimizer = torchdion.Dion(torchdion.param_groups(model), lr=0.02)
+>>> model(torch.ones(2, 16)).sum().backward()
+>>> optimizer.step()
+"""
+
+from pathlib import Path
+
+from torchdion.build import check_torch, read_build
+
+build = read_build()
+check_torch(build)  # an undefined symbol would say less
+
+from torchdion import _C  # noqa: E402
+from torchdion.dion import Dion, DionMixedPrecisionConfig  # noqa: E402
+from torchdion.routing import param_groups  # noqa: E402
+
+__version__ = build["version"]
+cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
+"""What CMake's ``find_package(torchdion CONFIG)`` needs in ``CMAKE_PREFIX_PATH``."""
+
+__all__ = ["Dion", "DionMixedPrecisionConfig", "__version__", "_C", "build", "cmake_prefix_path", "param_groups"]

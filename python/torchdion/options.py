@@ -1,0 +1,120 @@
+"""The options of a parameter group: their defaults and the checks at the door."""
+
+import difflib
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchdion import _C
+
+ALGORITHMS = ("dion", "lion", "adamw")
+SCALAR_ALGORITHMS = ("lion", "adamw")
+BETAS = {"lion": (0.95, 0.98), "adamw": (0.9, 0.95)}
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+Check = tuple[Callable[[Any], bool], str]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_learning_rate(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not value.is_complex() and math.isfinite(value.item()) and value.item() >= 0
+    return _is_number(value) and value >= 0
+
+
+def _is_betas(value: Any) -> bool:
+    pair = isinstance(value, (tuple, list)) and len(value) == 2
+    return value is None or (pair and all(_is_number(beta) and 0 <= beta < 1 for beta in value))
+
+
+def _one_of(*allowed: Any) -> Check:
+    return (lambda value: any(value is a or value == a for a in allowed)), "one of " + ", ".join(map(repr, allowed))
+
+
+_FLAG: Check = (lambda value: isinstance(value, bool)), "True or False"
+_NOT_NEGATIVE: Check = (lambda value: _is_number(value) and value >= 0), "a number ≥ 0"
+_DTYPE: Check = (lambda value: value is None or value in DTYPES), "None or a floating-point torch.dtype"
+
+CHECKS: dict[str, Check] = {
+    "lr": (_is_learning_rate, "a finite number ≥ 0 or a tensor of one"),
+    "mu": ((lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"),
+    "betas": (_is_betas, "None or two numbers in [0, 1)"),
+    "weight_decay": _NOT_NEGATIVE,
+    "epsilon": _NOT_NEGATIVE,
+    "rank_fraction": ((lambda value: _is_number(value) and 0 < value <= 1), "in (0, 1]"),
+    "rank_multiple_of": ((lambda value: _is_int(value) and value >= 1), "an integer ≥ 1"),
+    "orientation": _one_of(*_C.Orientation.__members__),
+    "orthonormalize": _one_of(*_C.Orthonormalize.__members__),
+    "rcqr_oversample": ((lambda value: _is_number(value) and value >= 1), "a number ≥ 1"),
+    "algorithm": _one_of(*ALGORITHMS),
+    "scalar_algorithm": _one_of(*SCALAR_ALGORITHMS),
+    "lr_scale": _NOT_NEGATIVE,
+    "batch_dims": ((lambda value: value is None or (_is_int(value) and value >= 0)), "None or an integer ≥ 0"),
+    "blocks": ((lambda value: _is_int(value) and value >= 1), "an integer ≥ 1"),
+    "fan_in_first": _FLAG,
+    "maximize": _FLAG,
+    "capturable": _FLAG,
+    "nonfinite": _one_of(*_C.Nonfinite.__members__),
+    "precision": _one_of("highest", "high", "medium"),
+    "seed": ((lambda value: _is_int(value) and -(2**63) <= value < 2**63), "an integer of 64 bits"),
+    "momentum_dtype": _DTYPE,
+    "Q_dtype": _DTYPE,
+    "variance_dtype": _DTYPE,
+}
+"""What each option of a group may be: a predicate, and its words in an error."""
+
+OPTIMIZER_WIDE = ("nonfinite", "precision", "capturable")
+"""Options that hold for the whole optimizer: a group may not have its own."""
+
+# Keys that torch itself puts into groups.
+_TORCH_KEYS = ("params", "param_names", "initial_lr", "swa_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
+
+
+def check_options(options: dict[str, Any], where: str) -> None:
+    """Raises ValueError with one sentence for the first option outside its range; ``where`` names the group."""
+    for name, (allowed, words) in CHECKS.items():
+        if name in options and not allowed(options[name]):
+            raise ValueError(f"torchdion.Dion: {name} must be {words}, got {options[name]!r}{where}")
+    if options.get("fan_in_first") and options.get("blocks", 1) > 1:
+        raise ValueError(f"torchdion.Dion: blocks cannot be combined with fan_in_first{where}")
+
+
+def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
+    """torch keeps unknown group keys, and so do we; one that looks like a misspelt option gets a warning."""
+    for key in group:
+        if key in CHECKS or key in _TORCH_KEYS or key in ("beta1", "beta2"):
+            continue
+        near = difflib.get_close_matches(key, CHECKS, n=1, cutoff=0.8)
+        if near:
+            warnings.warn(
+                f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?",
+                stacklevel=4,
+            )
+
+
+def resolve_betas(options: dict[str, Any]) -> tuple[float, float]:
+    """The betas of a group whose other options are complete: given, as ``beta1``/``beta2``, or the algorithm's own."""
+    algorithm = options["algorithm"] if options["algorithm"] != "dion" else options["scalar_algorithm"]
+    first, second = options["betas"] if options["betas"] is not None else BETAS[algorithm]
+    return float(options.get("beta1", first)), float(options.get("beta2", second))
+
+
+def rank_of(m: int, n: int, rank_fraction: float, rank_multiple_of: int) -> int:
+    """The rank r of an m×n matrix: ``ceil(rank_fraction · min(m, n))``, rounded up to a multiple, at most min(m, n).
+
+    >>> rank_of(100, 300, 0.07, 1)  # 0.07 · 100 is a little more than 7 in binary
+    7
+    """
+    exact = rank_fraction * min(m, n)
+    rank = max(1, math.ceil(exact - 1e-9 * exact))
+    return min(-(-rank // rank_multiple_of) * rank_multiple_of, min(m, n))

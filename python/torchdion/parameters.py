@@ -1,0 +1,75 @@
+"""What a parameter is to the optimizer: which algorithm updates it, and whether any can."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchdion.options import DTYPES
+
+# By name, because importing their libraries only to refuse them would cost seconds.
+_FLATTENED = {"FlatParameter": "FSDP1's FlatParameter", "FlatParameterMeta": "FSDP1's FlatParameter"}
+
+
+def describe(entry: Any, index: int, where: str) -> str:
+    """The words for a parameter in an error: its name where it has one, else its place."""
+    if isinstance(entry, tuple) and len(entry) == 2:
+        return f"parameter {entry[0]!r}{where}"
+    return f"parameter {index}{where}"
+
+
+def algorithm_of(param: Tensor, group: dict[str, Any]) -> str:
+    """The algorithm that updates a parameter of the group: "dion", "lion" or "adamw"."""
+    algorithm: str = group["algorithm"]
+    if algorithm == "dion" and param.dim() - (group["batch_dims"] or 0) < 2:
+        algorithm = group["scalar_algorithm"]
+    return algorithm
+
+
+def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
+    """Raises ValueError or TypeError with one sentence for a parameter that no algorithm can update."""
+    param = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+    if not isinstance(param, Tensor):
+        raise TypeError(f"torchdion.Dion: {name} must be a tensor, got {type(param).__name__}")
+    if type(param).__name__ in _FLATTENED or hasattr(param, "_is_flat_param"):
+        raise ValueError(
+            f"torchdion.Dion: {name} is {_FLATTENED.get(type(param).__name__, 'a flattened parameter')}, which hides "
+            "the matrices; use fully_shard (FSDP2) or no sharding"
+        )
+    if hasattr(param, "ds_id"):
+        raise ValueError(f"torchdion.Dion: {name} is partitioned by DeepSpeed, which hides the matrices")
+    if hasattr(param, "device_mesh"):
+        raise NotImplementedError(f"torchdion.Dion: {name} is a DTensor: this version runs in one process")
+    if param.dtype not in DTYPES:
+        raise ValueError(f"torchdion.Dion: {name} must be real floating-point, got {param.dtype}")
+    if param.device.type != "cpu":
+        raise NotImplementedError(f"torchdion.Dion: {name} is on {param.device}: this version computes on the CPU")
+    if group["algorithm"] == "dion":
+        _check_form(param, group, name)
+
+
+def _check_form(param: Tensor, group: dict[str, Any], name: str) -> None:
+    batch_dims = group["batch_dims"]
+    if param.dim() == 3 and batch_dims is None:
+        warnings.warn(
+            f"torchdion.Dion: {name} has shape {tuple(param.shape)} and is taken for a convolution, one matrix of "
+            f"{param.shape[0]}×{param.shape[1] * param.shape[2]}; set batch_dims=1 in its group if it is a stack of "
+            "matrices, batch_dims=0 if not",
+            stacklevel=4,
+        )
+    if param.dim() - (batch_dims or 0) < 2:
+        return
+    rows = param.shape[batch_dims or 0]
+    if rows % group["blocks"]:
+        raise ValueError(f"torchdion.Dion: blocks must divide the {rows} rows of {name}, got {group['blocks']}")
+
+
+def check_gradient(param: Tensor) -> None:
+    """Raises ValueError for a gradient that the kernels cannot read."""
+    gradient = param.grad
+    assert gradient is not None
+    if gradient.layout != torch.strided:
+        raise ValueError(f"torchdion.Dion: gradients must be dense, got {gradient.layout} for a {tuple(param.shape)}")
+    if gradient.dtype not in DTYPES:
+        raise ValueError(f"torchdion.Dion: gradients must be real floating-point, got {gradient.dtype}")

@@ -1,0 +1,113 @@
+"""Routes the parameters of a model to their update rules, as Table 1 of the paper does."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_HEAD_NAMES = ("lm_head", "head", "unembed", "unembedding", "embed_out", "output_projection")
+
+
+def param_groups(
+    model: nn.Module,
+    *,
+    weight_decay: float = 0.01,
+    scalar_algorithm: str = "lion",
+    head: str | Iterable[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Groups for :class:`torchdion.Dion` by the kind of each parameter (arXiv 2504.05295, Section 3.2 and Table 1).
+
+    ==============================  ===================  ==================  ============
+    parameter                       algorithm            ``lr_scale``        weight decay
+    ==============================  ===================  ==================  ============
+    matrices, convolutions          dion                 1 (and sqrt(m/n))   weight_decay
+    embeddings                      scalar_algorithm     1                   0
+    the LM head, d_in wide          scalar_algorithm     1 / sqrt(d_in)      0
+    biases, norms, other vectors    scalar_algorithm     1                   0
+    ==============================  ===================  ==================  ============
+
+    Args:
+        model: its trainable parameters are routed, each once; an embedding tied to the head counts as the head.
+        weight_decay: λ of the matrices.
+        scalar_algorithm: "lion" or "adamw" for what is no matrix.
+        head: the module name or names of the output layer. None: a Linear whose out_features is the num_embeddings
+            of an Embedding, or which is called lm_head, head, unembed, unembedding, embed_out or output_projection.
+
+    Returns:
+        Groups with named parameters (``params`` holds (name, parameter) pairs) and a ``kind`` key that says what
+        they are.
+
+    Raises:
+        ValueError: ``head`` names no module with a weight.
+
+    Example:
+        >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4), nn.Linear(4, 10))
+        >>> [(g["kind"], g["algorithm"], g["lr_scale"]) for g in param_groups(model)]
+        [('matrix', 'dion', 1.0), ('embedding', 'lion', 1.0), ('vector', 'lion', 1.0), ('head', 'lion', 0.5)]
+    """
+    heads = _head_weights(model, head)
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    seen: set[int] = set()
+    for kind in ("matrix", "transposed", "embedding", "vector", "head"):  # so that the order does not follow the model
+        for owner, name, param in _owned_parameters(model):
+            if not param.requires_grad or id(param) in seen or _kind(owner, param, heads) != kind:
+                continue
+            seen.add(id(param))
+            lr_scale = 1 / math.sqrt(param.shape[1]) if kind == "head" else 1.0
+            options = _options(kind, weight_decay, scalar_algorithm, lr_scale)
+            key = tuple(options.values())
+            groups.setdefault(key, {"params": [], **options})["params"].append((name, param))
+    return list(groups.values())
+
+
+def _options(kind: str, weight_decay: float, scalar_algorithm: str, lr_scale: float) -> dict[str, Any]:
+    is_matrix = kind in ("matrix", "transposed")
+    options: dict[str, Any] = {
+        "kind": kind,
+        "algorithm": "dion" if is_matrix else scalar_algorithm,
+        "lr_scale": lr_scale,
+        "weight_decay": weight_decay if is_matrix else 0.0,
+    }
+    if is_matrix:
+        options |= {"batch_dims": 0, "fan_in_first": kind == "transposed"}
+    return options
+
+
+def _owned_parameters(model: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    return [
+        (module, f"{prefix}.{name}" if prefix else name, param)
+        for prefix, module in model.named_modules()
+        for name, param in module.named_parameters(recurse=False)
+    ]
+
+
+def _kind(owner: nn.Module, param: Tensor, heads: set[int]) -> str:
+    if id(param) in heads:
+        return "head"
+    if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)):
+        return "embedding"
+    if param.dim() < 2:
+        return "vector"
+    if isinstance(owner, _TRANSPOSED):
+        return "transposed"
+    return "matrix"
+
+
+def _head_weights(model: nn.Module, head: str | Iterable[str] | None) -> set[int]:
+    """The ids of the output layers' weights; an id lives only as long as this call to param_groups."""
+    modules = dict(model.named_modules())
+    if head is not None:
+        names = [head] if isinstance(head, str) else list(head)
+        for name in names:
+            if not isinstance(getattr(modules.get(name), "weight", None), Tensor):
+                raise ValueError(f"torchdion.param_groups: head must name a module with a weight, got {name!r}")
+        return {id(modules[name].weight) for name in names}
+    vocabularies = {m.num_embeddings for m in modules.values() if isinstance(m, nn.Embedding)}
+    return {
+        id(module.weight)
+        for name, module in modules.items()
+        if isinstance(module, nn.Linear)
+        and (module.out_features in vocabularies or name.rpartition(".")[2] in _HEAD_NAMES)
+    }

@@ -1,0 +1,52 @@
+"""The optimizer's state of one parameter: native tensors, complete after one step."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from torchdion import _C
+from torchdion.options import rank_of
+from torchdion.parameters import algorithm_of
+
+DTYPE_OPTIONS = {"momentum": "momentum_dtype", "Q": "Q_dtype", "variance": "variance_dtype"}
+"""The group key that gives the dtype of each state."""
+
+
+def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, Tensor]:
+    """The state before the first step: zero momentum, Q from a counter-based generator keyed by ``index``."""
+
+    def zeros(key: str) -> Tensor:
+        dtype = group[DTYPE_OPTIONS[key]] or param.dtype
+        return torch.zeros(param.shape, dtype=dtype, device=param.device)
+
+    algorithm = algorithm_of(param, group)
+    state = {"step": torch.zeros((), dtype=torch.float32), "momentum": zeros("momentum")}
+    if algorithm == "adamw":
+        state["variance"] = zeros("variance")
+    if algorithm == "dion":
+        state["Q"] = _start_of_Q(param, group, index)
+    return state
+
+
+def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
+    form = (group["batch_dims"] or 0, group["blocks"], group["fan_in_first"])
+    *stack, m, n = _C.matrix_sizes(list(param.shape), *form)
+    rows = m if group["orientation"] == "right" else n
+    rank = rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"]) if m * n > 0 else 0
+    Q = torch.empty((*stack, rows, rank), dtype=group["Q_dtype"] or param.dtype, device=param.device)
+    _C.start_(Q, group["seed"], index)
+    return Q
+
+
+def restore_dtypes(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    """After torch has cast every state to its parameter's dtype: back to the configured ones, from the original."""
+    saved_ids = (saved for group in state_dict["param_groups"] for saved in group["params"])
+    for group in optimizer.param_groups:
+        for param, saved in zip(group["params"], saved_ids):  # noqa: B905: the second runs over all groups
+            original = state_dict["state"].get(saved, {})
+            for key, option in DTYPE_OPTIONS.items():
+                dtype = group[option] or param.dtype
+                if key in original:
+                    optimizer.state[param][key] = original[key].to(param.device, dtype, copy=True).contiguous()

@@ -1,0 +1,50 @@
+"""Drives CMake. Everything it installs lands inside the package: _C, lib/, include/, share/cmake/torchdion/."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+class CMakeBuild(build_ext):
+    def run(self) -> None:
+        editable = self.inplace or getattr(self, "editable_mode", False)
+        package = ROOT / "python" if editable else Path(self.build_lib).resolve()
+        tree = Path(os.environ.get("TORCHDION_BUILD_DIR", ROOT / "build" / "package"))
+        options = {
+            "Python_EXECUTABLE": sys.executable,
+            "CMAKE_INSTALL_PREFIX": package / "torchdion",
+            "TORCHDION_EDITABLE": "ON" if editable else "OFF",
+            "TORCHDION_TESTS": "OFF",
+        }
+        if os.environ.get("TORCHDION_NO_CUDA") == "1":
+            options["TORCHDION_CUDA"] = "OFF"
+        arguments = [f"-D{name}={value}" for name, value in options.items()]
+        arguments += os.environ.get("CMAKE_ARGS", "").split()
+        jobs = [f"-j{os.environ['MAX_JOBS']}"] if "MAX_JOBS" in os.environ else []
+        subprocess.check_call(["cmake", "-S", str(ROOT), "-B", str(tree), "-G", "Ninja", *arguments])
+        subprocess.check_call(["cmake", "--build", str(tree), *jobs])
+        subprocess.check_call(["cmake", "--install", str(tree)])
+
+    def get_outputs(self) -> list[str]:
+        return []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+class BinaryDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(
+    ext_modules=[Extension("torchdion._C", [])],
+    cmdclass={"build_ext": CMakeBuild},
+    distclass=BinaryDistribution,
+)
