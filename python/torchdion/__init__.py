@@ -9,9 +9,10 @@
 
 from pathlib import Path
 
-from torchdion.build import check_torch, read_build
+from torchdion.installation import check_torch, read_build
 
 build = read_build()
+"""How the library was built: versions of torch, Python, compiler and CUDA toolkit."""
 check_torch(build)  # an undefined symbol would say less
 
 from torchdion import _C  # noqa: E402
@@ -22,4 +23,12 @@ __version__ = build["version"]
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 """What CMake's ``find_package(torchdion CONFIG)`` needs in ``CMAKE_PREFIX_PATH``."""
 
-__all__ = ["Dion", "DionMixedPrecisionConfig", "__version__", "_C", "build", "cmake_prefix_path", "param_groups"]
+__all__ = [
+    "_C",
+    "Dion",
+    "DionMixedPrecisionConfig",
+    "__version__",
+    "build",
+    "cmake_prefix_path",
+    "param_groups",
+]

@@ -110,39 +110,49 @@ class Dion(Optimizer):
         replicate_mesh_grad_sync: bool = True,
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
     ) -> None:
-        meshes = dict(replicate_mesh=replicate_mesh, outer_shard_mesh=outer_shard_mesh, inner_shard_mesh=inner_shard_mesh)
+        meshes = {
+            "replicate_mesh": replicate_mesh,
+            "outer_shard_mesh": outer_shard_mesh,
+            "inner_shard_mesh": inner_shard_mesh,
+        }
         _refuse_distributed(meshes, replicate_mesh_grad_sync, capturable)
-        defaults = dict(
-            lr=lr,
-            mu=mu,
-            betas=betas,
-            weight_decay=weight_decay,
-            epsilon=epsilon,
-            rank_fraction=rank_fraction,
-            rank_multiple_of=rank_multiple_of,
-            orientation=orientation,
-            orthonormalize=orthonormalize,
-            rcqr_oversample=rcqr_oversample,
-            algorithm="dion",
-            scalar_algorithm=scalar_algorithm,
-            lr_scale=1.0,
-            batch_dims=None,
-            blocks=1,
-            fan_in_first=False,
-            maximize=maximize,
-            capturable=capturable,
-            nonfinite=nonfinite,
-            precision=precision,
-            seed=seed,
+        defaults = {
+            "lr": lr,
+            "mu": mu,
+            "betas": betas,
+            "weight_decay": weight_decay,
+            "epsilon": epsilon,
+            "rank_fraction": rank_fraction,
+            "rank_multiple_of": rank_multiple_of,
+            "orientation": orientation,
+            "orthonormalize": orthonormalize,
+            "rcqr_oversample": rcqr_oversample,
+            "algorithm": "dion",
+            "scalar_algorithm": scalar_algorithm,
+            "lr_scale": 1.0,
+            "batch_dims": None,
+            "blocks": 1,
+            "fan_in_first": False,
+            "maximize": maximize,
+            "capturable": capturable,
+            "nonfinite": nonfinite,
+            "precision": precision,
+            "seed": seed,
             **asdict(mixed_precision_config or DionMixedPrecisionConfig()),
-        )
+        }
         check_options(defaults, "")
         self._reset_reports()
         super().__init__(params, defaults)
 
     def _reset_reports(self) -> None:
         self._broken: str | None = None
-        self._counts = {"steps": 0, "skipped_steps": 0, "nonfinite_entries": 0, "batches": 0, "workspace_bytes": 0}
+        self._counts = {
+            "steps": 0,
+            "skipped_steps": 0,
+            "nonfinite_entries": 0,
+            "batches": 0,
+            "workspace_bytes": 0,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -226,7 +236,7 @@ class Dion(Optimizer):
             check_gradient(param)
             params[algorithm_of(param, group)].append(param)
         lr = float(group["lr"]) * group["lr_scale"]
-        shared = dict(lr=lr, weight_decay=group["weight_decay"], maximize=group["maximize"])
+        shared = {"lr": lr, "weight_decay": group["weight_decay"], "maximize": group["maximize"]}
         if params["dion"]:
             method = _C.Orthonormalize.__members__[group["orthonormalize"]]
             dion = _C.DionHyperparameters(
@@ -250,15 +260,18 @@ class Dion(Optimizer):
     def _lists(self, params: list[Tensor], group: dict[str, Any], *keys: str) -> list[list[Tensor]]:
         """The parameters, their gradients and the named states, each as a list; creates states that are missing."""
         states = [self.state[param] for param in params]
-        for param, state in zip(params, states, strict=True):
-            if not state:
-                state.update(create_state(param, group, self._index_of(param)))
-        return [params, [param.grad for param in params], *([state[key] for state in states] for key in keys)]
+        if not all(states):
+            indices = self._indices()
+            for param, state in zip(params, states, strict=True):
+                if not state:
+                    state.update(create_state(param, group, indices[param]))
+        gradients = [param.grad for param in params if param.grad is not None]
+        return [params, gradients, *([state[key] for state in states] for key in keys)]
 
-    def _index_of(self, param: Tensor) -> int:
-        """The parameter's place among all: what Q's start is drawn by."""
-        every = (p for group in self.param_groups for p in group["params"])
-        return next(index for index, p in enumerate(every) if p is param)
+    def _indices(self) -> dict[Tensor, int]:
+        """Each parameter's place among all: what Q's start is drawn by."""
+        every = (param for group in self.param_groups for param in group["params"])
+        return {param: index for index, param in enumerate(every)}
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's. Refuses to save what a failed step left behind.
@@ -288,7 +301,11 @@ class Dion(Optimizer):
             for param in group["params"]:
                 parameters[algorithm_of(param, group)] += 1
         tensors = (value for state in self.state.values() for value in state.values() if isinstance(value, Tensor))
-        return {**self._counts, "parameters": parameters, "state_bytes": sum(t.numel() * t.element_size() for t in tensors)}
+        return {
+            **self._counts,
+            "parameters": parameters,
+            "state_bytes": sum(t.numel() * t.element_size() for t in tensors),
+        }
 
 
 def _refuse_distributed(meshes: dict[str, Any], grad_sync: bool, capturable: bool) -> None:

@@ -59,7 +59,10 @@ CHECKS: dict[str, Check] = {
     "algorithm": _one_of(*ALGORITHMS),
     "scalar_algorithm": _one_of(*SCALAR_ALGORITHMS),
     "lr_scale": _NOT_NEGATIVE,
-    "batch_dims": ((lambda value: value is None or (_is_int(value) and value >= 0)), "None or an integer ≥ 0"),
+    "batch_dims": (
+        (lambda value: value is None or (_is_int(value) and value >= 0)),
+        "None or an integer ≥ 0",
+    ),
     "blocks": ((lambda value: _is_int(value) and value >= 1), "an integer ≥ 1"),
     "fan_in_first": _FLAG,
     "maximize": _FLAG,
@@ -77,7 +80,16 @@ OPTIMIZER_WIDE = ("nonfinite", "precision", "capturable")
 """Options that hold for the whole optimizer: a group may not have its own."""
 
 # Keys that torch itself puts into groups.
-_TORCH_KEYS = ("params", "param_names", "initial_lr", "swa_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
+_TORCH_KEYS = (
+    "params",
+    "param_names",
+    "initial_lr",
+    "swa_lr",
+    "max_lr",
+    "min_lr",
+    "base_momentum",
+    "max_momentum",
+)
 
 
 def check_options(options: dict[str, Any], where: str) -> None:

@@ -50,7 +50,13 @@ def param_groups(
     heads = _head_weights(model, head)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     seen: set[int] = set()
-    for kind in ("matrix", "transposed", "embedding", "vector", "head"):  # so that the order does not follow the model
+    for kind in (
+        "matrix",
+        "transposed",
+        "embedding",
+        "vector",
+        "head",
+    ):  # so that the order does not follow the model
         for owner, name, param in _owned_parameters(model):
             if not param.requires_grad or id(param) in seen or _kind(owner, param, heads) != kind:
                 continue

@@ -42,9 +42,8 @@ def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
 
 def restore_dtypes(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     """After torch has cast every state to its parameter's dtype: back to the configured ones, from the original."""
-    saved_ids = (saved for group in state_dict["param_groups"] for saved in group["params"])
-    for group in optimizer.param_groups:
-        for param, saved in zip(group["params"], saved_ids):  # noqa: B905: the second runs over all groups
+    for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        for param, saved in zip(group["params"], saved_group["params"], strict=True):
             original = state_dict["state"].get(saved, {})
             for key, option in DTYPE_OPTIONS.items():
                 dtype = group[option] or param.dtype

@@ -20,7 +20,8 @@ at::Tensor column_square_sums(const Matrices& R) {
   at::Tensor sums = at::zeros({R.count(), R.cols}, at::kDouble);
   double* out = sums.mutable_data_ptr<double>();
   TORCHDION_DISPATCH_FLOATING(R.dtype, "torchdion::column_square_sums", [&] {
-    at::parallel_for(0, R.count(), kElementsPerThread / (R.rows * R.cols) + 1, [&](int64_t begin, int64_t end) {
+    const int64_t grain = kElementsPerThread / std::max<int64_t>(1, R.rows * R.cols) + 1;
+    at::parallel_for(0, R.count(), grain, [&](int64_t begin, int64_t end) {
       for (int64_t index = begin; index < end; ++index) {
         double* sum = out + index * R.cols;
         for (int64_t i = 0; i < R.rows; ++i) {
@@ -42,7 +43,7 @@ void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& s
   TORCHDION_DISPATCH_FLOATING(Q.dtype, "torchdion::column_normalize_", [&] {
     using q_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(R.dtype, "torchdion::column_normalize_", [&] {
-      const int64_t grain = kElementsPerThread / R.cols + 1;
+      const int64_t grain = kElementsPerThread / std::max<int64_t>(1, R.cols) + 1;
       cpu::parallel_rows(R.count(), R.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
         const double* scale = inverse + index * R.cols;
         for (int64_t i = first; i < first + count; ++i) {

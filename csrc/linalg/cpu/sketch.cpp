@@ -37,15 +37,19 @@ std::array<float, kLanes> normals(RandomMatrix random, int64_t row, int64_t colu
 void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
              double standard_deviation) {
   const int64_t rows = out.size(0), cols = out.size(1);
+  const int64_t first_block = col_offset / kLanes, skipped = col_offset % kLanes;
+  const int64_t blocks = (skipped + cols + kLanes - 1) / kLanes;
   TORCHDION_DISPATCH_FLOATING(out.scalar_type(), "torchdion::sketch_", [&] {
     scalar_t* data = out.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, rows, 4096 / std::max<int64_t>(1, cols) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        std::array<float, kLanes> entries;
-        for (int64_t j = 0; j < cols; ++j) {
-          const int64_t column = col_offset + j;
-          if (j == 0 || column % kLanes == 0) entries = normals(random, row_offset + i, column / kLanes);
-          data[i * cols + j] = static_cast<scalar_t>(standard_deviation * entries[column % kLanes]);
+        scalar_t* row = data + i * cols;
+        for (int64_t block = 0; block < blocks; ++block) {
+          const std::array<float, kLanes> entries = normals(random, row_offset + i, first_block + block);
+          const int64_t start = block * kLanes - skipped;  // the first entry's column here
+          for (int64_t j = std::max<int64_t>(0, -start); j < std::min(kLanes, cols - start); ++j) {
+            row[start + j] = static_cast<scalar_t>(standard_deviation * entries[j]);
+          }
         }
       }
     });

@@ -61,7 +61,7 @@ TriangularInverse sketch_qr_inverse(const at::Tensor& SP, double tolerance) {
   const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
   const at::Tensor norms = at::linalg_vector_norm(SP, 2, {1}, false, at::kDouble);
   const at::Tensor scale = norms.reciprocal().masked_fill_(norms.eq(0), 0);
-  const at::Tensor unit = SP.to(at::kDouble).mul_(scale.unsqueeze(1));
+  const at::Tensor unit = SP.mul(scale.unsqueeze(1));  // FP64, as the scale is
   const at::Tensor R = std::get<1>(at::linalg_qr(unit, "r")).contiguous();
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {

@@ -1,0 +1,99 @@
+"""The time of one optimizer step against the roofline and against torch's optimizers.
+
+    python benchmarks/step.py [--list gpt] [--rounds 7] [--threads 2]
+
+One JSON line per optimizer and list, then a table. `roofline` is the time that the step's arithmetic (see
+matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
+that fewer operations were needed than the formula counts. `first` is the first step (it also makes the state) over a
+steady one.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from matrices import LISTS, gradients, parameters, roofline_flops
+from measure import emit, interleaved, seconds, table
+from torch.optim import Optimizer
+
+import torchdion
+
+RANKS = {"r = d": 1.0, "r = d/4": 1 / 4, "r = d/16": 1 / 16}
+POOL = 3  # gradients taken in turn, so that no step sees those of the last
+
+
+def contenders() -> dict[str, Callable[..., Optimizer]]:
+    made: dict[str, Callable[..., Optimizer]] = {
+        f"Dion {name}": partial(torchdion.Dion, lr=1e-3, rank_fraction=fraction) for name, fraction in RANKS.items()
+    }
+    made["AdamW foreach"] = partial(torch.optim.AdamW, lr=1e-3, foreach=True)
+    made["AdamW fused"] = partial(torch.optim.AdamW, lr=1e-3, fused=True)
+    made["Muon (torch)"] = partial(torch.optim.Muon, lr=1e-3)
+    return made
+
+
+def benchmark(list_name: str, spectrum: str, rounds: int) -> list[dict[str, Any]]:
+    shapes = LISTS[list_name]()
+    pool = [gradients(shapes, spectrum) for _ in range(POOL)]
+    params = parameters(shapes)
+    made = contenders()
+
+    def give_gradients(index: int) -> None:
+        for param, gradient in zip(params, pool[index % POOL], strict=True):
+            param.grad = gradient
+
+    first: dict[str, float] = {}
+    steps: dict[str, Callable[[], object]] = {}
+    for name, make in made.items():
+        optimizer = make(params)
+        give_gradients(0)
+        first[name] = seconds(optimizer.step)
+        give_gradients(1)
+        optimizer.step()
+        steps[name] = optimizer.step
+    median, rate = interleaved(steps, rounds, give_gradients)
+
+    rows = []
+    for name in made:
+        rank = RANKS.get(name.removeprefix("Dion "))
+        roofline = None if rank is None else roofline_flops(shapes, rank) / rate
+        row = {
+            "list": list_name,
+            "spectrum": spectrum,
+            "optimizer": name,
+            "seconds": median[name],
+            "roofline": None if roofline is None else median[name] / roofline,
+            "AdamW fused": median[name] / median["AdamW fused"],
+            "AdamW foreach": median[name] / median["AdamW foreach"],
+            "Muon": median[name] / median["Muon (torch)"],
+            "first": first[name] / median[name],
+            "threads": torch.get_num_threads(),
+            "gflops": rate / 1e9,
+        }
+        rows.append(emit(row))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", choices=LISTS, help="one list of matrices instead of all")
+    parser.add_argument("--spectrum", choices=("flat", "power"), help="one kind of gradient instead of both")
+    parser.add_argument("--rounds", type=int, default=5, help="steps timed for each optimizer")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    rows = [
+        row
+        for list_name in ([arguments.list] if arguments.list else LISTS)
+        for spectrum in ([arguments.spectrum] if arguments.spectrum else ("flat", "power"))
+        for row in benchmark(list_name, spectrum, arguments.rounds)
+    ]
+    columns = ("list", "spectrum", "optimizer", "roofline", "AdamW fused", "AdamW foreach", "Muon", "first")
+    print(table(rows, columns))
+
+
+if __name__ == "__main__":
+    main()
