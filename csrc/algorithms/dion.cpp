@@ -31,7 +31,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   options.method = hyper.orthonormalize;
   options.oversample = hyper.rcqr_oversample;
   options.random = linalg::RandomMatrix::sketch(hyper.seed, batch.step);
-  options.tolerance = linalg::rounding_noise(P.scalar_type(), n);
+  options.noise = linalg::rounding_noise(P.scalar_type(), n);
   co_await linalg::orthonormalize_(P, rows, rows.rank * m, batch.global_rows, options);
 
   // R = Bᵀ P

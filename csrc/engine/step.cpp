@@ -22,12 +22,23 @@ void increment(const at::Tensor& step) {
   AT_DISPATCH_ALL_TYPES(step.scalar_type(), "torchdion::increment", [&] { *step.mutable_data_ptr<scalar_t>() += 1; });
 }
 
+// The kernels write behind autograd's back: a later backward() through a parameter must see that it has changed.
+void bump_version(const at::Tensor& X) {
+  if (!X.is_inference()) X.unsafeGetTensorImpl()->bump_version();
+}
+
 void check_elementwise(const char* algorithm, const at::Tensor& X, const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_VALUE(tensor.sizes() == X.sizes(), "torchdion.Dion (", algorithm, "): the ", what,
                     " of a parameter of shape ", X.sizes(), " must have that shape, got ", tensor.sizes());
   TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.layout() == at::kStrided && at::isFloatingType(tensor.scalar_type()),
                     "torchdion.Dion (", algorithm, "): the ", what,
                     " of a parameter must be a dense floating-point CPU tensor, got ", tensor.toString());
+}
+
+void check_state(const char* algorithm, const at::Tensor& X, const at::Tensor& tensor, const char* what) {
+  check_elementwise(algorithm, X, tensor, what);
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), "torchdion.Dion (", algorithm, "): the ", what,
+                    " of a parameter must be contiguous, got strides ", tensor.strides());
 }
 
 int64_t count_in(const std::vector<at::Tensor>& gradients) {
@@ -71,7 +82,7 @@ void Step::plan(const LionGroup& group) {
   for (std::size_t i = 0; i < group.X.size(); ++i) {
     const at::Tensor& X = group.X[i];
     check_elementwise("lion", X, group.G[i], "gradient");
-    check_elementwise("lion", X, group.M[i], "momentum");
+    check_state("lion", X, group.M[i], "momentum");
     batch.X.push_back(copies_.writable(X));
     batch.G.push_back(group.G[i].contiguous());
     batch.M.push_back(group.M[i]);
@@ -87,8 +98,8 @@ void Step::plan(const AdamWGroup& group) {
   for (std::size_t i = 0; i < group.X.size(); ++i) {
     const at::Tensor& X = group.X[i];
     check_elementwise("adamw", X, group.G[i], "gradient");
-    check_elementwise("adamw", X, group.M[i], "momentum");
-    check_elementwise("adamw", X, group.V[i], "variance");
+    check_state("adamw", X, group.M[i], "momentum");
+    check_state("adamw", X, group.V[i], "variance");
     batch.X.push_back(copies_.writable(X));
     batch.G.push_back(group.G[i].contiguous());
     batch.M.push_back(group.M[i]);
@@ -145,9 +156,18 @@ Report Step::run() {
 
 void Step::finish() {
   copies_.write_back();
-  for (const DionGroup& group : groups_.dion) std::for_each(group.steps.begin(), group.steps.end(), increment);
-  for (const LionGroup& group : groups_.lion) std::for_each(group.steps.begin(), group.steps.end(), increment);
-  for (const AdamWGroup& group : groups_.adamw) std::for_each(group.steps.begin(), group.steps.end(), increment);
+  for (const DionGroup& group : groups_.dion) {
+    std::for_each(group.X.begin(), group.X.end(), bump_version);
+    std::for_each(group.steps.begin(), group.steps.end(), increment);
+  }
+  for (const LionGroup& group : groups_.lion) {
+    std::for_each(group.X.begin(), group.X.end(), bump_version);
+    std::for_each(group.steps.begin(), group.steps.end(), increment);
+  }
+  for (const AdamWGroup& group : groups_.adamw) {
+    std::for_each(group.X.begin(), group.X.end(), bump_version);
+    std::for_each(group.steps.begin(), group.steps.end(), increment);
+  }
 }
 
 }  // namespace torchdion::engine

@@ -1,6 +1,6 @@
 #include "linalg/cholesky_qr.h"
 
-#include <ATen/ops/ones.h>
+#include <ATen/ops/full.h>
 
 #include <cmath>
 
@@ -34,24 +34,23 @@ at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& indices
 
 double rounding_noise(at::ScalarType dtype, int64_t inner) {
   const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
-  return epsilon * (8 + std::sqrt(static_cast<double>(inner)) / 2);
+  return epsilon * (inner == 0 ? 4 : 8 + std::sqrt(static_cast<double>(inner)) / 4);
 }
 
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, double tolerance) {
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise) {
   Matrices active(P);
-  at::Tensor residual = at::ones({P.size(0), P.size(2)}, at::kDouble);
+  at::Tensor column_noise = at::full({P.size(0), P.size(2)}, noise, at::kDouble);
   const int passes = rows.size == 1 ? kMaxPasses : kPassesOverAxis;
   for (int pass = 0; pass < passes && active.count() > 0; ++pass) {
     at::Tensor H = gram(active);
     co_await comm::all_reduce(H, rows);
-    const TriangularInverse factor =
-        cholesky_inverse(H, residual, pass == 0, global_rows, P.scalar_type(), tolerance);
+    const TriangularInverse factor = cholesky_inverse(H, column_noise, pass == 0, global_rows, P.scalar_type());
     multiply_triangular_(active, factor);
     if (rows.size > 1) continue;
     const std::vector<int64_t> again = unsettled(factor, P.scalar_type());
     if (again.size() == factor.amplification.size()) continue;
     active = active.select(again);
-    residual = rows_of(residual, again);
+    column_noise = rows_of(column_noise, again);
   }
 }
 

@@ -2,9 +2,10 @@
 // may cut the rows of P.
 //
 // The Gram matrix PᵀP is summed in FP64 and equilibrated (its diagonal made 1), so that columns of any scale weigh
-// the same and a condition number of 1/ε of FP32 data can be resolved. A column whose part outside the span of those
-// before it is below `tolerance` of its length carries no signal: it becomes exactly zero. Columns that a first pass
-// leaves far from orthonormal are made so by further passes.
+// the same and a condition number of 1/ε of FP32 data can be resolved. `noise` says how much of each column is rounding,
+// relative to its length; a column whose part outside the span of those before it is no larger than what their rounding
+// makes of it carries no signal: it becomes exactly zero. Columns that a first pass leaves far from orthonormal are made
+// so by further passes.
 #pragma once
 
 #include <torchdion/layout.h>
@@ -19,25 +20,26 @@ at::Tensor gram(const Matrices& P);
 
 // What turns P into its orthonormal factor: P ← P diag(scale) inverse.
 struct TriangularInverse {
-  at::Tensor scale;    // [count, r] in P's dtype: one over the column norms; 0 for a column without signal
+  at::Tensor scale;    // [count, r] FP64: one over the column norms; 0 for a column without signal
   at::Tensor inverse;  // [count, r, r] in P's dtype, upper triangular: the inverse of the equilibrated R
   std::vector<double> amplification;  // per matrix, the largest column norm of `inverse`: how far P was from orthonormal
 };
 
-// Factors the Gram matrices (lower triangles; overwritten). `residual` ([count, r] FP64) holds how much of each column
-// the passes so far have left, relative to its first length: ones before the first pass, of which `first_pass` says
-// that it is one. `rows` is the number of rows that were summed.
-TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& residual, bool first_pass, int64_t rows,
-                                   at::ScalarType dtype, double tolerance);
+// Factors the Gram matrices (lower triangles; overwritten). `noise` ([count, r] FP64) is the part of each column that is
+// rounding, relative to its length before the first pass, absolute before the others; it becomes that of the columns of
+// the result. `rows` is the number of rows that were summed.
+TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& noise, bool first_pass, int64_t rows,
+                                   at::ScalarType dtype);
 
 // P_i ← P_i diag(scale_i) inverse_i, in place.
 void multiply_triangular_(const Matrices& P, const TriangularInverse& factor);
 
-// The relative rounding noise of the columns of a product with sums of `inner` terms: ε (8 + sqrt(inner) / 2).
+// The relative rounding noise of the columns of a product with sums of `inner` terms, ε (8 + sqrt(inner) / 4): twice to
+// four times what products of low-rank matrices show (benchmarks/noise.py). With `inner` = 0, that of given data, 4 ε.
 double rounding_noise(at::ScalarType dtype, int64_t inner);
 
 // P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows,
 // `global_rows` their number on all ranks.
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, double tolerance);
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise);
 
 }  // namespace torchdion::linalg

@@ -54,34 +54,34 @@ Orthonormalize parse_method(c10::string_view method) {
 }
 
 at::Tensor orthonormalize_meta(const at::Tensor& P, c10::string_view method, double oversample, int64_t /*seed*/,
-                               int64_t /*step*/, std::optional<double> tolerance) {
+                               int64_t /*step*/, std::optional<double> noise) {
   check_matrices("orthonormalize", "P", P);
   parse_method(method);
   TORCH_CHECK_VALUE(oversample >= 1, "torchdion::orthonormalize: oversample must be at least 1, got ", oversample);
-  TORCH_CHECK_VALUE(!tolerance || (*tolerance >= 0 && *tolerance < 1),
-                    "torchdion::orthonormalize: tolerance must be in [0, 1), got ", *tolerance);
+  TORCH_CHECK_VALUE(!noise || (*noise >= 0 && *noise < 1),
+                    "torchdion::orthonormalize: noise must be in [0, 1), got ", *noise);
   return at::empty_like(P, at::MemoryFormat::Contiguous);
 }
 
 at::Tensor orthonormalize(const at::Tensor& P, c10::string_view method, double oversample, int64_t seed, int64_t step,
-                          std::optional<double> tolerance) {
-  at::Tensor result = orthonormalize_meta(P, method, oversample, seed, step, tolerance);
+                          std::optional<double> noise) {
+  at::Tensor result = orthonormalize_meta(P, method, oversample, seed, step, noise);
   if (P.numel() == 0) return result;
   const at::ScalarType dtype = compute_dtype({P.scalar_type()});
   const int64_t m = P.size(-2), r = P.size(-1);
   at::Tensor batch = P.to(dtype, /*non_blocking=*/false, /*copy=*/true).contiguous().view({-1, m, r});
   const OrthonormalizeOptions options{parse_method(method), oversample, RandomMatrix::sketch(seed, step),
-                                      tolerance.value_or(rounding_noise(dtype, m))};
+                                      noise.value_or(rounding_noise(dtype, 0))};
   comm::run(orthonormalize_(batch, Axis(), 0, m, options));
   return result.copy_(batch.view(P.sizes()));
 }
 
-at::Tensor cholesky_qr_meta(const at::Tensor& P, std::optional<double> tolerance) {
-  return orthonormalize_meta(P, "cholesky_qr", 1, 0, 0, tolerance);
+at::Tensor cholesky_qr_meta(const at::Tensor& P, std::optional<double> noise) {
+  return orthonormalize_meta(P, "cholesky_qr", 1, 0, 0, noise);
 }
 
-at::Tensor cholesky_qr(const at::Tensor& P, std::optional<double> tolerance) {
-  return orthonormalize(P, "cholesky_qr", 1, 0, 0, tolerance);
+at::Tensor cholesky_qr(const at::Tensor& P, std::optional<double> noise) {
+  return orthonormalize(P, "cholesky_qr", 1, 0, 0, noise);
 }
 
 void sketch_meta(at::Tensor& out, int64_t /*seed*/, int64_t /*step*/, int64_t row_offset, int64_t column_offset) {
@@ -134,8 +134,8 @@ TORCH_LIBRARY(torchdion, m) {
   m.def("column_normalize(Tensor R, Tensor Q) -> Tensor");
   m.def(
       "orthonormalize(Tensor P, str method=\"auto\", float oversample=1.25, int seed=0, int step=0, "
-      "float? tolerance=None) -> Tensor");
-  m.def("cholesky_qr(Tensor P, float? tolerance=None) -> Tensor");
+      "float? noise=None) -> Tensor");
+  m.def("cholesky_qr(Tensor P, float? noise=None) -> Tensor");
   m.def("sketch_(Tensor(a!) out, int seed, int step, int row_offset=0, int column_offset=0) -> ()");
   m.def("gemm_(Tensor(a!)[] C, Tensor[] A, Tensor[] B, float alpha=1, float beta=1) -> ()");
 }

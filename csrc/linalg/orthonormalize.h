@@ -15,7 +15,7 @@ struct OrthonormalizeOptions {
   Orthonormalize method = Orthonormalize::automatic;
   double oversample = 1.25;  // k / r: the sketch's rows over P's columns
   RandomMatrix random;       // what the sketch is drawn from
-  double tolerance = 0;      // relative size below which what is left of a column is rounding
+  double noise = 0;          // the part of each column of P that is rounding, relative to its length
 };
 
 // P ([count, m, r], contiguous, FP32 or FP64) ← its orthonormal factor, in place. `rows` is the axis that cuts its m
@@ -26,8 +26,8 @@ comm::Task<> orthonormalize_(at::Tensor P, Axis rows, int64_t row_offset, int64_
 // Algorithm 2 of the paper (randomized Cholesky QR): a QR of the sketch S P, then one Cholesky QR.
 comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows, OrthonormalizeOptions options);
 
-// Householder QR, on an axis that is absent. Matrices with columns that carry no signal go to cholesky_qr_, because a
+// Householder QR, on an axis that is absent. Matrices with columns that may carry no signal go to cholesky_qr_, because a
 // Householder reflection gives such a column an arbitrary direction.
-comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, double tolerance);
+comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise);
 
 }  // namespace torchdion::linalg

@@ -14,78 +14,90 @@ namespace {
 
 using cpu::Block;
 
-// Below this size plain loops beat GEMM calls.
-constexpr int64_t kUnblocked = 24;
+// Columns factored together; the work outside the diagonal blocks is in GEMMs.
+constexpr int64_t kWidth = 32;
 
-// The Cholesky factor L of one equilibrated Gram matrix together with its inverse, by recursive halving, so that
-// nearly all the work is in GEMMs.
+// The Cholesky factor L of one equilibrated Gram matrix H together with its inverse, block column by block column, each
+// from those to its left.
+//
+// Row j of L⁻¹ says how the orthonormal column j is made of the unit columns of P: c / √pivot, where p_j minus what the
+// columns before it explain is Σ c_i p_i. If noise_i is the part of p_i that is rounding, the part of column j that is
+// rounding has length ‖(c_i noise_i)‖ / √pivot. Where that reaches 1, the column carries no signal.
 class Factorization {
  public:
-  // residual: see cholesky_inverse(). `least_pivot`: what the rounding of the Gram matrix leaves of a zero pivot.
-  Factorization(double* residual, double least_pivot, double tolerance)
-      : residual_(residual), least_pivot_(least_pivot), tolerance_(tolerance) {}
+  // H: lower triangle, overwritten by L. Linv: zeros, becomes L⁻¹. noise: becomes that of the orthonormal columns.
+  // least_pivot: what the rounding of H leaves of a zero pivot.
+  Factorization(double* H, double* Linv, double* noise, int64_t r, double least_pivot)
+      : L(H), Linv(Linv), noise(noise), r(r), least_pivot(least_pivot), unclear(r, 0), dead(r, 0), rounding_of(r) {}
 
-  // A (lower triangle) ← L and Linv ← L⁻¹ (lower triangle; above it, zeros stay zeros). A column without signal gets
-  // a zero column in L and a zero row and column in Linv. `first`: the index of A's first column in the whole matrix.
-  void run(Block<double> A, Block<double> Linv, int64_t n, int64_t first) const {
-    if (n <= kUnblocked) return unblocked(A, Linv, n, first);
-    const int64_t n1 = (n / 2 + 7) / 8 * 8, n2 = n - n1;
-    const Block<double> A21 = A.at(n1, 0), A22 = A.at(n1, n1);
-    const Block<double> inv11 = Linv, inv21 = Linv.at(n1, 0), inv22 = Linv.at(n1, n1);
+  void run() {
+    for (int64_t first = 0; first < r; first += kWidth) {
+      const int64_t width = std::min(kWidth, r - first), next = first + width, below = r - next;
+      const Block<double> diagonal = at(L, first, first);
+      cpu::gemm(diagonal, at_const(L, first, 0), at_const(L, first, 0).t(), width + below, width, first, -1, 1);
+      cpu::gemm(at(Linv, first, 0), at_const(L, first, 0), at_const(Linv, 0, 0), width, first, first, -1, 0);
+      for (int64_t j = first; j < next; ++j) column(j, first, next);
+      panel.resize(below * width);
+      const Block<double> solved{panel.data(), width, 1};
+      cpu::gemm(solved, at_const(L, next, first), at_const(Linv, first, first).t(), below, width, width, 1, 0);
+      for (int64_t i = 0; i < below; ++i) {
+        for (int64_t j = 0; j < width; ++j) L[(next + i) * r + first + j] = unclear[first + j] ? 0 : panel[i * width + j];
+      }
+    }
+    std::copy(rounding_of.begin(), rounding_of.end(), noise);
+  }
 
-    run(A, inv11, n1, first);
-    // L21 = A21 L11⁻ᵀ, kept in inv21 until its own turn
-    cpu::gemm(inv21, readonly(A21), readonly(inv11).t(), n2, n1, n1, 1, 0);
-    downdate(A22, readonly(inv21), n2, n1);
-    run(A22, inv22, n2, first + n1);
-    // (L⁻¹)21 = −L22⁻¹ L21 L11⁻¹
-    cpu::gemm(A21, readonly(inv21), readonly(inv11), n2, n1, n1, 1, 0);
-    cpu::gemm(inv21, readonly(inv22), readonly(A21), n2, n1, n2, -1, 0);
+  // The largest column norm of L⁻ᵀ: how much the rounding of P grows.
+  double amplification() const {
+    double largest = 0;
+    for (int64_t j = 0; j < r; ++j) {
+      double square = 0;
+      for (int64_t i = 0; i <= j; ++i) square += Linv[j * r + i] * Linv[j * r + i];
+      if (!(square <= largest)) largest = square;  // a NaN becomes the largest
+    }
+    return std::sqrt(largest);
   }
 
  private:
-  // A22 ← A22 − L21 L21ᵀ, the lower triangle.
-  void downdate(Block<double> A22, Block<const double> L21, int64_t n, int64_t inner) const {
-    constexpr int64_t kWidth = 96;
-    for (int64_t i = 0; i < n; i += kWidth) {
-      const int64_t height = std::min(kWidth, n - i);
-      cpu::gemm(A22.at(i, 0), L21.at(i, 0), L21.t(), height, i + height, inner, -1, 1);
+  Block<double> at(double* data, int64_t row, int64_t col) const { return {data + row * r + col, r, 1}; }
+  Block<const double> at_const(double* data, int64_t row, int64_t col) const { return readonly(at(data, row, col)); }
+
+  // Column j of a diagonal block that begins at `first`, and row j of L⁻¹, of which the part left of the block holds
+  // what the columns to the left explain.
+  void column(int64_t j, int64_t first, int64_t next) {
+    double *row = L + j * r, *inverse = Linv + j * r;
+    double schur = row[j];
+    for (int64_t k = first; k < j; ++k) {
+      schur -= row[k] * row[k];
+      const double factor = row[k];
+      const double* other = Linv + k * r;
+      for (int64_t i = 0; i <= k; ++i) inverse[i] -= factor * other[i];
     }
-  }
-
-  // The pivot that column `column` divides by, or 0 when what is left of the column is rounding.
-  double pivot(double schur, int64_t column) const {
-    const double clamped = schur < least_pivot_ ? least_pivot_ : schur;  // a NaN stays one
-    residual_[column] *= std::sqrt(clamped);
-    return residual_[column] <= tolerance_ ? 0 : std::sqrt(clamped);
-  }
-
-  void unblocked(Block<double> A, Block<double> Linv, int64_t n, int64_t first) const {
-    double* a = A.data;
-    double* inv = Linv.data;
-    const int64_t lda = A.row_stride, ldi = Linv.row_stride;
-    for (int64_t j = 0; j < n; ++j) {
-      double schur = a[j * lda + j];
-      for (int64_t k = 0; k < j; ++k) schur -= a[j * lda + k] * a[j * lda + k];
-      const double root = pivot(schur, first + j), inverse = root == 0 ? 0 : 1 / root;
-      a[j * lda + j] = root;
-      for (int64_t i = j + 1; i < n; ++i) {
-        double sum = a[i * lda + j];
-        for (int64_t k = 0; k < j; ++k) sum -= a[i * lda + k] * a[j * lda + k];
-        a[i * lda + j] = sum * inverse;
-      }
-      // Row j of L⁻¹ from the rows above it.
-      for (int64_t c = 0; c < j; ++c) {
-        double sum = 0;
-        for (int64_t k = c; k < j; ++k) sum += a[j * lda + k] * inv[k * ldi + c];
-        inv[j * ldi + c] = -sum * inverse;
-      }
-      inv[j * ldi + j] = inverse;
+    // A column of which rounding leaves only the order of magnitude is freed of those before it, but kept out of those
+    // after it until a later pass sees it clearly: eliminating noise with noise would grow from column to column.
+    unclear[j] = schur < least_pivot;
+    const double root = std::sqrt(unclear[j] ? least_pivot : schur);
+    double square = noise[j] * noise[j];
+    for (int64_t i = 0; i < j; ++i) square += inverse[i] * inverse[i] * noise[i] * noise[i];
+    const double rounding = std::sqrt(square) / root;
+    dead[j] = rounding >= 1 || row[j] == 0;
+    rounding_of[j] = rounding;
+    const double scale = dead[j] ? 0 : 1 / root;
+    for (int64_t i = 0; i < j; ++i) inverse[i] *= scale;
+    inverse[j] = scale;
+    for (int64_t i = j + 1; i < next; ++i) {
+      double sum = L[i * r + j];
+      for (int64_t k = first; k < j; ++k) sum -= L[i * r + k] * row[k];
+      L[i * r + j] = unclear[j] ? 0 : sum * scale;
     }
+    row[j] = dead[j] ? 0 : root;
   }
 
-  double* residual_;
-  double least_pivot_, tolerance_;
+  double *L, *Linv, *noise;
+  int64_t r;
+  double least_pivot;
+  std::vector<char> unclear, dead;
+  std::vector<double> rounding_of, panel;
 };
 
 // Scales the lower triangle of H to a unit diagonal and writes the scale: 1 / sqrt(H_jj), 0 for a zero column.
@@ -99,46 +111,35 @@ void equilibrate(double* H, double* scale, int64_t r) {
   }
 }
 
-// Writes L⁻ᵀ as T and returns its largest column norm.
 template <class T>
-double store_transposed(const double* Linv, T* inverse, int64_t r) {
-  double largest = 0;
+void store_transposed(const double* Linv, T* inverse, int64_t r) {
   for (int64_t i = 0; i < r; ++i) {
-    double square = 0;
-    for (int64_t j = 0; j <= i; ++j) {
-      const double entry = Linv[i * r + j];
-      square += entry * entry;
-      inverse[j * r + i] = static_cast<T>(entry);
-    }
-    if (!(square <= largest)) largest = square;  // a NaN becomes the largest
+    for (int64_t j = 0; j <= i; ++j) inverse[j * r + i] = static_cast<T>(Linv[i * r + j]);
   }
-  return std::sqrt(largest);
 }
 
 }  // namespace
 
-TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& residual, bool first_pass, int64_t rows,
-                                   at::ScalarType dtype, double tolerance) {
+TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& noise, bool first_pass, int64_t rows,
+                                   at::ScalarType dtype) {
   const int64_t count = gram.size(0), r = gram.size(1);
-  const double least_pivot =
-      0x1p-53 * (4 * std::sqrt(static_cast<double>(rows)) + static_cast<double>(r));
-  TriangularInverse factor{at::empty({count, r}, dtype), at::zeros({count, r, r}, dtype),
+  const double least_pivot = 0x1p-53 * (16 * std::sqrt(static_cast<double>(rows)) + 4 * static_cast<double>(r));
+  TriangularInverse factor{at::empty({count, r}, at::kDouble), at::zeros({count, r, r}, dtype),
                            std::vector<double>(count)};
+  double* scales = factor.scale.mutable_data_ptr<double>();
   double* H = gram.mutable_data_ptr<double>();
-  double* left = residual.mutable_data_ptr<double>();
+  double* noises = noise.mutable_data_ptr<double>();
   AT_DISPATCH_FLOATING_TYPES(dtype, "torchdion::cholesky_inverse", [&] {
-    scalar_t* scales = factor.scale.mutable_data_ptr<scalar_t>();
     scalar_t* inverses = factor.inverse.mutable_data_ptr<scalar_t>();
     cpu::parallel_matrices(count, [&](int64_t index) {
-      double *h = H + index * r * r, *remains = left + index * r;
-      std::vector<double> scale(r), Linv(r * r, 0.0);
-      equilibrate(h, scale.data(), r);
-      for (int64_t j = 0; j < r; ++j) {
-        if (!first_pass || scale[j] == 0) remains[j] *= scale[j] == 0 ? 0 : 1 / scale[j];
-      }
-      Factorization(remains, least_pivot, tolerance).run({h, r, 1}, {Linv.data(), r, 1}, r, 0);
-      for (int64_t j = 0; j < r; ++j) scales[index * r + j] = static_cast<scalar_t>(scale[j]);
-      factor.amplification[index] = store_transposed(Linv.data(), inverses + index * r * r, r);
+      double *h = H + index * r * r, *scale = scales + index * r, *column_noise = noises + index * r;
+      equilibrate(h, scale, r);
+      for (int64_t j = 0; !first_pass && j < r; ++j) column_noise[j] *= scale[j];
+      std::vector<double> Linv(r * r, 0.0);
+      Factorization factorization(h, Linv.data(), column_noise, r, least_pivot);
+      factorization.run();
+      factor.amplification[index] = factorization.amplification();
+      store_transposed(Linv.data(), inverses + index * r * r, r);
     });
   });
   return factor;

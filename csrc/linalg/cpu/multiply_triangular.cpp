@@ -11,13 +11,14 @@ namespace {
 constexpr int64_t kRows = 192, kWidth = 96;
 
 template <class T>
-void multiply_rows(T* p, int64_t rows, int64_t r, const T* scale, const T* inverse, cpu::Scratch<T>& scratch) {
+void multiply_rows(T* p, int64_t rows, int64_t r, const double* scale, const T* inverse, cpu::Scratch<T>& scratch) {
   scratch.resize(kRows * r);
   for (int64_t row = 0; row < rows; row += kRows) {
     const int64_t height = std::min(kRows, rows - row);
     T* block = p + row * r;
     for (int64_t i = 0; i < height; ++i) {
-      for (int64_t j = 0; j < r; ++j) scratch[i * r + j] = block[i * r + j] * scale[j];
+      // In FP64: one over the norm of a denormal column is no FP32 number.
+      for (int64_t j = 0; j < r; ++j) scratch[i * r + j] = static_cast<T>(block[i * r + j] * scale[j]);
     }
     for (int64_t j = 0; j < r; j += kWidth) {
       const int64_t width = std::min(kWidth, r - j);
@@ -31,8 +32,8 @@ void multiply_rows(T* p, int64_t rows, int64_t r, const T* scale, const T* inver
 
 void multiply_triangular_(const Matrices& P, const TriangularInverse& factor) {
   const int64_t r = P.cols;
+  const double* scales = factor.scale.const_data_ptr<double>();
   AT_DISPATCH_FLOATING_TYPES(P.dtype, "torchdion::multiply_triangular_", [&] {
-    const scalar_t* scales = factor.scale.const_data_ptr<scalar_t>();
     const scalar_t* inverses = factor.inverse.const_data_ptr<scalar_t>();
     const int64_t grain = 200'000 / (r * r) + 1;
     cpu::parallel_rows(P.count(), P.rows, grain, [&](int64_t index, int64_t first, int64_t rows) {

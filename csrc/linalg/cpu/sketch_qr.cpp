@@ -12,18 +12,33 @@ namespace torchdion::linalg {
 
 namespace {
 
-// The first r rows of A ← R of A = Q R by Householder reflections, where a column without signal is passed over
-// rather than given a direction of its own: it neither turns the later columns nor uses up a row. Only for matrices in
-// which LAPACK's QR found such a column.
-void echelon_qr(double* A, int64_t k, int64_t r, double tolerance, std::vector<char>& dead) {
+// ‖c‖ for the combination Σ c_i a_i, c_j = 1, that is left of column j when the columns before it have taken their part:
+// by back substitution in the rows of R that stand so far.
+double combination_norm(const double* A, int64_t r, int64_t j, const std::vector<int64_t>& columns_of_rows) {
+  const int64_t top = static_cast<int64_t>(columns_of_rows.size());
+  std::vector<double> c(top);
+  double square = 1;
+  for (int64_t i = top; i-- > 0;) {
+    double sum = A[i * r + j];
+    for (int64_t k = i + 1; k < top; ++k) sum -= A[i * r + columns_of_rows[k]] * c[k];
+    c[i] = sum / A[i * r + columns_of_rows[i]];
+    square += c[i] * c[i];
+  }
+  return std::sqrt(square);
+}
+
+// The first r rows of A ← R of A = Q R by Householder reflections, where a column without signal is passed over rather
+// than given a direction of its own: it neither turns the later columns nor uses up a row. Only for matrices in which
+// LAPACK's QR found such a column.
+void echelon_qr(double* A, int64_t k, int64_t r, double noise, std::vector<char>& dead) {
   std::vector<double> v(k);
   int64_t top = 0;
-  std::vector<int64_t> row_of(r, -1);
+  std::vector<int64_t> row_of(r, -1), columns_of_rows;
   for (int64_t j = 0; j < r; ++j) {
     double square = 0;
     for (int64_t i = top; i < k; ++i) square += A[i * r + j] * A[i * r + j];
     const double length = std::sqrt(square);
-    dead[j] = top == k || length <= tolerance;
+    dead[j] = top == k || length <= noise * combination_norm(A, r, j, columns_of_rows);
     if (dead[j]) continue;
     const double alpha = A[top * r + j] > 0 ? -length : length;
     double v_square = 0;
@@ -38,6 +53,7 @@ void echelon_qr(double* A, int64_t k, int64_t r, double tolerance, std::vector<c
       for (int64_t i = top; i < k; ++i) A[i * r + c] -= factor * v[i];
     }
     row_of[j] = top++;
+    columns_of_rows.push_back(j);
   }
   // Move each surviving row down to its column's place, from the last one up; a dead column becomes a unit one.
   for (int64_t j = r; j-- > 0;) {
@@ -48,28 +64,27 @@ void echelon_qr(double* A, int64_t k, int64_t r, double tolerance, std::vector<c
   }
 }
 
-bool has_dead_column(const double* R, int64_t r, double tolerance) {
-  for (int64_t j = 0; j < r; ++j) {
-    if (std::abs(R[j * r + j]) <= tolerance) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-TriangularInverse sketch_qr_inverse(const at::Tensor& SP, double tolerance) {
+at::Tensor column_amplification(const at::Tensor& R) {
+  const at::Tensor identity = at::eye(R.size(-1), R.options()).expand_as(R);
+  return at::linalg_vector_norm(at::linalg_solve_triangular(R, identity, /*upper=*/true), 2, {-2});
+}
+
+TriangularInverse sketch_qr_inverse(const at::Tensor& SP, double noise, at::ScalarType dtype) {
   const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
-  const at::Tensor norms = at::linalg_vector_norm(SP, 2, {1}, false, at::kDouble);
+  const at::Tensor norms = at::linalg_vector_norm(SP, 2, {1});
   const at::Tensor scale = norms.reciprocal().masked_fill_(norms.eq(0), 0);
   const at::Tensor unit = SP.mul(scale.unsqueeze(1));  // FP64, as the scale is
   const at::Tensor R = std::get<1>(at::linalg_qr(unit, "r")).contiguous();
+  const at::Tensor clear = column_amplification(R).lt(1 / noise).all(-1);  // a NaN is not
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {
       double* upper = R.mutable_data_ptr<double>() + index * r * r;
-      if (!has_dead_column(upper, r, tolerance)) continue;
+      if (clear.const_data_ptr<bool>()[index]) continue;
       std::vector<char> dead(r, 0);
       double* columns = unit.mutable_data_ptr<double>() + index * k * r;
-      echelon_qr(columns, k, r, tolerance, dead);
+      echelon_qr(columns, k, r, noise, dead);
       std::copy_n(columns, r * r, upper);
       for (int64_t j = 0; j < r; ++j) {
         if (dead[j]) scale.mutable_data_ptr<double>()[index * r + j] = 0;
@@ -78,7 +93,7 @@ TriangularInverse sketch_qr_inverse(const at::Tensor& SP, double tolerance) {
   });
   const at::Tensor identity = at::eye(r, R.options()).expand({count, r, r});
   const at::Tensor inverse = at::linalg_solve_triangular(R, identity, /*upper=*/true);
-  return {scale.to(SP.scalar_type()), inverse.to(SP.scalar_type()).contiguous(), {}};
+  return {scale, inverse.to(dtype).contiguous(), {}};
 }
 
 }  // namespace torchdion::linalg
