@@ -1,0 +1,147 @@
+"""The training script's command line: every flag, and which values it takes."""
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import NoReturn
+
+from errors import Problem
+from presets import OPTIMIZERS, PRESETS
+
+LARGEST_WHOLE = 2**31 - 1
+
+
+class OneSentenceParser(argparse.ArgumentParser):
+    """A parser whose complaints are one sentence, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Problem(message)
+
+
+def whole(minimum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = minimum - 1
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {minimum}, got {text!r}")
+        if value > LARGEST_WHOLE:
+            raise argparse.ArgumentTypeError(f"must be at most {LARGEST_WHOLE}, got {text!r}")
+        return value
+
+    return parse
+
+
+def real(allowed: Callable[[float], bool], words: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and allowed(value)):
+            raise argparse.ArgumentTypeError(f"must be {words}, got {text!r}")
+        return value
+
+    return parse
+
+
+positive = real(lambda x: x > 0, "a number above 0")
+not_negative = real(lambda x: x >= 0, "a number of at least 0")
+share = real(lambda x: 0 <= x <= 1, "a number from 0 to 1")
+below_one = real(lambda x: 0 <= x < 1, "a number from 0 to below 1")
+rank_share = real(lambda x: 0 < x <= 1, "a number above 0 and at most 1")
+at_least_one = real(lambda x: x >= 1, "a number of at least 1")
+
+
+def training_parser() -> argparse.ArgumentParser:
+    """Flags without defaults: what is not given is absent from the result, and options.py fills it in."""
+    parser = OneSentenceParser(
+        prog="train.py",
+        description="Train the Dion paper's GPT; defaults depend on the preset and the optimizer.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    _model_flags(parser.add_argument_group("model"))
+    _data_flags(parser.add_argument_group("data"))
+    _training_flags(parser.add_argument_group("training"))
+    _optimizer_flags(parser.add_argument_group("optimizer"))
+    _run_flags(parser.add_argument_group("run"))
+    return parser
+
+
+def _model_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--preset", choices=PRESETS, help="shapes, batch and steps (default tiny)")
+    group.add_argument("--layers", type=whole(1), help="transformer blocks")
+    group.add_argument("--d-model", type=whole(2), help="width")
+    group.add_argument("--heads", type=whole(1), help="attention heads; each has an even share of the width")
+    group.add_argument("--context", type=whole(1), help="tokens per sequence")
+    group.add_argument("--vocab", type=whole(1), help="vocabulary (default 256 for bytes, 50304 for shards)")
+
+
+def _data_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--data", metavar="PATTERN", help="token shards, such as 'fineweb/*_train_*.bin' (default: stdlib)"
+    )
+    group.add_argument(
+        "--val-data",
+        metavar="PATTERN",
+        help="validation shards (default: the last, or the only one's last tenth)",
+    )
+    group.add_argument("--val-every", type=whole(1), metavar="N", help="steps between validations")
+    group.add_argument("--val-sequences", type=whole(1), metavar="N", help="sequences per validation")
+
+
+def _training_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--steps", type=whole(1), help="optimizer steps")
+    group.add_argument("--batch", type=whole(1), help="sequences per step")
+    group.add_argument(
+        "--micro-batch", type=whole(1), help="sequences per forward pass; gradients accumulate"
+    )
+    group.add_argument("--warmup", type=share, help="share of the steps over which the rate rises (0.05)")
+    group.add_argument("--decay", type=share, help="share of the steps over which it falls at the end (0.3)")
+    group.add_argument("--clip", type=not_negative, help="largest gradient norm; 0: no clipping (1.0)")
+    group.add_argument("--seed", type=whole(0), help="of weights, batches and Dion's sketches (0)")
+    group.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda where there is one)")
+    group.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="bfloat16 is autocast (the default on CUDA)"
+    )
+    group.add_argument("--compile", action="store_true", help="compile the model with torch.compile")
+
+
+def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--optimizer", choices=OPTIMIZERS, help="default dion")
+    add("--lr", type=positive, help="base learning rate (each optimizer has its own default)")
+    add("--weight-decay", type=not_negative, help="decoupled, on the blocks' matrices (0.01)")
+    add("--betas", type=below_one, nargs=2, help="of AdamW or Lion")
+    add("--epsilon", type=positive, help="of AdamW's denominator (1e-8)")
+    add("--mu", type=below_one, help="dion, muon: momentum (0.95)")
+    add("--rank-fraction", type=rank_share, help="dion: rank as a share of the smaller side (1.0)")
+    add("--rank-multiple-of", type=whole(1), help="dion: round the rank up to a multiple of this (1)")
+    add("--orientation", choices=("right", "left"), help="dion: which factor is the warm start")
+    add("--orthonormalize", choices=("auto", "rcqr", "cholesky_qr", "qr"), help="dion: how")
+    add("--rcqr-oversample", type=at_least_one, help="dion: sketch rows per rank (1.25)")
+    add("--scalar-algorithm", choices=("lion", "adamw"), help="dion: rule for embedding and head")
+    add("--scalar-lr", type=positive, help="dion: their base learning rate (default: --lr)")
+    add("--nonfinite", choices=("propagate", "zero", "skip_step", "raise"), help="dion: NaN in gradients")
+    add("--precision", choices=("highest", "high", "medium"), help="dion: of products on CUDA")
+    add("--adamw-lr", type=positive, help="muon: learning rate of AdamW for embedding and head")
+    add("--nesterov", action=argparse.BooleanOptionalAction, help="muon: Nesterov momentum (on)")
+    add("--ns-steps", type=whole(1), help="muon: Newton–Schulz steps (5)")
+    add("--adjust-lr", choices=("original", "match_rms_adamw"), help="muon: scaling of the rate by shape")
+
+
+def _run_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--run", metavar="FOLDER", help="log and checkpoints (default runs/PRESET-OPTIMIZER)")
+    group.add_argument(
+        "--checkpoint-every", type=whole(1), metavar="N", help="steps between checkpoints (100)"
+    )
+    group.add_argument("--keep", type=whole(1), metavar="K", help="newest checkpoints to keep (2)")
+    group.add_argument("--resume", action="store_true", help="continue from the folder's newest checkpoint")
+    group.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
+    group.add_argument("--tensorboard", action="store_true", help="log to FOLDER/tensorboard too")
+    group.add_argument("--prompt", help="text that the sample at the end continues (needs a byte vocabulary)")
+    group.add_argument(
+        "--sample-length", type=whole(0), metavar="N", help="tokens of that sample; 0: none (300)"
+    )

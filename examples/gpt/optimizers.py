@@ -1,0 +1,71 @@
+"""The optimizers to compare: each name gives one or two that together own every parameter."""
+
+from typing import Any
+
+from errors import Problem
+from model import GPT
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
+
+
+def build(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int) -> list[Optimizer]:
+    """The optimizers called `name`; `hyperparameters` are those that presets.py lists for it."""
+    if name == "dion":
+        return [_dion(model, hyperparameters, seed)]
+    if name == "adamw":
+        return [_adamw(model, hyperparameters)]
+    return _muon(model, hyperparameters)
+
+
+def matrices(model: GPT) -> list[nn.Parameter]:
+    """The blocks' weights; the embedding and the head are matrices in shape alone."""
+    return list(model.blocks.parameters())
+
+
+def _dion(model: GPT, hyperparameters: dict[str, Any], seed: int) -> Optimizer:
+    try:
+        import torchdion
+    except ImportError as error:
+        raise Problem(f"torchdion cannot be imported ({error}); run `make build` first") from error
+    own = dict(hyperparameters)
+    scalar_lr = own.pop("scalar_lr") or own["lr"]
+    groups = torchdion.param_groups(
+        model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"]
+    )
+    for group in groups:
+        if group["algorithm"] != "dion":
+            group["lr_scale"] *= scalar_lr / own["lr"]
+    try:
+        return torchdion.Dion(groups, **own, seed=seed)
+    except (ValueError, NotImplementedError) as error:
+        raise Problem(str(error)) from error
+
+
+def _adamw(model: GPT, hyperparameters: dict[str, Any]) -> Optimizer:
+    groups: list[dict[str, Any]] = [
+        {"params": matrices(model), "weight_decay": hyperparameters["weight_decay"]},
+        {"params": [model.embedding.weight, model.head.weight], "weight_decay": 0.0},
+    ]
+    return AdamW(
+        groups, lr=hyperparameters["lr"], betas=hyperparameters["betas"], eps=hyperparameters["epsilon"]
+    )
+
+
+def _muon(model: GPT, hyperparameters: dict[str, Any]) -> list[Optimizer]:
+    muon = Muon(
+        matrices(model),
+        lr=hyperparameters["lr"],
+        weight_decay=hyperparameters["weight_decay"],
+        momentum=hyperparameters["mu"],
+        nesterov=hyperparameters["nesterov"],
+        ns_steps=hyperparameters["ns_steps"],
+        adjust_lr_fn=hyperparameters["adjust_lr"],
+    )
+    others = AdamW(
+        [model.embedding.weight, model.head.weight],
+        lr=hyperparameters["adamw_lr"],
+        betas=hyperparameters["betas"],
+        eps=hyperparameters["epsilon"],
+        weight_decay=0.0,
+    )
+    return [muon, others]

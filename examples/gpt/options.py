@@ -1,0 +1,167 @@
+"""From the flags given to a complete, checked description of the run."""
+
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from errors import Problem
+from flags import training_parser
+from model import Shape
+from presets import GENERAL, OPTIMIZERS, PRESETS, STANDARD_LIBRARY, hyperparameters, vocabulary
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides a run's losses. A checkpoint holds it, and a resumed run may only change `steps`."""
+
+    preset: str
+    layers: int
+    d_model: int
+    heads: int
+    context: int
+    vocab: int
+    data: str
+    val_data: str | None
+    val_every: int
+    val_sequences: int
+    steps: int
+    batch: int
+    micro_batch: int
+    warmup: float
+    decay: float
+    clip: float
+    seed: int
+    dtype: str
+    optimizer: str
+    hyperparameters: dict[str, Any]
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.vocab, self.layers, self.d_model, self.heads)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Flat, with the hyperparameters beside the rest: flag name (with _) to value."""
+        flat = asdict(self)
+        hyperparameters = flat.pop("hyperparameters")
+        return {**flat, **hyperparameters}
+
+
+@dataclass(frozen=True)
+class Session:
+    """How and where this process runs it; a resumed run may change all of it."""
+
+    folder: Path
+    device: torch.device
+    compile: bool
+    checkpoint_every: int
+    keep: int
+    resume: bool
+    overwrite: bool
+    tensorboard: bool
+    prompt: str | None
+    sample_length: int
+
+
+def parse(arguments: list[str]) -> dict[str, Any]:
+    """The flags given, checked one by one; flags not given are absent."""
+    given: dict[str, Any] = vars(training_parser().parse_args(arguments))
+    if "betas" in given:
+        given["betas"] = tuple(given["betas"])
+    return given
+
+
+def session(given: dict[str, Any]) -> Session:
+    """The part of the flags that is about this process."""
+    if given.get("resume") and given.get("overwrite"):
+        raise Problem("--resume continues the run that --overwrite would replace; give one of them")
+    if given.get("tensorboard") and find_spec("tensorboard") is None:
+        raise Problem("--tensorboard needs the package tensorboard; `pip install tensorboard`")
+    name = f"{given.get('preset', 'tiny')}-{given.get('optimizer', 'dion')}"
+    return Session(
+        folder=Path(given.get("run", f"runs/{name}")),
+        device=_device(given.get("device")),
+        compile=given.get("compile", False),
+        checkpoint_every=given.get("checkpoint_every", 100),
+        keep=given.get("keep", 2),
+        resume=given.get("resume", False),
+        overwrite=given.get("overwrite", False),
+        tensorboard=given.get("tensorboard", False),
+        prompt=given.get("prompt"),
+        sample_length=given.get("sample_length", 300),
+    )
+
+
+def recipe(given: dict[str, Any], device: torch.device, saved: dict[str, Any] | None = None) -> Recipe:
+    """The part that decides the losses: from `saved`, a checkpoint's, or else from the defaults.
+
+    Raises:
+        Problem: flags that exclude each other, or that differ from the checkpoint's.
+    """
+    if saved is not None:
+        _same_run(given, saved)
+        known = saved | given
+    else:
+        preset, data = given.get("preset", "tiny"), given.get("data", STANDARD_LIBRARY)
+        optimizer = given.get("optimizer", "dion")
+        own = {"preset": preset, "optimizer": optimizer, "vocab": vocabulary(data)}
+        own["dtype"] = "bfloat16" if device.type == "cuda" else "float32"
+        known = GENERAL | PRESETS[preset] | hyperparameters(optimizer, preset) | own | given
+        # A smaller batch than the preset's micro-batch is its own micro-batch.
+        if "micro_batch" not in given:
+            known["micro_batch"] = min(known["micro_batch"], known["batch"])
+    names = OPTIMIZERS[known["optimizer"]]
+    _no_foreign_hyperparameters(given, known["optimizer"])
+    fields = {name: known[name] for name in Recipe.__dataclass_fields__ if name != "hyperparameters"}
+    result = Recipe(**fields, hyperparameters={name: known[name] for name in names})
+    _check(result)
+    return result
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise Problem(f"--device must be cpu, cuda or cuda:N, got {name!r}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise Problem(f"--device must be cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise Problem(f"--device {name}: PyTorch finds {torch.cuda.device_count()} CUDA devices here")
+    return device
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _same_run(given: dict[str, Any], saved: dict[str, Any]) -> None:
+    for name, value in saved.items():
+        if name != "steps" and given.get(name, value) != value:
+            raise Problem(
+                f"{_flag(name)} is {given[name]} but the checkpoint's is {value}; a resumed run keeps it"
+            )
+
+
+def _no_foreign_hyperparameters(given: dict[str, Any], optimizer: str) -> None:
+    every = {name for names in OPTIMIZERS.values() for name in names}
+    for name in sorted(given.keys() & every - OPTIMIZERS[optimizer].keys()):
+        raise Problem(f"{_flag(name)} has no effect with --optimizer {optimizer}")
+
+
+def _check(recipe: Recipe) -> None:
+    d_head, left = divmod(recipe.d_model, recipe.heads)
+    if left:
+        raise Problem(f"--heads {recipe.heads} does not divide --d-model {recipe.d_model}")
+    if d_head % 2:
+        raise Problem(f"rotary positions need an even width per head, but --d-model / --heads is {d_head}")
+    if recipe.batch % recipe.micro_batch:
+        raise Problem(f"--micro-batch {recipe.micro_batch} does not divide --batch {recipe.batch}")
+    if recipe.warmup + recipe.decay > 1:
+        raise Problem(f"--warmup {recipe.warmup} and --decay {recipe.decay} together exceed the whole run")
+    if recipe.data == STANDARD_LIBRARY and recipe.val_data is not None:
+        raise Problem("--val-data needs --data: the standard library brings its own validation files")
+    if recipe.data == STANDARD_LIBRARY and recipe.vocab < vocabulary(STANDARD_LIBRARY):
+        raise Problem(f"--vocab must be at least 256 for bytes, got {recipe.vocab}")

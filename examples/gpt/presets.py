@@ -1,0 +1,87 @@
+"""What a flag is when it is not given: by preset, by optimizer, and in general."""
+
+from typing import Any
+
+STANDARD_LIBRARY = "stdlib"
+
+# The paper's shapes, batches and steps; a batch counts sequences of `context` tokens.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "layers": 4, "d_model": 128, "heads": 4, "context": 256,
+        "batch": 32, "micro_batch": 32, "steps": 200, "val_sequences": 256, "val_every": 50,
+    },
+    "120m": {
+        "layers": 12, "d_model": 768, "heads": 6, "context": 1024,
+        "batch": 1024, "micro_batch": 32, "steps": 3000, "val_sequences": 1024, "val_every": 125,
+    },
+    "350m": {
+        "layers": 24, "d_model": 1024, "heads": 32, "context": 1024,
+        "batch": 2048, "micro_batch": 16, "steps": 4000, "val_sequences": 1024, "val_every": 125,
+    },
+    "1.3b": {
+        "layers": 24, "d_model": 2048, "heads": 32, "context": 1024,
+        "batch": 4096, "micro_batch": 8, "steps": 6000, "val_sequences": 1024, "val_every": 125,
+    },
+    "3b": {
+        "layers": 24, "d_model": 3072, "heads": 32, "context": 1024,
+        "batch": 8192, "micro_batch": 4, "steps": 30000, "val_sequences": 1024, "val_every": 250,
+    },
+}  # fmt: skip
+
+# The flags that an optimizer has, and their values unless given.
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "dion": {
+        "lr": 0.01,
+        "mu": 0.95,
+        "betas": None,
+        "weight_decay": 0.01,
+        "epsilon": 1e-8,
+        "rank_fraction": 1.0,
+        "rank_multiple_of": 1,
+        "orientation": "right",
+        "orthonormalize": "auto",
+        "rcqr_oversample": 1.25,
+        "scalar_algorithm": "lion",
+        "scalar_lr": None,
+        "nonfinite": "propagate",
+        "precision": "high",
+    },
+    "adamw": {"lr": 0.002, "betas": (0.9, 0.95), "weight_decay": 0.01, "epsilon": 1e-8},
+    "muon": {
+        "lr": 0.02,
+        "adamw_lr": 0.002,
+        "mu": 0.95,
+        "betas": (0.9, 0.95),
+        "weight_decay": 0.01,
+        "epsilon": 1e-8,
+        "nesterov": True,
+        "ns_steps": 5,
+        "adjust_lr": "original",
+    },
+}
+
+# 200 steps want larger rates than the paper's thousands.
+TINY_RATES: dict[str, dict[str, float]] = {
+    "dion": {"lr": 0.02},
+    "adamw": {"lr": 0.005},
+    "muon": {"lr": 0.02, "adamw_lr": 0.005},
+}
+
+GENERAL: dict[str, Any] = {
+    "data": STANDARD_LIBRARY,
+    "val_data": None,
+    "warmup": 0.05,
+    "decay": 0.3,
+    "clip": 1.0,
+    "seed": 0,
+}
+
+
+def hyperparameters(optimizer: str, preset: str) -> dict[str, Any]:
+    """The optimizer's own flags with their values for `preset`."""
+    return OPTIMIZERS[optimizer] | (TINY_RATES[optimizer] if preset == "tiny" else {})
+
+
+def vocabulary(data: str) -> int:
+    """256 for bytes; for token shards GPT-2's 50257, padded as the paper does."""
+    return 256 if data == STANDARD_LIBRARY else 50304

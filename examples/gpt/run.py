@@ -1,0 +1,66 @@
+"""A run: training steps to the last one, each logged, with validations and checkpoints where they are due."""
+
+import checkpoint
+import torch
+from errors import Problem
+from interrupt import Interrupt
+from log import Log
+from options import Session
+from progress import Progress
+from trainer import Trainer
+
+
+class Run:
+    """A trainer, and where its progress goes: screen, log and checkpoints."""
+
+    def __init__(
+        self, trainer: Trainer, session: Session, fingerprint: int, log: Log, progress: Progress
+    ) -> None:
+        self.trainer = trainer
+        self.session = session
+        self.fingerprint = fingerprint  # of the data
+        self.log = log
+        self.progress = progress
+
+    def finish(self) -> int | None:
+        """Train to the last step; the signal's number if one ended it before, with a checkpoint written."""
+        with Interrupt() as interrupt:
+            while self.trainer.step < self.trainer.recipe.steps:
+                if interrupt.signal is not None:
+                    self._save()
+                    return interrupt.signal
+                try:
+                    self._advance()
+                except torch.OutOfMemoryError as error:
+                    sentence = f"{self.session.device} is out of memory; a smaller --micro-batch needs less"
+                    raise Problem(sentence, code=1) from error
+        return None
+
+    def _advance(self) -> None:
+        """One step and what is due after it."""
+        trainer, recipe = self.trainer, self.trainer.recipe
+        report = trainer.train_step()
+        self.log.write(
+            "train",
+            trainer.step,
+            loss=report.loss,
+            lr=report.lr,
+            grad_norm=report.grad_norm,
+            seconds=trainer.seconds,
+            tokens_per_second=report.tokens_per_second,
+            optimizer_ms=report.optimizer_ms,
+        )
+        self.progress.update(trainer.step, report.loss, report.tokens_per_second, report.optimizer_ms)
+        last = trainer.step == recipe.steps
+        if last or trainer.step % recipe.val_every == 0:
+            loss = trainer.validate()
+            self.log.write("validation", trainer.step, loss=loss, seconds=trainer.seconds)
+            self.progress.say(f"step {trainer.step}/{recipe.steps}: validation loss {loss:.4f}")
+        if last or trainer.step % self.session.checkpoint_every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        self.log.sync()
+        state = self.trainer.state_dict()
+        state |= {"recipe": self.trainer.recipe.as_dict(), "data": self.fingerprint}
+        checkpoint.save(self.session.folder, self.trainer.step, state, self.session.keep)

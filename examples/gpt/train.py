@@ -1,0 +1,118 @@
+"""Train the Dion paper's GPT: `python examples/gpt/train.py`, with --help for every flag."""
+
+import shlex
+import sys
+from typing import Any
+
+import checkpoint
+import corpus
+import log
+import options
+import shards
+import torch
+from data import Source, Windows
+from errors import Problem, run_script
+from options import Recipe, Session
+from presets import STANDARD_LIBRARY
+from progress import Progress
+from run import Run
+from sample import sample_text
+from tokenizer import Tokenizer, for_vocabulary
+from trainer import Trainer
+
+SAMPLE_TEMPERATURE = 0.8
+
+
+def open_data(recipe: Recipe) -> tuple[Windows, Windows]:
+    """Training and validation windows."""
+    split: tuple[Source, Source]
+    if recipe.data == STANDARD_LIBRARY:
+        split = corpus.standard_library()
+    else:
+        split = shards.open_split(recipe.data, recipe.val_data)
+    train, validation = (Windows(source, recipe.context, recipe.vocab) for source in split)
+    return train, validation
+
+
+def sample_tokenizer(recipe: Recipe, session: Session) -> Tokenizer | None:
+    """What the text at the end is read with; None if there will be none."""
+    if session.sample_length == 0:
+        return None
+    try:
+        return for_vocabulary(recipe.vocab)
+    except Problem:
+        # No reason to refuse a training run, unless the text was asked for.
+        if session.prompt is not None:
+            raise
+        return None
+
+
+def state_to_resume(session: Session) -> dict[str, Any] | None:
+    """The newest checkpoint if this is to go on from one."""
+    holds_run = (session.folder / log.NAME).exists() or bool(checkpoint.saved(session.folder))
+    if not session.resume:
+        if holds_run and not session.overwrite:
+            raise Problem(
+                f"{session.folder} holds a run already; give --resume, --overwrite or another --run"
+            )
+        return None
+    state = checkpoint.newest(session.folder, print)
+    if state is None:
+        print(f"{session.folder} holds no checkpoint; starting from the first step", flush=True)
+    return state
+
+
+def prepare_folder(session: Session, step: int) -> None:
+    """Make the folder hold what belongs to the first `step` steps and nothing else."""
+    session.folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.remove_unfinished(session.folder)
+    if step == 0:
+        for path in checkpoint.saved(session.folder):
+            path.unlink()
+        (session.folder / log.NAME).unlink(missing_ok=True)
+    else:
+        log.truncate(session.folder / log.NAME, step)
+
+
+def resume_command(arguments: list[str]) -> str:
+    kept = [argument for argument in arguments if argument not in ("--resume", "--overwrite")]
+    return shlex.join(["python", sys.argv[0], *kept, "--resume"])
+
+
+def main(arguments: list[str]) -> int:
+    given = options.parse(arguments)
+    session = options.session(given)
+    state = state_to_resume(session)
+    recipe = options.recipe(given, session.device, state["recipe"] if state else None)
+    tokenizer = sample_tokenizer(recipe, session)
+    windows, validation = open_data(recipe)
+    fingerprint = windows.fingerprint()
+    trainer = Trainer(recipe, session.device, windows, validation, session.compile)
+    if state is not None:
+        if state["data"] != fingerprint:
+            raise Problem(f"the data of --data {recipe.data} have changed since the checkpoint was written")
+        trainer.load_state_dict(state)
+        del state
+        print(f"resuming {session.folder} after step {trainer.step}", flush=True)
+    if trainer.step >= recipe.steps:
+        print(f"{session.folder} has all of its {recipe.steps} steps already")
+        return 0
+    prepare_folder(session, trainer.step)
+    with (
+        log.Log(session.folder, trainer.step, session.tensorboard) as out,
+        Progress(trainer.step, recipe.steps) as bar,
+    ):
+        if trainer.step == 0:
+            out.write("run", 0, recipe=recipe.as_dict(), device=str(session.device), torch=torch.__version__)
+        ended_by = Run(trainer, session, fingerprint, out, bar).finish()
+    if ended_by is not None:
+        print(f"interrupted after step {trainer.step}; to go on: {resume_command(arguments)}")
+        return 128 + ended_by
+    if tokenizer is not None:
+        print(sample_text(trainer.model, tokenizer, session.prompt or "", session.sample_length,
+                          recipe.context, SAMPLE_TEMPERATURE, recipe.seed))  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,153 @@
+"""examples/gpt/checkpoint.py and log.py: files that are whole or absent, whenever the process dies."""
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpt"))
+
+import checkpoint
+import log
+from errors import Problem
+
+
+def state(step: int) -> dict[str, Any]:
+    return {"step": step, "weight": torch.full((100,), float(step)), "betas": (0.9, 0.95)}
+
+
+def fail(*_: object) -> None:
+    raise OSError("disk full")
+
+
+def test_a_checkpoint_holds_what_was_saved(tmp_path: Path) -> None:
+    loaded = checkpoint.load(checkpoint.save(tmp_path, 3, state(3), keep=2))
+    assert torch.equal(loaded["weight"], state(3)["weight"])
+    assert (loaded["step"], loaded["betas"]) == (3, (0.9, 0.95))
+
+
+def test_a_failure_half_way_leaves_the_old_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    checkpoint.write_whole(path, lambda file: file.write(b"old"))
+
+    def half(file: Any) -> None:
+        file.write(b"ne")
+        fail()
+
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.write_whole(path, half)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace"])
+def test_a_failure_while_saving_leaves_the_older_checkpoint_loadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    checkpoint.save(tmp_path, 1, state(1), keep=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(*((os, "fsync") if broken == "fsync" else (Path, "replace")), fail)
+        with pytest.raises(OSError, match="disk full"):
+            checkpoint.save(tmp_path, 2, state(2), keep=1)
+    newest = checkpoint.newest(tmp_path, fail)
+    assert newest is not None
+    assert newest["step"] == 1
+
+
+def test_the_file_is_flushed_to_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, events = tmp_path / "file", []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (events.append(f"fsync {path.exists()}"), fsync(number)))
+    monkeypatch.setattr(Path, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
+    checkpoint.write_whole(path, lambda file: file.write(b"new"))
+    assert events == ["fsync False", "rename", "fsync True"]
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    for step in (9, 10, 100, 20000000):
+        checkpoint.save(tmp_path, step, state(step), keep=2)
+    assert [path.name for path in checkpoint.saved(tmp_path)] == [
+        "checkpoint-20000000.pt",
+        "checkpoint-00000100.pt",
+    ]
+
+
+def test_an_unfinished_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / ("checkpoint-00000007.pt" + checkpoint.UNFINISHED)).write_bytes(b"half")
+    assert checkpoint.newest(tmp_path, fail) is None
+    checkpoint.remove_unfinished(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [0, 10, 1000])
+def test_a_damaged_checkpoint_is_passed_over_aloud(tmp_path: Path, size: int) -> None:
+    checkpoint.save(tmp_path, 1, state(1), keep=2)
+    damaged = checkpoint.save(tmp_path, 2, state(2), keep=2)
+    damaged.write_bytes(damaged.read_bytes()[:size])
+    said: list[str] = []
+    newest = checkpoint.newest(tmp_path, said.append)
+    assert newest is not None
+    assert newest["step"] == 1
+    assert said == [f"{damaged} is damaged and passed over"]
+
+
+def test_damaged_checkpoints_alone_are_a_problem_and_no_fresh_start(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 2, state(2), keep=2).write_bytes(b"")
+    with pytest.raises(Problem, match=r"no checkpoint in .* can be read"):
+        checkpoint.newest(tmp_path, lambda _: None)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    class Malice:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "owned"),)
+
+    path = tmp_path / "checkpoint-00000001.pt"
+    torch.save({"step": Malice()}, path)
+    with pytest.raises(pickle.UnpicklingError):
+        checkpoint.load(path)
+    assert not (tmp_path / "owned").exists()
+
+
+def write_log(folder: Path, steps: range) -> Path:
+    with log.Log(folder, 0, tensorboard=False) as out:
+        for step in steps:
+            out.write("train", step, loss=1 / (step + 1))
+    return folder / log.NAME
+
+
+def test_a_truncated_log_ends_at_the_step(tmp_path: Path) -> None:
+    path = write_log(tmp_path, range(6))
+    log.truncate(path, 3)
+    assert [(record["step"], record["loss"]) for record in log.read(path)] == [
+        (step, 1 / (step + 1)) for step in range(4)
+    ]
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    path = write_log(tmp_path, range(3))
+    with path.open("a") as file:
+        file.write('{"kind": "train", "st')
+    assert [record["step"] for record in log.read(path)] == [0, 1, 2]
+    log.truncate(path, 2)
+    assert path.read_text().count("\n") == 3
+    write_log(tmp_path, range(3, 4))
+    assert [record["step"] for record in log.read(path)] == [0, 1, 2, 3]
+
+
+def test_records_are_in_the_file_at_once(tmp_path: Path) -> None:
+    with log.Log(tmp_path, 0, tensorboard=False) as out:
+        out.write("train", 1, loss=0.1)
+        assert len(log.read(tmp_path / log.NAME)) == 1
+
+
+def test_a_log_that_is_none_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / log.NAME).write_text("hello\n")
+    with pytest.raises(Problem, match=r"log\.jsonl is no training log"):
+        log.read(tmp_path / log.NAME)
