@@ -1,0 +1,117 @@
+# Every command of the project. `make` lists them; CONTRIBUTING.md explains them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+# More arguments for CMake, such as -DTORCHDION_WERROR=ON; setup.py reads them too.
+CMAKE_ARGS ?=
+export CMAKE_ARGS
+# Flags of examples/gpt/train.py.
+TRAIN ?= --resume
+# Arguments of pytest, such as PYTEST="-k lion".
+PYTEST ?=
+
+PY := .venv/bin/python
+FORMAT := .venv/bin/clang-format
+TREE := build/package
+ASAN := build/asan
+JOBS := $(if $(MAX_JOBS),-j$(MAX_JOBS))
+SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cmake' -o -name '*.in')
+CXX_FILES = $(shell find csrc include tests/cpp -name '*.cpp' -o -name '*.h')
+
+.PHONY: help
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+# A tool that is missing is named in one sentence, with the package that brings it.
+define require
+	@command -v $(1) > /dev/null || { echo "torchdion needs $(1), which was not found: sudo apt-get install $(2)" >&2; exit 1; }
+endef
+
+.PHONY: tools
+tools:
+	$(call require,$(PYTHON),python3)
+	$(call require,g++,g++)
+	$(call require,cmake,cmake)
+	$(call require,ninja,ninja-build)
+
+.PHONY: gtest
+gtest: tools
+	@g++ -E -x c++ -include gtest/gtest.h /dev/null > /dev/null 2>&1 \
+	  || { echo "The C++ tests need GoogleTest, which was not found: sudo apt-get install libgtest-dev" >&2; exit 1; }
+
+.venv/.installed: requirements-dev.txt | tools
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "torchdion needs Python 3.10 or newer: make PYTHON=python3.12, say" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null \
+	  || { echo "torchdion needs Python's venv module, which was not found: sudo apt-get install python3-venv" >&2; exit 1; }
+	@test -e "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+	  || { echo "torchdion needs Python's headers, which were not found: sudo apt-get install python3-dev" >&2; exit 1; }
+	@echo "Installing PyTorch and the tools of requirements-dev.txt into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+.PHONY: env
+env: .venv/.installed  ## the virtual environment in .venv
+
+$(TREE)/.installed: .venv/.installed $(SOURCES) CMakeLists.txt setup.py pyproject.toml | tools
+	@echo "Building torchdion (a few minutes the first time)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+.PHONY: build
+build: $(TREE)/.installed  ## env, and the package in editable mode
+
+.PHONY: train
+train: build  ## build, and train the GPT example; TRAIN="flags of examples/gpt/train.py"
+	$(PY) examples/gpt/train.py $(TRAIN)
+
+.PHONY: test
+test: test-cpp test-sanitizers test-python test-example  ## build, and every test
+
+.PHONY: test-cpp
+test-cpp: build gtest  ## the C++ tests
+	@cmake -S . -B $(TREE) -DTORCHDION_TESTS=ON $(CMAKE_ARGS) > /dev/null
+	@cmake --build $(TREE) $(JOBS)
+	@ctest --test-dir $(TREE) --output-on-failure --output-junit results/ctest.xml
+
+.PHONY: test-sanitizers
+test-sanitizers: .venv/.installed gtest  ## the C++ tests under the address and undefined-behaviour sanitizers
+	@cmake -S . -B $(ASAN) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(PY) -DTORCHDION_PYTHON=OFF -DTORCHDION_TESTS=ON \
+	  -DTORCHDION_CUDA=OFF -DTORCHDION_WERROR=ON -DTORCHDION_SANITIZE=address,undefined \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -D_GLIBCXX_ASSERTIONS" > /dev/null
+	@cmake --build $(ASAN) $(JOBS)
+	@ctest --test-dir $(ASAN) --output-on-failure --output-junit results/ctest.xml
+
+.PHONY: test-python
+test-python: build  ## the Python tests and the examples in docstrings; PYTEST="arguments of pytest"
+	@$(PY) -m pytest --doctest-modules --junitxml=build/results/pytest.xml tests/python python/torchdion $(PYTEST)
+
+.PHONY: test-example
+test-example: build  ## five steps of the GPT example
+	@$(PY) examples/gpt/train.py --overwrite --run build/example --layers 1 --d-model 32 --heads 2 --context 32 \
+	  --batch 2 --steps 5 --val-sequences 2 --sample-length 20
+
+.PHONY: bench
+bench: build  ## time the optimizer's step against its peers
+	$(PY) benchmarks/step.py
+
+.PHONY: lint
+lint: build  ## layout, types and the coroutine rule
+	@$(FORMAT) --dry-run --Werror $(CXX_FILES)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) tests/check_coroutines.py
+
+.PHONY: format
+format: .venv/.installed  ## lay out all code
+	@$(FORMAT) -i $(CXX_FILES)
+	@$(PY) -m ruff check --fix-only .
+	@$(PY) -m ruff format .
+
+.PHONY: clean
+clean:  ## remove what was built, but not .venv and runs
+	rm -rf build dist python/torchdion.egg-info python/torchdion/{lib,include,share,_build.json} python/torchdion/*.so

@@ -1,0 +1,247 @@
+#include "algorithms/dion.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "algorithms/textbook.h"
+#include "comm/ranks_as_threads.h"
+#include "comm/scheduler.h"
+
+namespace torchdion::algorithms {
+
+namespace {
+
+using linalg::Matrices;
+
+// A stack of weights with its state, and the gradients of a few steps.
+struct Problem {
+  at::Tensor X, M, Q;
+  std::vector<at::Tensor> gradients;
+};
+
+Problem problem(int64_t count, int64_t m, int64_t n, int64_t r, Orientation orientation, at::ScalarType dtype) {
+  const int64_t q_rows = orientation == Orientation::right ? m : n;
+  Problem made{normal({count, m, n}, 1, dtype), at::zeros({count, m, n}, dtype), normal({count, q_rows, r}, 2, dtype), {}};
+  for (uint64_t step = 0; step < 6; ++step) made.gradients.push_back(normal({count, m, n}, 10 + step, dtype));
+  return made;
+}
+
+// What the engine makes of a stack of matrices in one process. It points into p and G, which must outlive it.
+DionBatch batch_of(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step, int64_t* nonfinite) {
+  DionBatch batch;
+  batch.X = Matrices(p.X);
+  batch.G = Matrices(G);
+  batch.M = Matrices(p.M);
+  batch.Q = Matrices(p.Q);
+  if (orientation == Orientation::right) {
+    batch.X = batch.X.t();
+    batch.G = batch.G.t();
+    batch.M = batch.M.t();
+  }
+  batch.global_rows = batch.X.rows;
+  batch.shape_factor = std::sqrt(static_cast<double>(p.X.size(-2)) / static_cast<double>(p.X.size(-1)));
+  batch.step = step;
+  batch.nonfinite = nonfinite;
+  batch.workspace = at::empty({dion_workspace(batch.X, batch.Q.cols)}, linalg::compute_dtype({batch.X.dtype}));
+  return batch;
+}
+
+void take_step(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step,
+               const DionHyperparameters& hyper) {
+  int64_t nonfinite = 0;
+  comm::run(dion(batch_of(p, G, orientation, step, &nonfinite), hyper));
+  EXPECT_EQ(nonfinite, 0);
+}
+
+struct Shape {
+  int64_t count, m, n, r;
+};
+
+class Dion : public testing::TestWithParam<std::tuple<Orientation, Orthonormalize, Shape>> {};
+
+TEST_P(Dion, FollowsTheTextbookInFP64) {
+  const auto [orientation, method, shape] = GetParam();
+  const DionHyperparameters hyper{.lr = 0.1, .mu = 0.9, .weight_decay = 0.1, .orthonormalize = method, .seed = 3};
+  const Problem p = problem(shape.count, shape.m, shape.n, shape.r, orientation, at::kDouble);
+  const at::Tensor start = p.X.clone();
+  Textbook textbook{p.X.clone(), p.M.clone(), p.Q.clone(), hyper};
+  int64_t step = 0;
+  for (const at::Tensor& G : p.gradients) {
+    take_step(p, G, orientation, ++step, hyper);
+    textbook.step(G, orientation);
+  }
+  EXPECT_LE(travel_error(p.X, textbook.X, start), 1e-10);
+  EXPECT_LE(relative_error(p.M, textbook.M), 1e-10);
+  // P and Q are unique up to the signs of their columns.
+  EXPECT_LE(relative_error(p.Q * (p.Q * textbook.Q).sum(-2, true).sign(), textbook.Q), 1e-9);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryWay, Dion,
+    testing::Combine(testing::Values(Orientation::right, Orientation::left),
+                     testing::Values(Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr,
+                                     Orthonormalize::qr),
+                     testing::Values(Shape{1, 1, 1, 1}, Shape{1, 7, 1, 1}, Shape{3, 12, 20, 5}, Shape{2, 20, 12, 5},
+                                     Shape{1, 16, 16, 16}, Shape{2, 130, 40, 30})));
+
+class DionDtype : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(DionDtype, StaysAsCloseToTheTextbookAsItsWeightsCanBeStored) {
+  for (Orientation orientation : {Orientation::right, Orientation::left}) {
+    const DionHyperparameters hyper{.lr = 0.1};
+    const Problem p = problem(2, 24, 36, 8, orientation, GetParam());
+    const at::Tensor start = p.X.to(at::kDouble);
+    Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), hyper};
+    int64_t step = 0;
+    for (const at::Tensor& G : p.gradients) {
+      take_step(p, G, orientation, ++step, hyper);
+      textbook.step(G, orientation);
+    }
+    EXPECT_EQ(p.X.scalar_type(), GetParam());
+    EXPECT_LE(travel_error(p.X, textbook.X, start), GetParam() == at::kFloat ? 1e-4 : 50 * unit_roundoff(GetParam()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, DionDtype, testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+TEST(DionStep, IsTheSameForGradientsOfAnyScale) {
+  const DionHyperparameters hyper{.lr = 0.1};
+  for (double scale : {0x1p-90, 0x1p40}) {
+    const Problem p = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
+    const Problem scaled = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
+    for (int64_t step = 1; step <= 3; ++step) {
+      take_step(p, p.gradients[step], Orientation::right, step, hyper);
+      take_step(scaled, scaled.gradients[step] * scale, Orientation::right, step, hyper);
+    }
+    EXPECT_TRUE(bitwise_equal(scaled.X, p.X)) << scale;
+    EXPECT_TRUE(bitwise_equal(scaled.M, p.M * scale)) << scale;
+  }
+}
+
+TEST(DionStep, WithoutGradientAndMomentumOnlyDecaysTheWeights) {
+  for (Orthonormalize method : {Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr,
+                                Orthonormalize::qr}) {
+    const DionHyperparameters hyper{.lr = 0.5, .weight_decay = 0.25, .orthonormalize = method};
+    const Problem p = problem(2, 12, 20, 5, Orientation::left, at::kFloat);
+    const at::Tensor X = p.X.clone(), Q = p.Q.clone();
+    take_step(p, at::zeros_like(p.X), Orientation::left, 1, hyper);
+    EXPECT_TRUE(bitwise_equal(p.X, X * 0.875f));
+    EXPECT_TRUE(bitwise_equal(p.Q, Q));
+    EXPECT_EQ(p.M.count_nonzero().item<int64_t>(), 0);
+  }
+}
+
+TEST(DionStep, OfALowRankGradientIsFiniteAndStaysInItsSpan) {
+  const DionHyperparameters hyper{.lr = 1, .weight_decay = 0};
+  const Problem p = problem(1, 30, 20, 10, Orientation::left, at::kDouble);
+  const at::Tensor start = p.X.clone(), basis = orthonormal(30, 3, 5);
+  const at::Tensor G = basis.matmul(normal({3, 20}, 6)).unsqueeze(0);
+  for (int64_t step = 1; step <= 4; ++step) take_step(p, G, Orientation::left, step, hyper);
+  const at::Tensor travelled = (p.X - start)[0];
+  EXPECT_TRUE(p.X.isfinite().all().item<bool>());
+  EXPECT_LE(relative_error(basis.matmul(basis.mT()).matmul(travelled), travelled), 1e-12);
+  EXPECT_TRUE(p.Q.isfinite().all().item<bool>());
+}
+
+TEST(DionStep, MaximizesByTakingTheGradientWithTheOtherSign) {
+  const Problem up = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
+  const Problem down = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
+  for (int64_t step = 1; step <= 3; ++step) {
+    take_step(up, up.gradients[step], Orientation::right, step, {.maximize = true});
+    take_step(down, -down.gradients[step], Orientation::right, step, {});
+  }
+  EXPECT_TRUE(bitwise_equal(up.X, down.X));
+}
+
+TEST(DionStep, CountsNonfiniteEntriesAsZeroWhenAsked) {
+  const Problem p = problem(2, 12, 20, 5, Orientation::right, at::kFloat);
+  const Problem reference = problem(2, 12, 20, 5, Orientation::right, at::kFloat);
+  at::Tensor G = p.gradients[0].clone();
+  G[0][3][4] = std::numeric_limits<double>::infinity();
+  G[1][11][19] = std::numeric_limits<double>::quiet_NaN();
+  int64_t nonfinite = 0;
+  DionBatch batch = batch_of(p, G, Orientation::right, 1, &nonfinite);
+  batch.zero_nonfinite = true;
+  comm::run(dion(batch, {}));
+  take_step(reference, G.nan_to_num(0, 0, 0), Orientation::right, 1, {});
+  EXPECT_EQ(nonfinite, 2);
+  EXPECT_TRUE(bitwise_equal(p.X, reference.X));
+}
+
+TEST(DionStep, LetsANaNReachTheWeightsOfItsMatrixAlone) {
+  const Problem p = problem(2, 12, 20, 5, Orientation::right, at::kFloat);
+  p.gradients[0][1][3][4] = std::numeric_limits<double>::quiet_NaN();
+  take_step(p, p.gradients[0], Orientation::right, 1, {});
+  EXPECT_TRUE(p.X[0].isfinite().all().item<bool>());
+  EXPECT_TRUE(p.X[1].isnan().any().item<bool>());
+}
+
+enum class Cut { rows, cols };
+
+// The sharded step equals the whole one: the body's rows or columns cut among ranks, each of which holds its pieces.
+class DionOnRanks : public testing::TestWithParam<std::tuple<Cut, int, Orthonormalize>> {};
+
+TEST_P(DionOnRanks, EqualsTheStepOnTheWhole) {
+  const auto [cut, size, method] = GetParam();
+  const DionHyperparameters hyper{.lr = 0.1, .weight_decay = 0.1, .orthonormalize = method};
+  const Problem whole = problem(2, 24, 18, 6, Orientation::left, at::kDouble);
+  const at::Tensor start = whole.X.clone();
+  std::vector<at::Tensor> pieces(size), factors(size);
+  comm::Meeting meeting(size);
+  comm::on_every_rank(&meeting, [&, cut = cut](Axis axis) {
+    const int64_t dim = cut == Cut::rows ? 1 : 2;
+    const auto mine = [&](const at::Tensor& t, int64_t along) { return t.chunk(axis.size, along)[axis.rank].clone(); };
+    const Problem p{mine(start, dim), mine(at::zeros_like(start), dim),
+                    cut == Cut::cols ? mine(normal({2, 18, 6}, 2), 1) : normal({2, 18, 6}, 2), {}};
+    for (int64_t step = 1; step <= 4; ++step) {
+      int64_t nonfinite = 0;
+      const at::Tensor G = mine(whole.gradients[step], dim);
+      DionBatch batch = batch_of(p, G, Orientation::left, step, &nonfinite);
+      (cut == Cut::rows ? batch.layout.rows : batch.layout.cols) = axis;
+      batch.global_rows = 24;
+      batch.shape_factor = std::sqrt(24.0 / 18.0);
+      comm::run(dion(batch, hyper));
+    }
+    pieces[axis.rank] = p.X;
+    factors[axis.rank] = p.Q;
+  });
+  for (int64_t step = 1; step <= 4; ++step) {
+    take_step(whole, whole.gradients[step], Orientation::left, step, hyper);
+  }
+  EXPECT_LE(travel_error(at::cat(pieces, cut == Cut::rows ? 1 : 2), whole.X, start), 1e-11);
+  if (cut == Cut::rows) {
+    for (const at::Tensor& Q : factors) EXPECT_LE(relative_error(Q, whole.Q), 1e-11);
+  } else {
+    EXPECT_LE(relative_error(at::cat(factors, 1), whole.Q), 1e-11);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, DionOnRanks,
+                         testing::Combine(testing::Values(Cut::rows, Cut::cols), testing::Values(2, 3),
+                                          testing::Values(Orthonormalize::automatic, Orthonormalize::rcqr)));
+
+// Table 2 of the paper: (m + 1) r where the columns are cut; where the rows are, n r for R and what Algorithm 2 sends.
+TEST(DionOnRanks, SendsNoMoreThanThePaperSays) {
+  const int64_t m = 24, n = 18, r = 6, k = 8;
+  for (Cut cut : {Cut::rows, Cut::cols}) {
+    comm::Meeting meeting(2);
+    comm::on_every_rank(&meeting, [&](Axis axis) {
+      const bool rows = cut == Cut::rows;
+      const Problem p = problem(1, rows ? m / 2 : m, rows ? n : n / 2, r, Orientation::left, at::kDouble);
+      int64_t nonfinite = 0;
+      DionBatch batch = batch_of(p, p.gradients[0], Orientation::left, 1, &nonfinite);
+      (rows ? batch.layout.rows : batch.layout.cols) = axis;
+      batch.global_rows = m;
+      comm::run(dion(batch, {.orthonormalize = Orthonormalize::rcqr}));
+    });
+    int64_t elements = 0;
+    for (const std::string& call : meeting.logs[0]) elements += std::stoll(call.substr(call.find(' ')));
+    EXPECT_EQ(elements, cut == Cut::rows ? n * r + k * r + r * r : (m + 1) * r);
+  }
+}
+
+}  // namespace
+
+}  // namespace torchdion::algorithms

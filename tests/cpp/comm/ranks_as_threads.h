@@ -1,0 +1,139 @@
+// A process group whose ranks are threads of the test: a c10d::Backend of our own, so that what reaches it can be
+// looked at, delayed and made to fail. Sums go in rank order.
+#pragma once
+
+#include <torchdion/layout.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace torchdion::comm {
+
+// Where the ranks meet: the nth collective of one is the nth of all.
+class Meeting {
+ public:
+  explicit Meeting(int size) : size(size), logs(size) {}
+
+  const int size;
+  std::vector<std::vector<std::string>> logs;     // per rank, "name elements" of each collective that it issued
+  int fails_at = -1;                              // the wait for this collective throws
+  std::function<void(int rank, int index)> delay = [](int, int) {};  // before a rank waits
+
+  // Brings a rank's input to its next collective, whose number it returns.
+  int bring(int rank, const std::string& name, const at::Tensor& input) {
+    const std::lock_guard lock(mutex_);
+    const int index = static_cast<int>(logs[rank].size());
+    logs[rank].push_back(name + " " + std::to_string(input.numel()));
+    inputs_[index][rank] = input.clone();
+    all_here_.notify_all();
+    return index;
+  }
+
+  // The inputs of all ranks, once they are here.
+  std::vector<at::Tensor> wait(int rank, int index) {
+    delay(rank, index);
+    if (index == fails_at) throw std::runtime_error("connection lost");
+    std::unique_lock lock(mutex_);
+    const bool complete = all_here_.wait_for(lock, std::chrono::seconds(30), [&] {
+      return inputs_[index].size() == static_cast<std::size_t>(size);
+    });
+    if (!complete) throw std::runtime_error("a rank did not come to collective " + std::to_string(index));
+    std::vector<at::Tensor> inputs;
+    for (const auto& [from, input] : inputs_[index]) inputs.push_back(input);
+    return inputs;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  std::map<int, std::map<int, at::Tensor>> inputs_;  // by collective and rank
+};
+
+class MeetingWork : public c10d::Work {
+ public:
+  explicit MeetingWork(std::function<void()> finish) : finish_(std::move(finish)) {}
+  bool wait(std::chrono::milliseconds) override {
+    finish_();
+    return true;
+  }
+
+ private:
+  std::function<void()> finish_;  // holds raw pointers: who awaits must keep the tensors alive
+};
+
+class MeetingBackend : public c10d::Backend {
+ public:
+  MeetingBackend(Meeting* meeting, int rank) : Backend(rank, meeting->size), meeting_(meeting) {}
+  const std::string getBackendName() const override { return "meeting"; }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions&) override {
+    return start("all_reduce", tensors.at(0), tensors.at(0), sum);
+  }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions&) override {
+    return start("all_gather", output, input, [](const std::vector<at::Tensor>& inputs) {
+      return at::stack(inputs).flatten();
+    });
+  }
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                      const c10d::ReduceScatterOptions&) override {
+    return start("reduce_scatter", output, input, [rank = getRank()](const std::vector<at::Tensor>& inputs) {
+      return sum(inputs).flatten().chunk(static_cast<int64_t>(inputs.size()))[rank];
+    });
+  }
+
+ private:
+  static at::Tensor sum(const std::vector<at::Tensor>& inputs) { return at::stack(inputs).sum(0); }
+
+  c10::intrusive_ptr<c10d::Work> start(const char* name, const at::Tensor& output, const at::Tensor& input,
+                                       std::function<at::Tensor(const std::vector<at::Tensor>&)> combine) {
+    TORCH_CHECK(output.is_contiguous() && input.is_contiguous(), name, " of a tensor that is not contiguous");
+    const int rank = getRank(), index = meeting_->bring(rank, name, input);
+    void* target = output.data_ptr();
+    const int64_t numel = output.numel();
+    const at::TensorOptions options = output.options();
+    return c10::make_intrusive<MeetingWork>([=, meeting = meeting_] {
+      const at::Tensor result = combine(meeting->wait(rank, index));
+      at::from_blob(target, {numel}, options).copy_(result.flatten());
+    });
+  }
+
+  Meeting* meeting_;
+};
+
+inline Axis axis_of(Meeting* meeting, int rank) {
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), rank, meeting->size);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                    c10::make_intrusive<MeetingBackend>(meeting, rank));
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  return Axis(group);
+}
+
+// Runs body(axis) on a thread for each rank, and rethrows the exception of the lowest rank that had one.
+inline void on_every_rank(Meeting* meeting, const std::function<void(Axis)>& body) {
+  std::vector<std::exception_ptr> errors(meeting->size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < meeting->size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(axis_of(meeting, rank));
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace torchdion::comm

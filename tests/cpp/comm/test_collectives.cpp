@@ -1,0 +1,161 @@
+#include "comm/collectives.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "comm/by_hand.h"
+#include "comm/ranks_as_threads.h"
+#include "comm/scheduler.h"
+#include "tensors.h"
+
+namespace torchdion::comm {
+
+namespace {
+
+struct Results {
+  at::Tensor reduced, gathered, scattered;
+};
+
+Task<> one_of_each(Axis axis, at::Tensor input, Results* results) {
+  at::Tensor reduced = input.clone();
+  at::Tensor gathered = at::zeros({axis.size, input.numel()}, input.options());
+  at::Tensor scattered = at::zeros({input.numel() / axis.size}, input.options());
+  co_await all_reduce(reduced, axis);
+  co_await all_gather(gathered, input, axis);
+  co_await reduce_scatter(scattered, input, axis);
+  *results = {reduced, gathered, scattered};
+}
+
+TEST(Collectives, OnAnAbsentAxisAreTheIdentityAndDoNotSuspend) {
+  const at::Tensor input = normal({3, 4}, 1);
+  Results results;
+  ByHand task(one_of_each(Axis(), input, &results));
+  EXPECT_EQ(task.turns_to_the_end(), 1);
+  EXPECT_TRUE(bitwise_equal(results.reduced, input));
+  EXPECT_TRUE(bitwise_equal(results.gathered, input.view({1, 12})));
+  EXPECT_TRUE(bitwise_equal(results.scattered, input.flatten()));
+}
+
+TEST(Collectives, OnAGroupOfOneDoNotReachItsBackend) {
+  Meeting meeting(1);
+  Results results;
+  ByHand task(one_of_each(axis_of(&meeting, 0), normal({12}, 1), &results));
+  EXPECT_EQ(task.turns_to_the_end(), 1);
+  EXPECT_EQ(meeting.logs[0].size(), 0);
+}
+
+class CollectivesOnRanks : public testing::TestWithParam<std::tuple<int, at::ScalarType>> {};
+
+TEST_P(CollectivesOnRanks, SumGatherAndScatterEveryRanksTensorAndSuspendOnceEach) {
+  const auto [size, dtype] = GetParam();
+  const int64_t numel = 6 * size;
+  std::vector<at::Tensor> inputs;
+  for (int rank = 0; rank < size; ++rank) inputs.push_back(at::arange(numel, dtype).add_(10 * rank));
+  const at::Tensor all = at::stack(inputs), sum = all.sum(0);
+
+  Meeting meeting(size);
+  on_every_rank(&meeting, [&, dtype = dtype](Axis axis) {
+    Results results;
+    ByHand task(one_of_each(axis, inputs[axis.rank], &results));
+    EXPECT_EQ(task.turns_to_the_end(), 3 + 1);
+    EXPECT_EQ(results.reduced.scalar_type(), dtype);
+    EXPECT_TRUE(at::equal(results.reduced, sum));
+    EXPECT_TRUE(at::equal(results.gathered, all));
+    EXPECT_TRUE(at::equal(results.scattered, sum.slice(0, 6 * axis.rank, 6 * axis.rank + 6)));
+  });
+  const std::string elements = " " + std::to_string(numel);
+  for (const auto& log : meeting.logs) {
+    EXPECT_EQ(log, (std::vector<std::string>{"all_reduce" + elements, "all_gather" + elements,
+                                             "reduce_scatter" + elements}));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, CollectivesOnRanks,
+                         testing::Combine(testing::Values(2, 3), testing::Values(at::kDouble, at::kFloat, at::kBFloat16)));
+
+Task<> reduce_temporary(Axis axis, double* sum) {
+  Pending pending = all_reduce(at::ones({1000}), axis);
+  co_await one_turn();
+  pending.await_resume();
+  at::Tensor kept = at::ones({1000});
+  co_await all_reduce(kept, axis);
+  *sum = kept.sum().item<double>();
+}
+
+TEST(Collectives, KeepTheirTensorsAliveUntilTheyEnd) {
+  Meeting meeting(2);
+  on_every_rank(&meeting, [](Axis axis) {
+    double sum = 0;
+    run(reduce_temporary(axis, &sum));  // the sanitizers see a write into memory that is gone
+    EXPECT_EQ(sum, 2000);
+  });
+  at::Tensor tensor = at::ones({4});
+  Meeting alone(2);
+  {
+    const Pending pending = all_reduce(tensor, axis_of(&alone, 0));
+    EXPECT_EQ(tensor.use_count(), 2);
+  }
+  EXPECT_EQ(tensor.use_count(), 1);
+}
+
+Task<> reduce_three_times(Axis axis, int* done, std::string* caught) {
+  at::Tensor tensor = at::ones({2});
+  try {
+    for (int i = 0; i < 3; ++i) {
+      co_await all_reduce(tensor, axis);
+      ++*done;
+    }
+  } catch (const std::runtime_error& error) {
+    *caught = error.what();
+    throw;
+  }
+}
+
+TEST(Collectives, ErrorsReachTheTaskThatAwaitsThem) {
+  Meeting meeting(2);
+  meeting.fails_at = 1;
+  on_every_rank(&meeting, [](Axis axis) {
+    int done = 0;
+    std::string caught;
+    EXPECT_THROW(run(reduce_three_times(axis, &done, &caught)), std::runtime_error);
+    EXPECT_EQ(done, 1);
+    EXPECT_EQ(caught, "connection lost");
+  });
+}
+
+// `count` sums of tensors of `numel` elements each, which says in the log whose they are.
+Task<> reduce_many(Axis axis, int64_t numel, int count) {
+  for (int i = 0; i < count; ++i) {
+    at::Tensor tensor = at::full({numel}, i, at::kDouble);
+    co_await all_reduce(tensor, axis);
+    EXPECT_EQ(tensor[0].item<double>(), i * axis.size);
+  }
+}
+
+class CollectivesOrder : public testing::TestWithParam<int> {};
+
+TEST_P(CollectivesOrder, IsTheSameOnEveryRankWhateverTheTiming) {
+  constexpr int kTasks = 5;
+  std::vector<std::vector<std::string>> orders;
+  for (const int slow_rank : {-1, 0, 1, 2}) {
+    Meeting meeting(3);
+    meeting.delay = [slow_rank](int rank, int index) {
+      if (rank == slow_rank || index % 3 == rank) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    };
+    on_every_rank(&meeting, [width = GetParam()](Axis axis) {
+      std::vector<Scheduler::Factory> tasks;
+      for (int i = 0; i < kTasks; ++i) tasks.push_back([axis, i](int) { return reduce_many(axis, i + 1, 4 - i % 3); });
+      Scheduler(width).run(tasks);
+    });
+    orders.insert(orders.end(), meeting.logs.begin(), meeting.logs.end());
+  }
+  for (const auto& order : orders) EXPECT_EQ(order, orders[0]);
+  EXPECT_EQ(orders[0].size(), 4 + 3 + 2 + 4 + 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Widths, CollectivesOrder, testing::Values(1, 2, 4));
+
+}  // namespace
+
+}  // namespace torchdion::comm

@@ -1,0 +1,335 @@
+#include "engine/step.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "algorithms/textbook.h"
+#include "tensors.h"
+
+namespace torchdion::engine {
+
+namespace {
+
+struct DionParameter {
+  std::vector<int64_t> sizes, q_sizes;
+};
+
+DionGroup dion_group(const std::vector<DionParameter>& parameters, MatrixForm form = {}) {
+  DionGroup group;
+  group.form = form;
+  uint64_t seed = 0;
+  for (const DionParameter& p : parameters) {
+    group.X.push_back(normal(p.sizes, ++seed));
+    group.G.push_back(normal(p.sizes, ++seed));
+    group.M.push_back(normal(p.sizes, ++seed));
+    group.Q.push_back(normal(p.q_sizes, ++seed));
+    group.steps.push_back(at::zeros({}));
+  }
+  return group;
+}
+
+template <class Group>
+Group elementwise_group(const std::vector<std::vector<int64_t>>& shapes) {
+  Group group;
+  uint64_t seed = 100;
+  for (const std::vector<int64_t>& sizes : shapes) {
+    group.X.push_back(normal(sizes, ++seed));
+    group.G.push_back(normal(sizes, ++seed));
+    group.M.push_back(at::zeros(sizes, at::kDouble));
+    if constexpr (std::is_same_v<Group, AdamWGroup>) group.V.push_back(at::zeros(sizes, at::kDouble));
+    group.steps.push_back(at::zeros({}));
+  }
+  return group;
+}
+
+// Every role that a parameter can have.
+Groups all_groups() {
+  Groups groups;
+  groups.dion.push_back(dion_group({{{12, 20}, {12, 4}}, {{20, 12}, {12, 6}}, {{12, 20}, {12, 4}}, {{9, 9}, {9, 9}}}));
+  groups.dion.push_back(dion_group({{{3, 8, 10}, {3, 8, 2}}}, {.batch_dims = 1}));
+  groups.lion.push_back(elementwise_group<LionGroup>({{7}, {3, 4}, {}}));
+  groups.adamw.push_back(elementwise_group<AdamWGroup>({{7}, {2000}}));
+  return groups;
+}
+
+std::vector<at::Tensor*> tensors_of(Groups& groups) {
+  std::vector<at::Tensor*> all;
+  const auto add = [&all](std::vector<at::Tensor>& list) {
+    for (at::Tensor& tensor : list) all.push_back(&tensor);
+  };
+  for (DionGroup& g : groups.dion) add(g.X), add(g.G), add(g.M), add(g.Q), add(g.steps);
+  for (LionGroup& g : groups.lion) add(g.X), add(g.G), add(g.M), add(g.steps);
+  for (AdamWGroup& g : groups.adamw) add(g.X), add(g.G), add(g.M), add(g.V), add(g.steps);
+  return all;
+}
+
+std::vector<at::Tensor> snapshot(Groups& groups) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor* tensor : tensors_of(groups)) copies.push_back(tensor->clone());
+  return copies;
+}
+
+void expect_unchanged(Groups& groups, const std::vector<at::Tensor>& before) {
+  const std::vector<at::Tensor*> now = tensors_of(groups);
+  for (std::size_t i = 0; i < now.size(); ++i) EXPECT_TRUE(bitwise_equal(*now[i], before[i])) << "tensor " << i;
+}
+
+// The textbook's step for one parameter of a group, on each of its matrices.
+at::Tensor textbook_step(const DionGroup& group, std::size_t i, bool right) {
+  algorithms::Textbook textbook{matrix_view(group.X[i].contiguous(), group.form)->clone(),
+                                matrix_view(group.M[i], group.form)->clone(), group.Q[i].clone(), group.hyper};
+  textbook.step(*matrix_view(group.G[i].contiguous(), group.form), right ? Orientation::right : Orientation::left);
+  return textbook.X;
+}
+
+struct DionCase {
+  const char* name;
+  DionParameter parameter;
+  MatrixForm form;
+  bool right = true;
+};
+
+class StepOfDion : public testing::TestWithParam<DionCase> {};
+
+TEST_P(StepOfDion, UpdatesEveryMatrixOfTheParameterByTheTextbook) {
+  const DionCase& c = GetParam();
+  for (const char* strides : {"contiguous", "weight by columns", "gradient by columns", "gaps", "expanded gradient"}) {
+    Groups groups;
+    groups.dion.push_back(dion_group({c.parameter}, c.form));
+    at::Tensor &X = groups.dion[0].X[0], &G = groups.dion[0].G[0];
+    const std::string how = strides;
+    if (how == "weight by columns") X = column_major(X);
+    if (how == "gradient by columns") G = column_major(G);
+    if (how == "gaps") {
+      std::vector<int64_t> spread = X.sizes().vec();
+      spread.push_back(2);
+      X = at::zeros(spread, X.options()).select(-1, 0).copy_(X);
+      G = at::zeros(spread, X.options()).select(-1, 0).copy_(G);
+    }
+    if (how == "expanded gradient") G = G.select(0, 0).unsqueeze(0).expand(X.sizes());
+    const at::Tensor start = X.clone(), expected = textbook_step(groups.dion[0], 0, c.right);
+    Step(groups, Nonfinite::propagate).run();
+    const at::Tensor travelled = *matrix_view(X.contiguous(), c.form) - *matrix_view(start.contiguous(), c.form);
+    EXPECT_LE(relative_error(travelled, expected - *matrix_view(start.contiguous(), c.form)), 1e-11) << strides;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, StepOfDion,
+    testing::Values(DionCase{"Matrix", {{12, 20}, {12, 4}}, {}}, DionCase{"LoadedLeftQ", {{12, 20}, {20, 4}}, {}, false},
+                    DionCase{"Convolution", {{12, 2, 5}, {12, 4}}, {}},
+                    DionCase{"Blocks", {{12, 20}, {3, 4, 2}}, {.blocks = 3}},
+                    DionCase{"Experts", {{3, 8, 10}, {3, 8, 2}}, {.batch_dims = 1}},
+                    DionCase{"ExpertsOfBlocks", {{3, 8, 10}, {3, 2, 4, 2}}, {.batch_dims = 1, .blocks = 2}},
+                    DionCase{"FanInFirst", {{12, 20}, {20, 4}}, {.fan_in_first = true}},
+                    DionCase{"TransposedConvolution", {{12, 5, 4}, {20, 4}}, {.fan_in_first = true}},
+                    DionCase{"OneRow", {{1, 20}, {1, 1}}, {}}, DionCase{"OneColumn", {{20, 1}, {20, 1}}, {}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Step, UpdatesEveryParameterAsIfItWereAlone) {
+  Groups together = all_groups(), alone = all_groups();
+  Step(together, Nonfinite::propagate).run();
+  const auto single = [](auto group, std::size_t i, auto... members) {
+    auto one = group;
+    (((one.*members) = {(group.*members)[i]}), ...);
+    return one;
+  };
+  for (const DionGroup& g : alone.dion) {
+    for (std::size_t i = 0; i < g.X.size(); ++i) {
+      Groups one;
+      one.dion.push_back(single(g, i, &DionGroup::X, &DionGroup::G, &DionGroup::M, &DionGroup::Q, &DionGroup::steps));
+      Step(one, Nonfinite::propagate).run();
+    }
+  }
+  for (const LionGroup& g : alone.lion) {
+    for (std::size_t i = 0; i < g.X.size(); ++i) {
+      Groups one;
+      one.lion.push_back(single(g, i, &LionGroup::X, &LionGroup::G, &LionGroup::M, &LionGroup::steps));
+      Step(one, Nonfinite::propagate).run();
+    }
+  }
+  for (const AdamWGroup& g : alone.adamw) {
+    for (std::size_t i = 0; i < g.X.size(); ++i) {
+      Groups one;
+      one.adamw.push_back(
+          single(g, i, &AdamWGroup::X, &AdamWGroup::G, &AdamWGroup::M, &AdamWGroup::V, &AdamWGroup::steps));
+      Step(one, Nonfinite::propagate).run();
+    }
+  }
+  const std::vector<at::Tensor*> a = tensors_of(together), b = tensors_of(alone);
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_LE(relative_error(*a[i], *b[i]), 1e-13) << "tensor " << i;
+}
+
+TEST(Step, DoesNotDependOnTheOrderOfTheParameters) {
+  Groups forward, backward;
+  const std::vector<DionParameter> parameters = {{{12, 20}, {12, 4}}, {{20, 12}, {12, 6}}, {{12, 20}, {12, 4}},
+                                                 {{12, 20}, {20, 4}}, {{12, 20}, {12, 4}}, {{9, 9}, {9, 9}}};
+  forward.dion.push_back(dion_group(parameters));
+  backward.dion.push_back(dion_group(parameters));
+  DionGroup& reversed = backward.dion[0];
+  for (auto* list : {&reversed.X, &reversed.G, &reversed.M, &reversed.Q, &reversed.steps}) {
+    std::reverse(list->begin(), list->end());
+  }
+  Step(forward, Nonfinite::propagate).run();
+  Step(backward, Nonfinite::propagate).run();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_LE(relative_error(reversed.X[parameters.size() - 1 - i], forward.dion[0].X[i]), 1e-14) << i;
+  }
+}
+
+TEST(Step, CountsOneMoreStepForEveryParameterWhateverTheDtypeOfTheCount) {
+  Groups groups = all_groups();
+  groups.dion[0].steps[1] = at::full({}, 41, at::kLong);
+  groups.lion[0].steps[0] = at::full({}, 41, at::kDouble);
+  const std::vector<at::Tensor> before = snapshot(groups);
+  Step(groups, Nonfinite::propagate).run();
+  const std::vector<at::Tensor*> now = tensors_of(groups);
+  std::size_t counts = 0;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    bool is_count = false;
+    for (const auto* list : {&groups.dion[0].steps, &groups.dion[1].steps, &groups.lion[0].steps, &groups.adamw[0].steps}) {
+      for (const at::Tensor& step : *list) is_count = is_count || step.is_same(*now[i]);
+    }
+    if (!is_count) continue;
+    EXPECT_EQ(now[i]->item<double>(), before[i].item<double>() + 1);
+    ++counts;
+  }
+  EXPECT_EQ(counts, 4 + 1 + 3 + 2);
+}
+
+TEST(Step, ReportsItsBatchesAndTheMemoryOfItsWorkspace) {
+  Groups groups = all_groups();
+  Step step(groups, Nonfinite::propagate);
+  EXPECT_FALSE(step.wrote());
+  const Report report = step.run();
+  EXPECT_TRUE(step.wrote());
+  EXPECT_EQ(report.batches, 3 + 1 + 1 + 1) << "three shapes of matrices, the experts, Lion, AdamW";
+  EXPECT_EQ(step.completed(), step.batches());
+  EXPECT_EQ(report.workspace_bytes, 2 * (12 + 20) * 4 * 8) << "P and R of the two 12×20 matrices at rank 4";
+  EXPECT_FALSE(report.skipped);
+}
+
+TEST(Step, OfNothingDoesNothing) {
+  const Report report = Step(Groups(), Nonfinite::propagate).run();
+  EXPECT_EQ(report.batches, 0);
+  EXPECT_EQ(report.workspace_bytes, 0);
+}
+
+TEST(Step, WritesParametersThatAutogradWatches) {
+  Groups groups = all_groups();
+  std::vector<int64_t> versions;
+  for (at::Tensor& X : groups.dion[0].X) {
+    X.set_requires_grad(true);
+    versions.push_back(X._version());
+  }
+  Step(groups, Nonfinite::propagate).run();
+  for (std::size_t i = 0; i < versions.size(); ++i) {
+    EXPECT_GT(groups.dion[0].X[i]._version(), versions[i]) << "a later backward() must see that its input has changed";
+  }
+}
+
+struct Spoil {
+  const char* name;
+  void (*apply)(Groups&);
+};
+
+class StepRefuses : public testing::TestWithParam<Spoil> {};
+
+TEST_P(StepRefuses, AtItsConstructionBeforeAnythingIsWritten) {
+  Groups groups = all_groups();
+  GetParam().apply(groups);
+  const std::vector<at::Tensor> before = snapshot(groups);
+  EXPECT_THROW(Step(groups, Nonfinite::propagate), c10::ValueError);
+  expect_unchanged(groups, before);
+}
+
+// Each in the last parameter of its kind, after everything else has been found good.
+INSTANTIATE_TEST_SUITE_P(
+    WhatDoesNotFit, StepRefuses,
+    testing::Values(Spoil{"FactorOfAnotherShape", [](Groups& g) { g.dion[1].Q[0] = at::zeros({3, 9, 2}, at::kDouble); }},
+                    Spoil{"MatrixGradient", [](Groups& g) { g.dion[1].G[0] = at::zeros({3, 8, 11}, at::kDouble); }},
+                    Spoil{"LionMomentum", [](Groups& g) { g.lion[0].M[2] = at::zeros({1}, at::kDouble); }},
+                    Spoil{"LionMomentumWithGaps",
+                          [](Groups& g) { g.lion[0].M[1] = at::zeros({}, at::kDouble).expand({3, 4}); }},
+                    Spoil{"AdamWGradient", [](Groups& g) { g.adamw[0].G[1] = at::zeros({1999}, at::kDouble); }},
+                    Spoil{"AdamWVariance", [](Groups& g) { g.adamw[0].V[1] = at::zeros({1999}, at::kDouble); }},
+                    Spoil{"AdamWVarianceWithGaps",
+                          [](Groups& g) { g.adamw[0].V[1] = at::zeros({}, at::kDouble).expand({2000}); }},
+                    Spoil{"AdamWVarianceOfIntegers", [](Groups& g) { g.adamw[0].V[1] = at::zeros({2000}, at::kLong); }}),
+    [](const auto& info) { return info.param.name; });
+
+void put_two_nonfinite(Groups& groups) {
+  groups.dion[0].G[0][3][4] = std::numeric_limits<double>::quiet_NaN();
+  groups.adamw[0].G[1][7] = std::numeric_limits<double>::infinity();
+}
+
+TEST(StepNonfinite, RaiseThrowsAndSkipStepSkipsAndNeitherWrites) {
+  for (Nonfinite policy : {Nonfinite::raise, Nonfinite::skip_step}) {
+    Groups groups = all_groups();
+    put_two_nonfinite(groups);
+    const std::vector<at::Tensor> before = snapshot(groups);
+    Step step(groups, policy);
+    if (policy == Nonfinite::raise) {
+      EXPECT_THROW(step.run(), c10::ValueError);
+    } else {
+      const Report report = step.run();
+      EXPECT_TRUE(report.skipped);
+      EXPECT_EQ(report.nonfinite, 2);
+    }
+    EXPECT_FALSE(step.wrote());
+    expect_unchanged(groups, before);
+  }
+}
+
+TEST(StepNonfinite, PoliciesDoNothingToFiniteGradients) {
+  Groups reference = all_groups();
+  Step(reference, Nonfinite::propagate).run();
+  const std::vector<at::Tensor> expected = snapshot(reference);
+  for (Nonfinite policy : {Nonfinite::zero, Nonfinite::raise, Nonfinite::skip_step}) {
+    Groups groups = all_groups();
+    const Report report = Step(groups, policy).run();
+    EXPECT_FALSE(report.skipped);
+    EXPECT_EQ(report.nonfinite, 0);
+    expect_unchanged(groups, expected);
+  }
+}
+
+TEST(StepNonfinite, ZeroCountsThemAsZeroAndSaysHowMany) {
+  Groups groups = all_groups(), reference = all_groups();
+  put_two_nonfinite(groups);
+  reference.dion[0].G[0][3][4] = 0;
+  reference.adamw[0].G[1][7] = 0;
+  const Report report = Step(groups, Nonfinite::zero).run();
+  Step(reference, Nonfinite::propagate).run();
+  EXPECT_EQ(report.nonfinite, 2);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(bitwise_equal(groups.dion[0].X[i], reference.dion[0].X[i])) << i;
+  EXPECT_TRUE(bitwise_equal(groups.adamw[0].X[1], reference.adamw[0].X[1]));
+}
+
+TEST(StepNonfinite, PropagateShowsThemInTheirOwnParametersAlone) {
+  Groups groups = all_groups();
+  put_two_nonfinite(groups);
+  const Report report = Step(groups, Nonfinite::propagate).run();
+  EXPECT_EQ(report.nonfinite, 0) << "not counted";
+  EXPECT_TRUE(groups.dion[0].X[0].isnan().any().item<bool>());
+  EXPECT_TRUE(groups.adamw[0].X[1][7].isnan().item<bool>());
+  EXPECT_TRUE(groups.dion[0].X[2].isfinite().all().item<bool>()) << "the other matrix of the same batch";
+  EXPECT_EQ(groups.adamw[0].X[1].isfinite().logical_not().sum().item<int64_t>(), 1);
+}
+
+TEST(Step, WritesThroughStridesOfElementwiseParameters) {
+  Groups groups, reference;
+  groups.lion.push_back(elementwise_group<LionGroup>({{6, 4}}));
+  reference.lion.push_back(elementwise_group<LionGroup>({{6, 4}}));
+  at::Tensor& X = groups.lion[0].X[0];
+  X = at::zeros({6, 8}, at::kDouble).slice(1, 0, 8, 2).copy_(X);
+  groups.lion[0].G[0] = column_major(groups.lion[0].G[0]);
+  Step(groups, Nonfinite::propagate).run();
+  Step(reference, Nonfinite::propagate).run();
+  EXPECT_TRUE(at::equal(X, reference.lion[0].X[0]));
+}
+
+}  // namespace
+
+}  // namespace torchdion::engine

@@ -1,0 +1,98 @@
+#include "linalg/accumulate.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tensors.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+const std::vector<at::ScalarType> kDtypes = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+
+struct Layouts {
+  const char* name;
+  bool momentum_by_columns;
+  at::Tensor (*gradient)(const at::Tensor&);
+};
+
+at::Tensor every_second(const at::Tensor& G) {
+  const at::Tensor wide = at::zeros({G.size(0), G.size(1), 2 * G.size(2)}, G.options());
+  const at::Tensor view = wide.slice(2, 0, 2 * G.size(2), 2);
+  view.copy_(G);
+  return view;
+}
+
+at::Tensor as_it_is(const at::Tensor& G) { return G; }
+
+class Accumulate : public testing::TestWithParam<Layouts> {};
+
+TEST_P(Accumulate, AddsAMultipleInEveryDtypeSizeAndLayout) {
+  for (at::ScalarType momentum : kDtypes) {
+    for (at::ScalarType gradient : kDtypes) {
+      for (const auto& [count, m, n] : {std::tuple{1, 1, 1}, {2, 1, 7}, {3, 9, 1}, {2, 5, 8}, {1, 300, 200}}) {
+        SCOPED_TRACE(testing::Message() << momentum << " += " << gradient << ", " << count << " of " << m << "×" << n);
+        const at::Tensor M0 = normal({count, m, n}, 1, momentum), values = normal({count, m, n}, 2, gradient);
+        const at::Tensor G = GetParam().gradient(values);
+        const at::Tensor M = GetParam().momentum_by_columns ? column_major(M0).clone() : M0.clone();
+        EXPECT_EQ(accumulate_(Matrices(M), Matrices(G), -0.7, false), 0);
+        const at::Tensor m0 = M0.to(at::kDouble), g = -0.7 * values.to(at::kDouble);
+        const double computing = momentum == at::kDouble ? 0x1p-53 : 0x1p-24;
+        const at::Tensor allowed = (m0 + g).abs() * unit_roundoff(momentum) + (m0.abs() + g.abs()) * 4 * computing;
+        EXPECT_TRUE((M.to(at::kDouble) - m0 - g).abs().le(allowed).all().item<bool>());
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Accumulate,
+                         testing::Values(Layouts{"BothByRows", false, as_it_is}, Layouts{"BothByColumns", true, column_major},
+                                         Layouts{"GradientByColumns", false, column_major},
+                                         Layouts{"MomentumByColumns", true, as_it_is},
+                                         Layouts{"GradientWithGaps", false, every_second}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Accumulate, TakesAGradientThatIsOneNumberExpanded) {
+  const at::Tensor M = at::zeros({6, 5}), G = at::full({}, 3.0f).expand({6, 5});
+  accumulate_(Matrices(M), Matrices(G), 2, false);
+  EXPECT_TRUE(at::equal(M, at::full({6, 5}, 6.0f)));
+}
+
+class AccumulateNonfinite : public testing::TestWithParam<at::ScalarType> {};
+
+// 300×200: enough for several threads, each of which counts.
+at::Tensor with_three_nonfinite(at::ScalarType dtype) {
+  at::Tensor G = normal({300, 200}, 2, dtype);
+  G[0][3] = std::numeric_limits<double>::quiet_NaN();
+  G[150][0] = std::numeric_limits<double>::infinity();
+  G[299][199] = -std::numeric_limits<double>::infinity();
+  return G;
+}
+
+TEST_P(AccumulateNonfinite, EntriesCountAsZeroWhenAskedAndAreCounted) {
+  const at::Tensor G = with_three_nonfinite(GetParam()), M0 = normal({300, 200}, 1);
+  for (bool by_columns : {false, true}) {
+    const at::Tensor M = M0.clone(), expected = M0.clone();
+    accumulate_(Matrices(expected), Matrices(G.nan_to_num(0, 0, 0)), 1, false);
+    EXPECT_EQ(accumulate_(Matrices(M), Matrices(by_columns ? column_major(G) : G), 1, true), 3);
+    EXPECT_TRUE(at::equal(M, expected));
+    EXPECT_EQ(count_nonfinite(Matrices(by_columns ? column_major(G) : G)), 3);
+  }
+}
+
+TEST_P(AccumulateNonfinite, EntriesReachTheSumWhenNotAskedAndOnlyTheirOwnPlaces) {
+  const at::Tensor M = normal({300, 200}, 1, GetParam());
+  EXPECT_EQ(accumulate_(Matrices(M), Matrices(with_three_nonfinite(GetParam())), 1, false), 0);
+  EXPECT_EQ(count_nonfinite(Matrices(M)), 3);
+  EXPECT_TRUE(M[0][3].isnan().item<bool>());
+  EXPECT_TRUE(M[299][199].isneginf().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, AccumulateNonfinite, testing::ValuesIn(kDtypes),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+}  // namespace
+
+}  // namespace torchdion::linalg

@@ -1,0 +1,205 @@
+#include "linalg/cholesky_qr.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "comm/ranks_as_threads.h"
+#include "comm/scheduler.h"
+#include "tensors.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+// The rows of P cut among ranks: those of rank `rank` of `size`, uneven, and none on the last but one of four.
+at::Tensor rows_of_rank(const at::Tensor& P, int rank, int size) {
+  const std::vector<double> cuts = size == 4 ? std::vector<double>{0, 0.3, 0.5, 0.5, 1} : std::vector<double>{0, 0.4, 1};
+  const auto row = [&](int cut) { return static_cast<int64_t>(cuts[cut] * static_cast<double>(P.size(1))); };
+  return P.slice(1, row(rank), row(rank + 1)).contiguous();
+}
+
+at::Tensor orthonormalized(const at::Tensor& matrix) {
+  const at::Tensor P = matrix.dim() == 2 ? matrix.unsqueeze(0).clone() : matrix.clone();
+  comm::run(cholesky_qr_(P, Axis(), P.size(1), rounding_noise(P.scalar_type(), 0)));
+  return P.view(matrix.sizes());
+}
+
+struct GramSize {
+  int64_t count, m, r;
+};
+
+class Gram : public testing::TestWithParam<GramSize> {};
+
+// Of more than 96 columns the blocks above the diagonal are left out, and more than 192 rows are summed in pieces.
+const auto kGramSizes = testing::Values(GramSize{1, 1, 1}, GramSize{3, 5, 1}, GramSize{2, 4, 7}, GramSize{1, 200, 30},
+                                        GramSize{2, 500, 97}, GramSize{1, 193, 200});
+
+TEST_P(Gram, IsTheLowerTriangleOfPTransposedPInFP64) {
+  const auto [count, m, r] = GetParam();
+  for (at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    const at::Tensor P = normal({count, m, r}, 1, dtype), exact = P.to(at::kDouble);
+    const at::Tensor H = gram(Matrices(P));
+    ASSERT_EQ(H.scalar_type(), at::kDouble);
+    const at::Tensor magnitude = exact.abs().mT().matmul(exact.abs());
+    const at::Tensor error = (H - exact.mT().matmul(exact)).abs().tril();
+    EXPECT_TRUE(error.le(magnitude * 0x1p-53 * 2 * static_cast<double>(m)).all().item<bool>()) << dtype;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Gram, kGramSizes);
+
+class MultiplyTriangular : public testing::TestWithParam<GramSize> {};
+
+TEST_P(MultiplyTriangular, EqualsTheProductOfPTheScalesAndTheTriangle) {
+  const auto [count, m, r] = GetParam();
+  for (at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    const TriangularInverse factor{normal({count, r}, 1), normal({count, r, r}, 2, dtype).triu(), {}};
+    const at::Tensor P = normal({count, m, r}, 3, dtype);
+    const at::Tensor scaled = P.to(at::kDouble) * factor.scale.unsqueeze(1);
+    const at::Tensor triangle = factor.inverse.to(at::kDouble);
+    multiply_triangular_(Matrices(P), factor);
+    const at::Tensor magnitude = scaled.abs().matmul(triangle.abs());
+    const double rounding = unit_roundoff(dtype) * static_cast<double>(r + 4) * 2;
+    EXPECT_TRUE((P.to(at::kDouble) - scaled.matmul(triangle)).abs().le(magnitude * rounding).all().item<bool>())
+        << dtype;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, MultiplyTriangular, kGramSizes);
+
+class CholeskyInverse : public testing::TestWithParam<int64_t> {};
+
+TEST_P(CholeskyInverse, InvertsTheFactorThatLapackFinds) {
+  const int64_t r = GetParam(), m = 3 * r, count = 2;
+  const at::Tensor scales = at::logspace(-12, 12, r, 10, at::kDouble);
+  const at::Tensor P = normal({count, m, r}, 1) * scales;
+  const at::Tensor H = P.mT().matmul(P).contiguous();
+  const at::Tensor noise = at::full({count, r}, 1e-9, at::kDouble);
+  const TriangularInverse factor = cholesky_inverse(H.clone(), noise, true, m, at::kDouble);
+
+  const at::Tensor norms = H.diagonal(0, -2, -1).sqrt();
+  EXPECT_LE(relative_error(factor.scale * norms, at::ones({count, r})), 1e-14);
+  EXPECT_TRUE(at::equal(factor.inverse, factor.inverse.triu()));
+  const at::Tensor unit = H / norms.unsqueeze(1) / norms.unsqueeze(2);
+  const at::Tensor R = at::linalg_cholesky(unit).mT();
+  EXPECT_LE(relative_error(factor.inverse, at::linalg_inv(R)), 1e-12);
+  // An orthonormal column is made of unit columns, whose noise adds up as independent errors do.
+  const at::Tensor amplification = at::linalg_vector_norm(factor.inverse, 2, {1});
+  EXPECT_LE(relative_error(noise, 1e-9 * amplification), 1e-12);
+  for (int64_t i = 0; i < count; ++i) {
+    EXPECT_NEAR(factor.amplification[i], amplification[i].max().item<double>(), 1e-12);
+  }
+}
+
+// The columns are factored 32 at a time.
+INSTANTIATE_TEST_SUITE_P(Sizes, CholeskyInverse, testing::Values(1, 2, 3, 32, 33, 60, 131));
+
+struct Condition {
+  at::ScalarType dtype;
+  int64_t m, r;
+  double condition;
+};
+
+void PrintTo(const Condition& c, std::ostream* out) {
+  *out << c.dtype << " " << c.m << "×" << c.r << ", condition " << c.condition;
+}
+
+class CholeskyQr : public testing::TestWithParam<Condition> {};
+
+TEST_P(CholeskyQr, GivesOrthonormalColumnsThatSpanThoseOfPInTheirOrder) {
+  const auto [dtype, m, r, condition] = GetParam();
+  const at::Tensor P = conditioned(m, r, condition, 1).to(dtype);
+  const at::Tensor Q = orthonormalized(P).to(at::kDouble), exact = P.to(at::kDouble);
+  EXPECT_LE(orthogonality_error(Q), unit_roundoff(dtype) * (8 + std::sqrt(static_cast<double>(m))));
+  const at::Tensor R = Q.mT().matmul(exact);
+  EXPECT_LE(relative_error(Q.matmul(R), exact), 4 * unit_roundoff(dtype) * std::sqrt(static_cast<double>(r)));
+  const double triangle = at::linalg_vector_norm(R.tril(-1)).item<double>() / at::linalg_vector_norm(R).item<double>();
+  EXPECT_LE(triangle, 4 * unit_roundoff(dtype) * std::sqrt(static_cast<double>(r)));
+  EXPECT_TRUE(R.diagonal().gt(0).all().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Conditions, CholeskyQr,
+                         testing::Values(Condition{at::kDouble, 50, 1, 1}, Condition{at::kDouble, 64, 16, 1e1},
+                                         Condition{at::kDouble, 300, 40, 1e4}, Condition{at::kDouble, 300, 100, 1e7},
+                                         Condition{at::kDouble, 200, 30, 1e9}, Condition{at::kDouble, 40, 40, 1e3},
+                                         Condition{at::kFloat, 50, 1, 1}, Condition{at::kFloat, 64, 16, 1e1},
+                                         Condition{at::kFloat, 300, 100, 1e3}, Condition{at::kFloat, 500, 20, 1e5},
+                                         Condition{at::kFloat, 40, 40, 1e3}));
+
+class CholeskyQrDtype : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(CholeskyQrDtype, TreatsColumnsOfAnyScaleAlike) {
+  const at::Tensor P = normal({80, 13}, 1), scales = at::logspace(-30, 30, 13, 10, at::kDouble);
+  const at::Tensor Q = orthonormalized((P * scales).to(GetParam()));
+  EXPECT_LE(orthogonality_error(Q), 8 * unit_roundoff(GetParam()));
+  EXPECT_LE(relative_error(Q, orthonormalized(P)), 20 * unit_roundoff(GetParam()));
+}
+
+TEST_P(CholeskyQrDtype, ColumnsWithoutSignalBecomeZeroAndDoNotDisturbTheOthers) {
+  const at::Tensor signal = normal({60, 5}, 1);
+  const at::Tensor P = at::zeros({60, 9}, at::kDouble);
+  const std::vector<int64_t> carrying = {1, 2, 4, 6, 8};
+  for (std::size_t i = 0; i < carrying.size(); ++i) P.select(1, carrying[i]).copy_(signal.select(1, i));
+  P.select(1, 3).copy_(2 * P.select(1, 1) - P.select(1, 2));
+  P.select(1, 5).copy_(1e-20 * P.select(1, 4));
+  P.select(1, 7).copy_(P.select(1, 6) + P.select(1, 3));
+  const at::Tensor Q = orthonormalized(P.to(GetParam()));
+  for (int64_t dead : {0, 3, 5, 7}) {
+    EXPECT_EQ(Q.select(1, dead).count_nonzero().item<int64_t>(), 0) << dead;
+  }
+  const at::Tensor alive = Q.index_select(1, at::tensor(carrying));
+  EXPECT_LE(orthogonality_error(alive), 8 * unit_roundoff(GetParam()));
+  EXPECT_LE(relative_error(alive, orthonormalized(signal)), 40 * unit_roundoff(GetParam()));
+}
+
+TEST_P(CholeskyQrDtype, OfAWideMatrixLeavesAsManyColumnsAsItHasRows) {
+  const at::Tensor P = normal({7, 12}, 1, GetParam()), Q = orthonormalized(P);
+  EXPECT_LE(orthogonality_error(Q.slice(1, 0, 7)), 16 * unit_roundoff(GetParam()));
+  EXPECT_EQ(Q.slice(1, 7).count_nonzero().item<int64_t>(), 0);
+}
+
+TEST_P(CholeskyQrDtype, OfZeroIsZero) {
+  EXPECT_EQ(orthonormalized(at::zeros({9, 4}, GetParam())).count_nonzero().item<int64_t>(), 0);
+}
+
+TEST_P(CholeskyQrDtype, DoesNotHideANaN) {
+  at::Tensor P = normal({30, 4}, 1, GetParam());
+  P[3][1] = std::numeric_limits<double>::quiet_NaN();
+  const at::Tensor Q = orthonormalized(P);
+  EXPECT_TRUE(Q.slice(1, 1).isnan().all().item<bool>());
+}
+
+TEST_P(CholeskyQrDtype, TreatsEveryMatrixOfAStackByItself) {
+  const at::Tensor stack = at::stack({conditioned(90, 20, 1e1, 1), at::zeros({90, 20}, at::kDouble),
+                                      conditioned(90, 20, 1e4, 3), normal({90, 20}, 4)}).to(GetParam());
+  const at::Tensor Q = orthonormalized(stack);
+  for (int64_t i = 0; i < stack.size(0); ++i) {
+    EXPECT_LE((Q[i] - orthonormalized(stack[i])).abs().max().item<double>(), 8 * unit_roundoff(GetParam())) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, CholeskyQrDtype, testing::Values(at::kDouble, at::kFloat),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+class CholeskyQrOverAnAxis : public testing::TestWithParam<int> {};
+
+TEST_P(CholeskyQrOverAnAxis, EqualsThatOfTheWholeOnEveryRank) {
+  const int size = GetParam();
+  const at::Tensor P = at::stack({conditioned(70, 12, 1e3, 1), normal({70, 12}, 2)});
+  const at::Tensor whole = orthonormalized(P);
+  comm::Meeting meeting(size);
+  comm::on_every_rank(&meeting, [&](Axis axis) {
+    const at::Tensor piece = rows_of_rank(P, axis.rank, axis.size);
+    comm::run(cholesky_qr_(piece, axis, 70, rounding_noise(at::kDouble, 0)));
+    EXPECT_LE((piece - rows_of_rank(whole, axis.rank, axis.size)).abs().sum().item<double>(), 1e-10) << axis.rank;
+  });
+  const std::vector<std::string> expected(2, "all_reduce " + std::to_string(2 * 12 * 12));
+  for (const auto& log : meeting.logs) EXPECT_EQ(log, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CholeskyQrOverAnAxis, testing::Values(2, 4));
+
+}  // namespace
+
+}  // namespace torchdion::linalg

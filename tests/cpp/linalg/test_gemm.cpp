@@ -1,0 +1,132 @@
+#include "linalg/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tensors.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+struct Dtypes {
+  at::ScalarType C, A, B;
+};
+
+struct Sizes {
+  int64_t count, m, n, k;
+};
+
+// The last ones are large enough for several threads, and for more than one piece of converted rows.
+const std::vector<Sizes> kSizes = {{1, 1, 1, 1}, {1, 1, 7, 5}, {2, 6, 1, 5},  {1, 6, 7, 1},
+                                   {5, 6, 7, 5}, {1, 9, 4, 0}, {2, 130, 9, 3}, {1, 260, 40, 33}, {3, 140, 33, 40}};
+
+struct Scalars {
+  double alpha, beta;
+};
+
+const std::vector<Scalars> kScalars = {{1, 0}, {-0.5, 1}, {2, -0.75}, {0, 0.5}};
+
+// Entries of C' = alpha A B + beta C with what rounding may cost each of them: that of a sum of k products in the
+// computing dtype, and that of C's own dtype.
+void expect_product(const at::Tensor& actual, const at::Tensor& C, const at::Tensor& A, const at::Tensor& B,
+                    Scalars scalars, bool read_C) {
+  const at::ScalarType computing = compute_dtype({C.scalar_type(), A.scalar_type(), B.scalar_type()});
+  const at::Tensor a = A.to(at::kDouble), b = B.to(at::kDouble);
+  at::Tensor expected = scalars.alpha * a.matmul(b);
+  at::Tensor magnitude = std::abs(scalars.alpha) * a.abs().matmul(b.abs());
+  if (read_C) {
+    expected = expected + scalars.beta * C.to(at::kDouble);
+    magnitude = magnitude + std::abs(scalars.beta) * C.to(at::kDouble).abs();
+  }
+  const double sums = unit_roundoff(computing) * static_cast<double>(A.size(-1) + 4);
+  // FP64 is checked against another FP64 sum, which errs as much.
+  const at::Tensor allowed = magnitude * 2 * sums + expected.abs() * unit_roundoff(actual.scalar_type());
+  const at::Tensor error = (actual.to(at::kDouble) - expected).abs();
+  EXPECT_TRUE(error.le(allowed).all().item<bool>())
+      << "largest error over what is allowed: " << (error / allowed).max().item<double>();
+}
+
+at::Tensor laid_out(const at::Tensor& matrix, bool by_columns) { return by_columns ? column_major(matrix) : matrix; }
+
+class Gemm : public testing::TestWithParam<Dtypes> {};
+
+TEST_P(Gemm, EqualsMatmulForEverySizeLayoutAndScalar) {
+  const Dtypes dtypes = GetParam();
+  for (const Sizes& s : kSizes) {
+    const at::Tensor A = normal({s.count, s.m, s.k}, 1, dtypes.A), B = normal({s.count, s.k, s.n}, 2, dtypes.B),
+                     C = normal({s.count, s.m, s.n}, 3, dtypes.C);
+    for (const Scalars& scalars : kScalars) {
+      for (int layout = 0; layout < 8; ++layout) {
+        SCOPED_TRACE(testing::Message() << "count " << s.count << ", m " << s.m << ", n " << s.n << ", k " << s.k
+                                        << ", alpha " << scalars.alpha << ", beta " << scalars.beta
+                                        << ", column-major (C, A, B) " << layout);
+        const at::Tensor result = laid_out(C.clone(), layout & 4);
+        gemm_(Matrices(result), Matrices(laid_out(A, layout & 2)), Matrices(laid_out(B, layout & 1)), scalars.alpha,
+              scalars.beta);
+        expect_product(result, C, A, B, scalars, true);
+      }
+    }
+  }
+}
+
+TEST_P(Gemm, DoesNotReadCWhenBetaIsZero) {
+  const Dtypes dtypes = GetParam();
+  const at::Tensor A = normal({2, 140, 5}, 1, dtypes.A), B = normal({2, 5, 7}, 2, dtypes.B);
+  for (bool by_columns : {false, true}) {
+    const at::Tensor C = at::full({2, 140, 7}, std::numeric_limits<double>::quiet_NaN(), dtypes.C);
+    const at::Tensor result = laid_out(C, by_columns);
+    gemm_(Matrices(result), Matrices(A), Matrices(B), 1, 0);
+    expect_product(result, C, A, B, {1, 0}, false);
+  }
+}
+
+TEST_P(Gemm, WritesNothingOutsideABlockOfALargerMatrix) {
+  const Dtypes dtypes = GetParam();
+  const at::Tensor A = normal({3, 4}, 1, dtypes.A), B = normal({4, 5}, 2, dtypes.B);
+  const at::Tensor whole = normal({6, 9}, 3, dtypes.C), before = whole.clone();
+  const at::Tensor inside = whole.slice(0, 2, 5).slice(1, 3, 8);
+  gemm_(Matrices(inside), Matrices(A), Matrices(B), 1, 1);
+  expect_product(inside, before.slice(0, 2, 5).slice(1, 3, 8), A, B, {1, 1}, true);
+  inside.copy_(before.slice(0, 2, 5).slice(1, 3, 8));
+  EXPECT_TRUE(at::equal(whole, before));
+}
+
+std::string name_of(const Dtypes& dtypes) {
+  const auto word = [](at::ScalarType dtype) { return std::string(c10::toString(dtype)); };
+  return word(dtypes.C) + "_" + word(dtypes.A) + "_" + word(dtypes.B);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Gemm,
+                         testing::Values(Dtypes{at::kDouble, at::kDouble, at::kDouble},
+                                         Dtypes{at::kFloat, at::kFloat, at::kFloat},
+                                         Dtypes{at::kBFloat16, at::kBFloat16, at::kBFloat16},
+                                         Dtypes{at::kHalf, at::kHalf, at::kHalf},
+                                         Dtypes{at::kFloat, at::kBFloat16, at::kFloat},
+                                         Dtypes{at::kFloat, at::kFloat, at::kHalf},
+                                         Dtypes{at::kBFloat16, at::kFloat, at::kFloat},
+                                         Dtypes{at::kDouble, at::kFloat, at::kBFloat16},
+                                         Dtypes{at::kFloat, at::kDouble, at::kFloat}),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST(Gemm, SumsHalfPrecisionProductsInSinglePrecision) {
+  // 1 + 1000 · 2⁻¹¹ in BF16 operands: summed in BF16, the small terms would vanish one by one.
+  const at::Tensor A = at::full({1, 1001}, 0x1p-11, at::kBFloat16), B = at::ones({1001, 1}, at::kBFloat16);
+  A[0][0] = 1;
+  const at::Tensor C = at::zeros({1, 1});
+  gemm_(Matrices(C), Matrices(A), Matrices(B), 1, 0);
+  EXPECT_EQ(C.item<double>(), 1 + 1000 * 0x1p-11);
+}
+
+TEST(Gemm, LetsNaNAndInfinityThrough) {
+  at::Tensor A = normal({3, 4}, 1), C = at::zeros({3, 5});
+  A[1][2] = std::numeric_limits<double>::infinity();
+  gemm_(Matrices(C), Matrices(A), Matrices(at::ones({4, 5})), 1, 0);
+  EXPECT_TRUE(C[1].isinf().all().item<bool>());
+  EXPECT_TRUE(C[0].isfinite().all().item<bool>());
+}
+
+}  // namespace
+
+}  // namespace torchdion::linalg
