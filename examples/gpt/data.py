@@ -39,9 +39,7 @@ class Windows:
         self._epoch: tuple[tuple[int, int], NDArray[np.int64]] | None = None
         if len(self) == 0:
             longest = max(len(array) for array in source.arrays)
-            raise Problem(
-                f"--context {context} needs {context + 1} tokens in a row; {source.names[0]} has {longest}"
-            )
+            raise Problem(f"--context {context} needs {context + 1} tokens in a row; {source.names[0]} has {longest}")
 
     def __len__(self) -> int:
         return int(self.ends[-1])

@@ -95,17 +95,13 @@ def _data_flags(group: argparse._ArgumentGroup) -> None:
 def _training_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--steps", type=whole(1), help="optimizer steps")
     group.add_argument("--batch", type=whole(1), help="sequences per step")
-    group.add_argument(
-        "--micro-batch", type=whole(1), help="sequences per forward pass; gradients accumulate"
-    )
+    group.add_argument("--micro-batch", type=whole(1), help="sequences per forward pass; gradients accumulate")
     group.add_argument("--warmup", type=share, help="share of the steps over which the rate rises (0.05)")
     group.add_argument("--decay", type=share, help="share of the steps over which it falls at the end (0.3)")
     group.add_argument("--clip", type=not_negative, help="largest gradient norm; 0: no clipping (1.0)")
     group.add_argument("--seed", type=whole(0), help="of weights, batches and Dion's sketches (0)")
     group.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda where there is one)")
-    group.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), help="bfloat16 is autocast (the default on CUDA)"
-    )
+    group.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 is autocast (the default on CUDA)")
     group.add_argument("--compile", action="store_true", help="compile the model with torch.compile")
 
 
@@ -134,14 +130,10 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
 
 def _run_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--run", metavar="FOLDER", help="log and checkpoints (default runs/PRESET-OPTIMIZER)")
-    group.add_argument(
-        "--checkpoint-every", type=whole(1), metavar="N", help="steps between checkpoints (100)"
-    )
+    group.add_argument("--checkpoint-every", type=whole(1), metavar="N", help="steps between checkpoints (100)")
     group.add_argument("--keep", type=whole(1), metavar="K", help="newest checkpoints to keep (2)")
     group.add_argument("--resume", action="store_true", help="continue from the folder's newest checkpoint")
     group.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
     group.add_argument("--tensorboard", action="store_true", help="log to FOLDER/tensorboard too")
     group.add_argument("--prompt", help="text that the sample at the end continues (needs a byte vocabulary)")
-    group.add_argument(
-        "--sample-length", type=whole(0), metavar="N", help="tokens of that sample; 0: none (300)"
-    )
+    group.add_argument("--sample-length", type=whole(0), metavar="N", help="tokens of that sample; 0: none (300)")

@@ -29,9 +29,7 @@ def _dion(model: GPT, hyperparameters: dict[str, Any], seed: int) -> Optimizer:
         raise Problem(f"torchdion cannot be imported ({error}); run `make build` first") from error
     own = dict(hyperparameters)
     scalar_lr = own.pop("scalar_lr") or own["lr"]
-    groups = torchdion.param_groups(
-        model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"]
-    )
+    groups = torchdion.param_groups(model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"])
     for group in groups:
         if group["algorithm"] != "dion":
             group["lr_scale"] *= scalar_lr / own["lr"]
@@ -46,9 +44,7 @@ def _adamw(model: GPT, hyperparameters: dict[str, Any]) -> Optimizer:
         {"params": matrices(model), "weight_decay": hyperparameters["weight_decay"]},
         {"params": [model.embedding.weight, model.head.weight], "weight_decay": 0.0},
     ]
-    return AdamW(
-        groups, lr=hyperparameters["lr"], betas=hyperparameters["betas"], eps=hyperparameters["epsilon"]
-    )
+    return AdamW(groups, lr=hyperparameters["lr"], betas=hyperparameters["betas"], eps=hyperparameters["epsilon"])
 
 
 def _muon(model: GPT, hyperparameters: dict[str, Any]) -> list[Optimizer]:

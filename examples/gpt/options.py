@@ -140,9 +140,7 @@ def _flag(name: str) -> str:
 def _same_run(given: dict[str, Any], saved: dict[str, Any]) -> None:
     for name, value in saved.items():
         if name != "steps" and given.get(name, value) != value:
-            raise Problem(
-                f"{_flag(name)} is {given[name]} but the checkpoint's is {value}; a resumed run keeps it"
-            )
+            raise Problem(f"{_flag(name)} is {given[name]} but the checkpoint's is {value}; a resumed run keeps it")
 
 
 def _no_foreign_hyperparameters(given: dict[str, Any], optimizer: str) -> None:

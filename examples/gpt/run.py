@@ -13,9 +13,7 @@ from trainer import Trainer
 class Run:
     """A trainer, and where its progress goes: screen, log and checkpoints."""
 
-    def __init__(
-        self, trainer: Trainer, session: Session, fingerprint: int, log: Log, progress: Progress
-    ) -> None:
+    def __init__(self, trainer: Trainer, session: Session, fingerprint: int, log: Log, progress: Progress) -> None:
         self.trainer = trainer
         self.session = session
         self.fingerprint = fingerprint  # of the data

@@ -12,9 +12,7 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def generate(
-    model: GPT, prompt: Tensor, count: int, context: int, temperature: float, seed: int
-) -> list[int]:
+def generate(model: GPT, prompt: Tensor, count: int, context: int, temperature: float, seed: int) -> list[int]:
     """`count` tokens that follow `prompt` (length,), each drawn given at most the last `context` ones."""
     generator = torch.Generator(device=prompt.device).manual_seed(seed)
     tokens = prompt

@@ -50,9 +50,7 @@ def open_shard(path: Path) -> Tokens:
     expected = HEADER_BYTES + count * TOKEN.itemsize
     if size != expected:
         state = "truncated" if size < expected else "too long"
-        raise Problem(
-            f"{path} is {state}: its header promises {count} tokens, {expected} bytes, it has {size}"
-        )
+        raise Problem(f"{path} is {state}: its header promises {count} tokens, {expected} bytes, it has {size}")
     return np.memmap(path, dtype=TOKEN, mode="r", offset=HEADER_BYTES, shape=(count,))
 
 

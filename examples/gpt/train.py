@@ -52,9 +52,7 @@ def state_to_resume(session: Session) -> dict[str, Any] | None:
     holds_run = (session.folder / log.NAME).exists() or bool(checkpoint.saved(session.folder))
     if not session.resume:
         if holds_run and not session.overwrite:
-            raise Problem(
-                f"{session.folder} holds a run already; give --resume, --overwrite or another --run"
-            )
+            raise Problem(f"{session.folder} holds a run already; give --resume, --overwrite or another --run")
         return None
     state = checkpoint.newest(session.folder, print)
     if state is None:
