@@ -1,0 +1,231 @@
+"""Parameters, gradients and states that no algorithm can update are refused before anything changes."""
+
+import copy
+import warnings
+
+import numpy
+import pytest
+import torch
+from runs import follow, normals
+from torch import Tensor
+from torch.nn import Parameter
+
+import torchdion
+
+
+def matrix() -> Parameter:
+    return Parameter(torch.zeros(6, 4))
+
+
+@pytest.mark.parametrize(
+    ("param", "error", "sentence"),
+    [
+        (torch.zeros(3, 3, dtype=torch.complex64), ValueError, "must be real floating-point, got torch.complex64"),
+        (torch.zeros(3, 3, dtype=torch.int64), ValueError, "must be real floating-point, got torch.int64"),
+        (torch.zeros(3, dtype=torch.bool), ValueError, "must be real floating-point, got torch.bool"),
+        (torch.zeros(3, 3).to(torch.float8_e4m3fn), ValueError, "must be real floating-point, got torch.float8_e4m3fn"),
+        (torch.zeros(3, 3, device="meta"), NotImplementedError, "is on meta: this version computes on the CPU"),
+        (torch.eye(3).to_sparse(), ValueError, "must be dense, got torch.sparse_coo"),
+        (torch.eye(3).to_sparse_csr(), ValueError, "must be dense, got torch.sparse_csr"),
+        (numpy.zeros((3, 3)), TypeError, "must be a tensor, got ndarray"),
+        ("weight", TypeError, "must be a tensor, got str"),
+        (None, TypeError, "must be a tensor, got NoneType"),
+    ],
+    ids=lambda value: str(value)[:24].replace("\n", ""),
+)
+def test_a_parameter_that_cannot_be_updated_is_refused_at_construction(param, error, sentence):
+    with pytest.raises(error, match=rf"^torchdion.Dion: parameter 1 \(parameter group 0\) {sentence}"):
+        torchdion.Dion([matrix(), param])
+    optimizer = torchdion.Dion([matrix()])
+    with pytest.raises(error, match=rf"^torchdion.Dion: parameter 'layer.weight' \(parameter group 1\) {sentence}"):
+        optimizer.add_param_group({"params": [("layer.weight", param)]})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_flattened_and_partitioned_parameters_are_refused_by_name():
+    class FlatParameter(Parameter):
+        pass
+
+    with pytest.raises(ValueError, match=r"FSDP1's FlatParameter.* use fully_shard"):
+        torchdion.Dion([FlatParameter(torch.zeros(8))])
+    partitioned = matrix()
+    partitioned.ds_id = 3
+    with pytest.raises(ValueError, match="is partitioned by DeepSpeed"):
+        torchdion.Dion([partitioned])
+
+
+@pytest.mark.parametrize("same_group", [True, False])
+def test_a_parameter_given_twice_is_refused(same_group):
+    X = matrix()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=r"more than one|twice|duplicate"):
+            torchdion.Dion([X, X] if same_group else [{"params": [X]}, {"params": [X]}])
+
+
+def test_collections_of_parameters_are_checked_as_torch_does():
+    with pytest.raises(ValueError, match="empty parameter list"):
+        torchdion.Dion([])
+    with pytest.raises(TypeError, match="iterable of Tensors"):
+        torchdion.Dion(matrix())
+    with pytest.raises(TypeError, match="ordered"):
+        torchdion.Dion([{"params": {matrix(), matrix()}}])
+    with pytest.raises(TypeError, match=r"^torchdion.Dion: a parameter group must be a dict, got list$"):
+        torchdion.Dion([matrix()]).add_param_group([matrix()])
+    with pytest.raises((KeyError, ValueError), match=r"params"):
+        torchdion.Dion([matrix()]).add_param_group({"lr": 0.1})
+    with pytest.raises(ValueError, match=r"can't optimize a non-leaf Tensor"):
+        torchdion.Dion([torch.ones(3, 3, requires_grad=True) * 2])
+
+
+def test_blocks_that_do_not_divide_the_rows_are_refused():
+    with pytest.raises(ValueError, match=r"^torchdion.Dion: blocks must divide the 6 rows of parameter 0 .*, got 4$"):
+        torchdion.Dion([{"params": [matrix()], "blocks": 4}])
+
+
+def test_a_parameter_of_three_dimensions_warns_once_and_names_it():
+    experts = Parameter(torch.zeros(3, 4, 5))
+    with pytest.warns(UserWarning, match=r"parameter 'experts' .* \(3, 4, 5\) .* 3×20; set batch_dims=1") as caught:
+        optimizer = torchdion.Dion([("experts", experts), ("weight", matrix())])
+        follow(optimizer, [experts], [[torch.ones(3, 4, 5)]] * 3)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch_dims in (0, 1):
+            torchdion.Dion([{"params": [experts], "batch_dims": batch_dims}])
+        torchdion.Dion([{"params": [experts], "algorithm": "lion"}])
+        torchdion.Dion([Parameter(torch.zeros(3, 4, 5, 2))])
+
+
+def test_a_near_miss_of_an_option_warns_and_other_keys_are_kept():
+    with pytest.warns(
+        UserWarning, match=r"unknown option 'rank_frction' \(parameter group 0\) .* 'rank_fraction'"
+    ) as caught:
+        optimizer = torchdion.Dion([{"params": [matrix()], "rank_frction": 0.5}])
+    assert len(caught) == 1
+    assert optimizer.param_groups[0]["rank_frction"] == 0.5
+    assert optimizer.param_groups[0]["rank_fraction"] == 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer = torchdion.Dion([{"params": [matrix()], "kind": "matrix", "initial_lr": 1.0, 7: "seven"}])
+    assert optimizer.param_groups[0]["kind"] == "matrix"
+    assert optimizer.param_groups[0][7] == "seven"
+
+
+def trained() -> tuple[list[Parameter], torchdion.Dion]:
+    """A matrix, a stack, a Lion and an AdamW vector after two steps, with gradients for a third."""
+    shapes = [(6, 4), (3, 5, 4), (7,), (8,)]
+    params = [Parameter(X) for X in normals(1, *shapes, dtype=torch.float32)[0]]
+    groups = [
+        {"params": params[:1]},
+        {"params": params[1:2], "batch_dims": 1},
+        {"params": params[2:3], "algorithm": "lion"},
+        {"params": params[3:], "algorithm": "adamw"},
+    ]
+    optimizer = torchdion.Dion(groups, rank_fraction=0.5)
+    follow(optimizer, params, normals(2, *shapes, dtype=torch.float32))
+    return params, optimizer
+
+
+def assert_refused_before_any_write(params, optimizer, error, sentence) -> None:
+    weights = [param.detach().clone() for param in params]
+    states = copy.deepcopy([dict(optimizer.state[param]) for param in params])
+    with pytest.raises(error, match=sentence) as refusal:
+        optimizer.step()
+    assert "\n" not in str(refusal.value).split("Exception raised from")[0].strip()
+    for param, weight, state in zip(params, weights, states, strict=True):
+        assert torch.equal(param, weight)
+        for key, value in state.items():
+            assert torch.equal(optimizer.state[param][key], value) if isinstance(value, Tensor) else True
+    optimizer.state_dict()  # not marked as broken
+
+
+@pytest.mark.parametrize(
+    ("index", "key", "value", "sentence"),
+    [
+        (0, "Q", torch.zeros(5, 2), "the state Q of a 6×4 matrix must be 6×r or 4×r"),
+        (0, "Q", torch.zeros(6, 5), "with 1 ≤ r ≤ 4, got 6×5"),
+        (0, "Q", torch.zeros(6, 0), "got 6×0"),
+        (0, "Q", torch.zeros(6), "the state Q"),
+        (0, "Q", torch.zeros(2, 6, 2), "the state Q"),
+        (0, "Q", torch.zeros(2, 6).mT, "the state Q must be contiguous"),
+        (0, "Q", torch.zeros(6, 2).int(), "floating-point"),
+        (0, "momentum", torch.zeros(4, 6), "the state momentum of a parameter of shape .6, 4. must be contiguous"),
+        (0, "momentum", torch.zeros(4, 6).mT, "the state momentum .* must be contiguous"),
+        (1, "Q", torch.zeros(5, 2), "must hold one matrix for each of .3., got shape .5, 2."),
+        (1, "Q", torch.zeros(2, 5, 2), "must hold one matrix for each of .3., got shape .2, 5, 2."),
+        (2, "momentum", torch.zeros(8), "the momentum of a parameter of shape .7. must have that shape, got .8."),
+        (2, "momentum", torch.zeros(14)[::2], "momentum .*contiguous"),
+        (3, "momentum", torch.zeros(16)[::2], "momentum .*contiguous"),
+        (3, "variance", torch.zeros(2, 4), "the variance of a parameter of shape .8. must have that shape"),
+        (3, "variance", torch.zeros(16)[:1].expand(8), "variance .*contiguous"),
+        (3, "variance", torch.zeros(8).int(), "floating-point"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_before_any_write(index, key, value, sentence):
+    params, optimizer = trained()
+    optimizer.state[params[index]][key] = value
+    assert_refused_before_any_write(params, optimizer, ValueError, sentence)
+
+
+@pytest.mark.parametrize(("index", "key"), [(0, "Q"), (0, "momentum"), (2, "momentum"), (3, "variance")])
+def test_a_missing_state_is_refused_before_any_write(index, key):
+    params, optimizer = trained()
+    del optimizer.state[params[index]][key]
+    assert_refused_before_any_write(params, optimizer, ValueError, rf"^torchdion.Dion: .*{key}")
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 3])
+def test_a_sparse_gradient_is_refused_before_any_write(index):
+    params, optimizer = trained()
+    params[index].grad = params[index].detach().to_sparse()
+    assert_refused_before_any_write(
+        params, optimizer, ValueError, "^torchdion.Dion: gradients must be dense, got torch.sparse"
+    )
+
+
+def test_a_loaded_state_of_another_shape_is_refused_at_step_before_any_write():
+    params, optimizer = trained()
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][1]["Q"] = torch.zeros(3, 9, 2)
+    optimizer.load_state_dict(saved)
+    assert_refused_before_any_write(params, optimizer, ValueError, "must be 5×r or 4×r with 1 ≤ r ≤ 4, got 9×2")
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_before_any_write():
+    X, Y = matrix(), matrix()
+    adam = torch.optim.AdamW([Y])
+    follow(adam, [Y], [[torch.ones(6, 4)]])
+    optimizer = torchdion.Dion([X])
+    X.grad = torch.ones(6, 4)
+    optimizer.load_state_dict(adam.state_dict())
+    assert_refused_before_any_write([X], optimizer, ValueError, "^torchdion.Dion: .*momentum")
+
+
+def test_a_checkpoint_with_another_number_of_groups_or_parameters_is_refused():
+    optimizer = trained()[1]
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        torchdion.Dion([matrix()]).load_state_dict(optimizer.state_dict())
+    with pytest.raises(ValueError, match="doesn't match the size"):
+        torchdion.Dion([matrix(), matrix()]).load_state_dict(torchdion.Dion([matrix()]).state_dict())
+
+
+def test_a_step_that_fails_after_writing_marks_the_optimizer_as_broken(monkeypatch):
+    class Failing:
+        wrote, completed, batches = True, 1, 3
+
+        def run(self):
+            raise MemoryError("no memory")
+
+    optimizer = trained()[1]
+    saved = copy.deepcopy(optimizer.state_dict())
+    with monkeypatch.context() as patch:
+        patch.setattr(torchdion.dion._C, "Step", lambda *_: Failing())
+        with pytest.raises(MemoryError):
+            optimizer.step()
+    sentence = "^torchdion.Dion: the last step failed after 1 of 3 batches; load a checkpoint$"
+    for refused in (optimizer.step, optimizer.state_dict, copy.deepcopy(optimizer).step):
+        with pytest.raises(RuntimeError, match=sentence):
+            refused()
+    optimizer.load_state_dict(saved)
+    optimizer.step()
