@@ -18,8 +18,8 @@ from torch.nn import Parameter
 import torchdion
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
-from oracle import DionState, dion  # noqa: E402
-from runs import error, follow, normals, start  # noqa: E402
+from oracle import DionState, dion
+from runs import error, follow, normals, start
 
 STEPS = 20
 

@@ -2,8 +2,8 @@
 
     python benchmarks/noise.py
 
-B has exact rank k and Q is random, so that columns k + 1 and on of B Q depend on those before them but for rounding. For
-each shape one JSON line: how many of them are taken for signal when the noise is said to be a fraction of
+B has exact rank k and Q is random, so that columns k + 1 and on of B Q depend on those before them but for rounding.
+For each shape one JSON line: how many of them are taken for signal when the noise is said to be a fraction of
 linalg::rounding_noise, ε (8 + sqrt(inner) / 4). At 1, which Dion uses, there must be none.
 """
 

@@ -47,7 +47,7 @@ def benchmark(list_name: str, spectrum: str, rounds: int) -> list[dict[str, Any]
     first: dict[str, float] = {}
     steps: dict[str, Callable[[], object]] = {}
     for name, make in made.items():
-        optimizer = make(params)
+        optimizer: Optimizer = make(params)
         give_gradients(0)
         first[name] = seconds(optimizer.step)
         give_gradients(1)

@@ -78,6 +78,7 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "start_",
       [](at::Tensor Q, int64_t seed, int64_t parameter) {
+        if (Q.numel() == 0) return;
         const at::Tensor stack = Q.view({-1, Q.size(-2), Q.size(-1)});
         const double standard_deviation = 1 / std::sqrt(static_cast<double>(Q.size(-2)));
         for (int64_t i = 0; i < stack.size(0); ++i) {

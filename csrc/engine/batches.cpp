@@ -48,7 +48,8 @@ void check_parameter(const at::Tensor& X, const at::Tensor& G, const at::Tensor&
                     " does not fit its parameter of shape ", X.sizes());
   TORCH_CHECK_VALUE(M.sizes() == X.sizes() && M.is_contiguous(), "torchdion.Dion: the state momentum of a parameter ",
                     "of shape ", X.sizes(), " must be contiguous and of that shape, got shape ", M.sizes());
-  TORCH_CHECK_VALUE(Q.is_contiguous(), "torchdion.Dion: the state Q must be contiguous");
+  TORCH_CHECK_VALUE(Q.dim() >= 2 && Q.is_contiguous(), "torchdion.Dion: the state Q must be a contiguous [..., m or n, r]",
+                    ", got shape ", Q.sizes());
   for (const at::Tensor* tensor : {&X, &G, &M, &Q}) {
     TORCH_CHECK_VALUE(tensor->is_cpu() && tensor->layout() == at::kStrided && at::isFloatingType(tensor->scalar_type()),
                       "torchdion.Dion: parameters, gradients and state must be dense floating-point CPU tensors, got ",
@@ -94,11 +95,11 @@ DionBatch batch_of(const std::vector<Entry>& entries) {
   return batch;
 }
 
-// As many matrices as the workspace holds, and a whole number for each thread.
+// As many matrices as the workspace holds, but at least one; a whole number for each thread where there are enough.
 int64_t matrices_per_task(const DionBatch& batch) {
   const int64_t threads = at::get_num_threads();
-  const int64_t each = (batch.X.rows + batch.X.cols) * batch.Q.cols;
-  return std::max(threads, kWorkspaceElements / each / threads * threads);
+  const int64_t fitting = std::max<int64_t>(1, kWorkspaceElements / algorithms::dion_workspace(batch.X.slice(0, 1), batch.Q.cols));
+  return fitting < threads ? fitting : fitting / threads * threads;
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
+#include <cmath>
+
 #include "comm/scheduler.h"
 
 #include "linalg/cholesky_qr.h"
@@ -57,7 +59,8 @@ at::Tensor orthonormalize_meta(const at::Tensor& P, c10::string_view method, dou
                                int64_t /*step*/, std::optional<double> noise) {
   check_matrices("orthonormalize", "P", P);
   parse_method(method);
-  TORCH_CHECK_VALUE(oversample >= 1, "torchdion::orthonormalize: oversample must be at least 1, got ", oversample);
+  TORCH_CHECK_VALUE(oversample >= 1 && std::isfinite(oversample),
+                    "torchdion::orthonormalize: oversample must be a finite number ≥ 1, got ", oversample);
   TORCH_CHECK_VALUE(!noise || (*noise >= 0 && *noise < 1),
                     "torchdion::orthonormalize: noise must be in [0, 1), got ", *noise);
   return at::empty_like(P, at::MemoryFormat::Contiguous);

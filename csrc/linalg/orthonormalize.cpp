@@ -16,13 +16,12 @@ namespace torchdion::linalg {
 
 namespace {
 
-int64_t sketch_rows(int64_t r, double oversample) {
-  return static_cast<int64_t>(std::ceil(oversample * static_cast<double>(r)));
-}
+// k, the sketch's rows: a double, because any finite oversampling is allowed and most make no sketch.
+double sketch_rows(int64_t r, double oversample) { return std::ceil(oversample * static_cast<double>(r)); }
 
 // S P in FP64 for the S of the step, of which this rank draws the columns that meet its rows of P.
 at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const OrthonormalizeOptions& options) {
-  const int64_t k = sketch_rows(P.size(2), options.oversample);
+  const int64_t k = static_cast<int64_t>(sketch_rows(P.size(2), options.oversample));
   const at::Tensor S = at::empty({k, P.size(1)}, P.options());
   sketch_(S, options.random, 0, row_offset, 1 / std::sqrt(static_cast<double>(k)));
   const at::Tensor product = at::empty({P.size(0), k, P.size(2)}, at::kDouble);
@@ -77,7 +76,7 @@ comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, doubl
 comm::Task<> orthonormalize_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows,
                              OrthonormalizeOptions options) {
   // A sketch with as many rows as P has would save nothing.
-  const bool sketch_is_smaller = sketch_rows(P.size(2), options.oversample) < global_rows;
+  const bool sketch_is_smaller = sketch_rows(P.size(2), options.oversample) < static_cast<double>(global_rows);
   if (options.method == Orthonormalize::qr) {
     co_await householder_qr_(P, rows, global_rows, options.noise);
   } else if (options.method == Orthonormalize::rcqr && sketch_is_smaller) {

@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from torchdion import _C
 from torchdion.options import OPTIMIZER_WIDE, check_options, resolve_betas, warn_of_near_misses
 from torchdion.parameters import algorithm_of, check_gradient, check_parameter, describe
-from torchdion.state import create_state, restore_dtypes
+from torchdion.state import check_keys, create_state, restore_states
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,9 @@ class Dion(Optimizer):
             "nonfinite": nonfinite,
             "precision": precision,
             "seed": seed,
-            **asdict(mixed_precision_config or DionMixedPrecisionConfig()),
+            **_state_dtypes(mixed_precision_config, ""),
         }
         check_options(defaults, "")
-        self._reset_reports()
-        super().__init__(params, defaults)
-
-    def _reset_reports(self) -> None:
         self._broken: str | None = None
         self._counts = {
             "steps": 0,
@@ -153,14 +149,17 @@ class Dion(Optimizer):
             "batches": 0,
             "workspace_bytes": 0,
         }
+        super().__init__(params, defaults)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_broken": self._broken, "_counts": self._counts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._reset_reports()
         for group in self.param_groups:  # saved before an option existed
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
-            group["betas"] = resolve_betas(group)
+            resolve_betas(group, group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group after checking it: nothing is added when an option or a parameter is refused.
@@ -171,18 +170,25 @@ class Dion(Optimizer):
         if not isinstance(param_group, dict):
             raise TypeError(f"torchdion.Dion: a parameter group must be a dict, got {type(param_group).__name__}")
         where = f" (parameter group {len(self.param_groups)})"
-        params = param_group["params"]
-        entries = [params] if isinstance(params, Tensor) else list(params)
+        entries = _entries(param_group, where)
         group = {**param_group, "params": entries}
+        if "mixed_precision_config" in group:
+            group |= _state_dtypes(group.pop("mixed_precision_config"), where)
         options = {**self.defaults, **group}
         check_options(options, where)
         for name in OPTIMIZER_WIDE:
             if options[name] != self.defaults[name]:
                 raise ValueError(f"torchdion.Dion: {name} holds for the whole optimizer, got {options[name]!r}{where}")
-        group["betas"] = resolve_betas(options)
+        resolve_betas(group, options)
         warn_of_near_misses(group, where)
+        seen: set[int] = set()
         for index, entry in enumerate(entries):
-            check_parameter(entry, options, describe(entry, index, where))
+            name = describe(entry, index, where)
+            check_parameter(entry, options, name)
+            tensor = entry[1] if isinstance(entry, tuple) else entry
+            if id(tensor) in seen:
+                raise ValueError(f"torchdion.Dion: {name} is given twice")
+            seen.add(id(tensor))
         super().add_param_group(group)
 
     @overload
@@ -265,6 +271,8 @@ class Dion(Optimizer):
             for param, state in zip(params, states, strict=True):
                 if not state:
                     state.update(create_state(param, group, indices[param]))
+        for param, state in zip(params, states, strict=True):
+            check_keys(param, state, keys)
         gradients = [param.grad for param in params if param.grad is not None]
         return [params, gradients, *([state[key] for state in states] for key in keys)]
 
@@ -284,8 +292,13 @@ class Dion(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's; states keep the dtypes of ``mixed_precision_config`` instead of taking the parameter's."""
-        super().load_state_dict(state_dict)
-        restore_dtypes(self, state_dict)
+        originals: list[dict[str, Any]] = []
+        hook = self.register_load_state_dict_pre_hook(lambda _, loaded: originals.append(loaded))  # the last: it sees
+        try:  # what the others have made of it
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+        restore_states(self, originals[0])
         self._broken = None
 
     def stats(self) -> dict[str, Any]:
@@ -306,6 +319,27 @@ class Dion(Optimizer):
             "parameters": parameters,
             "state_bytes": sum(t.numel() * t.element_size() for t in tensors),
         }
+
+
+def _entries(param_group: dict[str, Any], where: str) -> list[Any]:
+    """The group's parameters, named or not, as a list."""
+    if "params" not in param_group:
+        raise ValueError(f"torchdion.Dion: a parameter group must have the key 'params'{where}")
+    params = param_group["params"]
+    if isinstance(params, set):
+        raise TypeError(f"torchdion.Dion: parameters must be in an ordered collection, got a set{where}")
+    return [params] if isinstance(params, Tensor) else list(params)
+
+
+def _state_dtypes(config: DionMixedPrecisionConfig | None, where: str) -> dict[str, Any]:
+    if config is None:
+        return asdict(DionMixedPrecisionConfig())
+    if not isinstance(config, DionMixedPrecisionConfig):
+        raise ValueError(
+            "torchdion.Dion: mixed_precision_config must be None or a torchdion.DionMixedPrecisionConfig, "
+            f"got {config!r}{where}"
+        )
+    return asdict(config)
 
 
 def _refuse_distributed(meshes: dict[str, Any], grad_sync: bool, capturable: bool) -> None:

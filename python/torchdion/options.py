@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ Check = tuple[Callable[[Any], bool], str]
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_int(value: Any) -> bool:
@@ -41,6 +42,7 @@ def _one_of(*allowed: Any) -> Check:
     return (lambda value: any(value is a or value == a for a in allowed)), "one of " + ", ".join(map(repr, allowed))
 
 
+_BETA: Check = (lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"
 _FLAG: Check = (lambda value: isinstance(value, bool)), "True or False"
 _NOT_NEGATIVE: Check = (lambda value: _is_number(value) and value >= 0), "a number ≥ 0"
 _DTYPE: Check = (lambda value: value is None or value in DTYPES), "None or a floating-point torch.dtype"
@@ -49,6 +51,8 @@ CHECKS: dict[str, Check] = {
     "lr": (_is_learning_rate, "a finite number ≥ 0 or a tensor of one"),
     "mu": ((lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"),
     "betas": (_is_betas, "None or two numbers in [0, 1)"),
+    "beta1": _BETA,
+    "beta2": _BETA,
     "weight_decay": _NOT_NEGATIVE,
     "epsilon": _NOT_NEGATIVE,
     "rank_fraction": ((lambda value: _is_number(value) and 0 < value <= 1), "in (0, 1]"),
@@ -104,7 +108,7 @@ def check_options(options: dict[str, Any], where: str) -> None:
 def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
     """torch keeps unknown group keys, and so do we; one that looks like a misspelt option gets a warning."""
     for key in group:
-        if key in CHECKS or key in _TORCH_KEYS or key in ("beta1", "beta2"):
+        if key in CHECKS or key in _TORCH_KEYS or not isinstance(key, str):
             continue
         near = difflib.get_close_matches(key, CHECKS, n=1, cutoff=0.8)
         if near:
@@ -114,11 +118,18 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
             )
 
 
-def resolve_betas(options: dict[str, Any]) -> tuple[float, float]:
-    """The betas of a group whose other options are complete: given, as ``beta1``/``beta2``, or the algorithm's own."""
+def resolve_betas(group: dict[str, Any], options: dict[str, Any]) -> None:
+    """Gives a group its betas as a tuple: its own, from ``beta1`` and ``beta2``, or its algorithm's.
+
+    Args:
+        group: gets ``betas`` and loses ``beta1`` and ``beta2``, so that a schedule of betas has the last word.
+        options: the group's with the defaults for those that it lacks.
+    """
     algorithm = options["algorithm"] if options["algorithm"] != "dion" else options["scalar_algorithm"]
     first, second = options["betas"] if options["betas"] is not None else BETAS[algorithm]
-    return float(options.get("beta1", first)), float(options.get("beta2", second))
+    group["betas"] = float(options.get("beta1", first)), float(options.get("beta2", second))
+    group.pop("beta1", None)
+    group.pop("beta2", None)
 
 
 def rank_of(m: int, n: int, rank_fraction: float, rank_multiple_of: int) -> int:

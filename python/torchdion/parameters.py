@@ -41,6 +41,8 @@ def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         raise ValueError(f"torchdion.Dion: {name} is partitioned by DeepSpeed, which hides the matrices")
     if hasattr(param, "device_mesh"):
         raise NotImplementedError(f"torchdion.Dion: {name} is a DTensor: this version runs in one process")
+    if param.layout != torch.strided:
+        raise ValueError(f"torchdion.Dion: {name} must be dense, got {param.layout}")
     if param.dtype not in DTYPES:
         raise ValueError(f"torchdion.Dion: {name} must be real floating-point, got {param.dtype}")
     if param.device.type != "cpu":

@@ -6,7 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchdion.options import check_options
+
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_KINDS = ("matrix", "convolution", "transposed", "embedding", "vector", "head")  # the order of the groups
 _HEAD_NAMES = ("lm_head", "head", "unembed", "unembedding", "embed_out", "output_projection")
 
 
@@ -40,23 +44,21 @@ def param_groups(
         they are.
 
     Raises:
-        ValueError: ``head`` names no module with a weight.
+        ValueError: ``head`` names no module with a weight, or another option is out of its range.
+        TypeError: ``model`` is no module.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4), nn.Linear(4, 10))
         >>> [(g["kind"], g["algorithm"], g["lr_scale"]) for g in param_groups(model)]
         [('matrix', 'dion', 1.0), ('embedding', 'lion', 1.0), ('vector', 'lion', 1.0), ('head', 'lion', 0.5)]
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"torchdion.param_groups: model must be a torch.nn.Module, got {type(model).__name__}")
+    check_options({"scalar_algorithm": scalar_algorithm, "weight_decay": weight_decay}, " (param_groups)")
     heads = _head_weights(model, head)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     seen: set[int] = set()
-    for kind in (
-        "matrix",
-        "transposed",
-        "embedding",
-        "vector",
-        "head",
-    ):  # so that the order does not follow the model
+    for kind in _KINDS:
         for owner, name, param in _owned_parameters(model):
             if not param.requires_grad or id(param) in seen or _kind(owner, param, heads) != kind:
                 continue
@@ -69,14 +71,14 @@ def param_groups(
 
 
 def _options(kind: str, weight_decay: float, scalar_algorithm: str, lr_scale: float) -> dict[str, Any]:
-    is_matrix = kind in ("matrix", "transposed")
+    is_matrix = kind in ("matrix", "convolution", "transposed")
     options: dict[str, Any] = {
-        "kind": kind,
+        "kind": "matrix" if kind == "convolution" else kind,
         "algorithm": "dion" if is_matrix else scalar_algorithm,
         "lr_scale": lr_scale,
         "weight_decay": weight_decay if is_matrix else 0.0,
     }
-    if is_matrix:
+    if kind in ("convolution", "transposed"):  # elsewhere a third dimension may count experts: Dion warns of it
         options |= {"batch_dims": 0, "fan_in_first": kind == "transposed"}
     return options
 
@@ -98,6 +100,8 @@ def _kind(owner: nn.Module, param: Tensor, heads: set[int]) -> str:
         return "vector"
     if isinstance(owner, _TRANSPOSED):
         return "transposed"
+    if isinstance(owner, _CONVOLUTIONS):
+        return "convolution"
     return "matrix"
 
 
@@ -105,7 +109,7 @@ def _head_weights(model: nn.Module, head: str | Iterable[str] | None) -> set[int
     """The ids of the output layers' weights; an id lives only as long as this call to param_groups."""
     modules = dict(model.named_modules())
     if head is not None:
-        names = [head] if isinstance(head, str) else list(head)
+        names = list(head) if isinstance(head, Iterable) and not isinstance(head, str) else [head]
         for name in names:
             if not isinstance(getattr(modules.get(name), "weight", None), Tensor):
                 raise ValueError(f"torchdion.param_groups: head must name a module with a weight, got {name!r}")

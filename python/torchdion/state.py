@@ -40,12 +40,30 @@ def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
     return Q
 
 
-def restore_dtypes(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-    """After torch has cast every state to its parameter's dtype: back to the configured ones, from the original."""
+def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...]) -> None:
+    """Raises ValueError where a loaded state is not that of the algorithm that updates the parameter."""
+    for key in keys:
+        if not isinstance(state.get(key), Tensor):
+            raise ValueError(
+                f"torchdion.Dion: the state of a parameter of shape {tuple(param.shape)} lacks the tensor {key!r}: it "
+                f"has {sorted(state)}; is it the checkpoint of another optimizer or with other options?"
+            )
+
+
+def restore_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    """After torch has cast every state to its parameter's dtype: back to the configured ones, from the original.
+
+    A state without a step of its own (the ``dion`` package counts in the group) takes the group's.
+    """
     for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         for param, saved in zip(group["params"], saved_group["params"], strict=True):
-            original = state_dict["state"].get(saved, {})
+            original = state_dict["state"].get(saved)
+            if not original:
+                continue
+            state = optimizer.state[param]
             for key, option in DTYPE_OPTIONS.items():
-                dtype = group[option] or param.dtype
-                if key in original:
-                    optimizer.state[param][key] = original[key].to(param.device, dtype, copy=True).contiguous()
+                if isinstance(original.get(key), Tensor):
+                    dtype = group[option] or param.dtype
+                    state[key] = original[key].to(param.device, dtype, copy=True).contiguous()
+            step = original.get("step", saved_group.get("step", 0))
+            state["step"] = torch.as_tensor(step, dtype=torch.float32).detach().clone()

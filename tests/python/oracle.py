@@ -31,7 +31,9 @@ def dion(state: DionState, G: Tensor, lr: float, mu: float, weight_decay: float,
     return DionState(X, M, Q, condition)
 
 
-def lion(X: Tensor, M: Tensor, G: Tensor, lr: float, beta1: float, beta2: float, weight_decay: float):
+def lion(
+    X: Tensor, M: Tensor, G: Tensor, lr: float, beta1: float, beta2: float, weight_decay: float
+) -> tuple[Tensor, Tensor]:
     """Lion (arXiv 2302.06675, Algorithm 2): the new X and M."""
     X, M, G = X.double(), M.double(), G.double()
     direction = torch.sign(beta1 * M + (1 - beta1) * G)
@@ -41,7 +43,7 @@ def lion(X: Tensor, M: Tensor, G: Tensor, lr: float, beta1: float, beta2: float,
 def adamw(
     X: Tensor, M: Tensor, V: Tensor, G: Tensor, t: int, lr: float, beta1: float, beta2: float, epsilon: float,
     weight_decay: float,
-):  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """AdamW (arXiv 1711.05101, Algorithm 2, with the schedule inside lr) at step t: the new X, M and V."""
     X, M, V, G = X.double(), M.double(), V.double(), G.double()
     M = beta1 * M + (1 - beta1) * G

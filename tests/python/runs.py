@@ -37,7 +37,9 @@ def run(starts: Sequence[Tensor], gradients: Sequence[Sequence[Tensor]], **optio
     return [param.detach() for param in params]
 
 
-def normals(count: int, *shapes: Sequence[int], seed: int = 0, dtype=torch.float64) -> list[list[Tensor]]:
+def normals(
+    count: int, *shapes: Sequence[int], seed: int = 0, dtype: torch.dtype = torch.float64
+) -> list[list[Tensor]]:
     """`count` lists of normal tensors, one of each shape."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -50,4 +52,5 @@ def normals(count: int, *shapes: Sequence[int], seed: int = 0, dtype=torch.float
 def error(X: Tensor, expected: Tensor, start: Tensor) -> float:
     """How far X is from `expected`, relative to the distance travelled: ‖X − X'‖ / ‖X' − X₀‖."""
     difference = torch.linalg.vector_norm(X.double() - expected.double())
-    return (difference / torch.linalg.vector_norm(expected.double() - start.double())).item()
+    travelled = torch.linalg.vector_norm(expected.double() - start.double())
+    return float(difference / travelled)

@@ -85,21 +85,20 @@ def test_import_of_a_package_that_was_never_built_says_how_to_build_it(copied_so
 # ---- configuring with and without a CUDA toolkit ----
 
 
-@pytest.fixture
-def without_nvcc(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def without_nvcc(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which nvcc cannot be found: folders that hold one are replaced by links to all else there."""
     folders = []
-    for index, folder in enumerate(os.environ["PATH"].split(os.pathsep)):
+    for folder in os.environ["PATH"].split(os.pathsep):
         if not (Path(folder) / "nvcc").exists():
             folders.append(folder)
             continue
-        stand_in = tmp_path / f"bin{index}"
-        stand_in.mkdir()
+        stand_in = tmp_path_factory.mktemp("bin")
         for path in Path(folder).iterdir():
             if path.name != "nvcc":
                 (stand_in / path.name).symlink_to(path)
         folders.append(str(stand_in))
-    hidden = ("CUDACXX", "CUDA_HOME", "CUDA_PATH", "CMAKE_CUDA_COMPILER")
+    hidden = ("CUDACXX", "CUDA_HOME", "CUDA_PATH")
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     environment = {**kept, "PATH": os.pathsep.join(folders)}
     assert shutil.which("nvcc", path=environment["PATH"]) is None
@@ -164,14 +163,16 @@ def test_setup_hands_its_environment_variables_to_cmake(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """A wheel of the sources, built in the tree build/wheel, so that the next build is quick even without ccache."""
+def wheel(tmp_path_factory: pytest.TempPathFactory, without_nvcc: dict[str, str]) -> zipfile.ZipFile:
+    """A wheel of the sources, built without a CUDA toolkit in a tree that keeps its objects for the next time."""
+    tree = ROOT / "build" / "wheel"
+    (tree / "CMakeCache.txt").unlink(missing_ok=True)
     folder = tmp_path_factory.mktemp("wheel")
     configuration = folder / "setuptools.cfg"  # what setuptools assembles stays out of the sources
     configuration.write_text(f"[build]\nbuild_base = {folder / 'assembled'}\n")
     environment = {
-        **os.environ,
-        "TORCHDION_BUILD_DIR": str(ROOT / "build" / "wheel"),
+        **without_nvcc,
+        "TORCHDION_BUILD_DIR": str(tree),
         "DIST_EXTRA_CONFIG": str(configuration),
     }
     pip = (sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", folder, ROOT)
@@ -191,6 +192,7 @@ def test_wheel_holds_the_library_headers_types_and_cmake_package(wheel: zipfile.
     assert not [
         name for name in wheel.namelist() if name.split("/")[0] not in ("torchdion", f"torchdion-{VERSION}.dist-info")
     ]
+    assert json.loads(wheel.read("torchdion/_build.json"))["cuda_toolkit"] == "none"
     (tag,) = re.findall(r"^Tag: (.*)$", wheel.read(f"torchdion-{VERSION}.dist-info/WHEEL").decode(), re.MULTILINE)
     assert tag.startswith(f"cp{sys.version_info.major}{sys.version_info.minor}-")
 
