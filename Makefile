@@ -99,12 +99,14 @@ bench: build  ## time the optimizer's step against its peers
 	$(PY) benchmarks/step.py
 
 .PHONY: lint
-lint: build  ## layout, types and the coroutine rule
-	@$(FORMAT) --dry-run --Werror $(CXX_FILES)
-	@$(PY) -m ruff check .
-	@$(PY) -m ruff format --check .
-	@$(PY) -m mypy
-	@$(PY) tests/check_coroutines.py
+lint: .venv/.installed  ## layout, types and the coroutine rule
+	@status=0; \
+	$(FORMAT) --dry-run --Werror $(CXX_FILES) || status=1; \
+	$(PY) -m ruff check . || status=1; \
+	$(PY) -m ruff format --check . || status=1; \
+	$(PY) -m mypy || status=1; \
+	$(PY) tests/check_coroutines.py || status=1; \
+	exit $$status
 
 .PHONY: format
 format: .venv/.installed  ## lay out all code

@@ -1,6 +1,7 @@
 """The lists of matrices that the benchmarks update, and their gradients."""
 
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ def small_shapes(count: int = 200) -> list[Shape]:
     return [next(sizes) for _ in range(count)]
 
 
-LISTS = {"gpt": gpt_shapes, "small": small_shapes}
+LISTS: dict[str, Callable[[], list[Shape]]] = {"gpt": gpt_shapes, "small": small_shapes}
 
 
 def parameters(shapes: list[Shape]) -> list[Parameter]:
