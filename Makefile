@@ -65,7 +65,7 @@ $(TREE)/.installed: .venv/.installed $(SOURCES) CMakeLists.txt setup.py pyprojec
 build: $(TREE)/.installed  ## env, and the package in editable mode
 
 .PHONY: train
-train: build  ## build, and train the GPT example; TRAIN="flags of examples/gpt/train.py"
+train: build  ## build, and train the GPT example or go on with it; TRAIN="--overwrite ..." for flags of train.py
 	$(PY) examples/gpt/train.py $(TRAIN)
 
 .PHONY: test

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "algorithms/elementwise.h"
 #include "linalg/accumulate.h"
 
 namespace torchdion::engine {
@@ -77,37 +76,36 @@ void Step::plan(const DionGroup& group) {
   }
 }
 
-void Step::plan(const LionGroup& group) {
+template <class Group>
+ElementwiseBatch Step::elementwise(const Group& group, const char* algorithm) {
   ElementwiseBatch batch;
   for (std::size_t i = 0; i < group.X.size(); ++i) {
     const at::Tensor& X = group.X[i];
-    check_elementwise("lion", X, group.G[i], "gradient");
-    check_state("lion", X, group.M[i], "momentum");
+    check_elementwise(algorithm, X, group.G[i], "gradient");
+    check_state(algorithm, X, group.M[i], "momentum");
     batch.X.push_back(copies_.writable(X));
     batch.G.push_back(group.G[i].contiguous());
     batch.M.push_back(group.M[i]);
   }
   batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
   batch.nonfinite = &zeroed_;
-  auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::lion(batch, hyper); };
+  return batch;
+}
+
+void Step::plan(const LionGroup& group) {
+  auto make = [batch = elementwise(group, "lion"), hyper = group.hyper](at::Tensor) {
+    return algorithms::lion(batch, hyper);
+  };
   tasks_.push_back({std::move(make), 0, at::kFloat});
 }
 
 void Step::plan(const AdamWGroup& group) {
-  ElementwiseBatch batch;
+  ElementwiseBatch batch = elementwise(group, "adamw");
   for (std::size_t i = 0; i < group.X.size(); ++i) {
-    const at::Tensor& X = group.X[i];
-    check_elementwise("adamw", X, group.G[i], "gradient");
-    check_state("adamw", X, group.M[i], "momentum");
-    check_state("adamw", X, group.V[i], "variance");
-    batch.X.push_back(copies_.writable(X));
-    batch.G.push_back(group.G[i].contiguous());
-    batch.M.push_back(group.M[i]);
+    check_state("adamw", group.X[i], group.V[i], "variance");
     batch.V.push_back(group.V[i]);
     batch.step.push_back(group.steps[i].item<int64_t>() + 1);
   }
-  batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
-  batch.nonfinite = &zeroed_;
   auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::adamw(batch, hyper); };
   tasks_.push_back({std::move(make), 0, at::kFloat});
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "algorithms/elementwise.h"
 #include "comm/scheduler.h"
 #include "engine/batches.h"
 #include "engine/groups.h"
@@ -43,6 +44,8 @@ class Step {
   void plan(const DionGroup& group);
   void plan(const LionGroup& group);
   void plan(const AdamWGroup& group);
+  template <class Group>
+  algorithms::ElementwiseBatch elementwise(const Group& group, const char* algorithm);
   int64_t count_nonfinite() const;
   void finish();
 

@@ -28,7 +28,7 @@ at::Tensor by(Orthonormalize method, const at::Tensor& P) {
 
 // Every column times the sign of its product with the same column of `like`.
 at::Tensor with_signs_of(const at::Tensor& P, const at::Tensor& like) {
-  return P * (P * like).sum(-2, true).sign();
+  return P * (P * like).sum(P.dim() == 1 ? 0 : -2, true).sign();
 }
 
 std::string name_of(Orthonormalize method) {
@@ -73,6 +73,20 @@ TEST_P(Orthonormalizing, LeavesColumnsWithoutSignalExactlyZero) {
     for (int64_t dead : {2, 4}) EXPECT_EQ(Q[0].select(1, dead).count_nonzero().item<int64_t>(), 0) << dtype;
     EXPECT_LE(orthogonality_error(Q[0].index_select(1, at::tensor({0, 1, 3, 5}))), 16 * unit_roundoff(dtype)) << dtype;
     EXPECT_LE(orthogonality_error(Q[1]), 16 * unit_roundoff(dtype)) << "the other matrix of the stack, " << dtype;
+  }
+}
+
+TEST_P(Orthonormalizing, KeepsAColumnThatStandsOutOfTheNoiseAndZeroesOneThatDoesNot) {
+  const at::Tensor Q = orthonormal(60, 3, 1);
+  for (const auto& [stands_out, survives] : {std::pair{1e-5, true}, std::pair{1e-10, false}}) {
+    at::Tensor P = Q.unsqueeze(0).clone();
+    P[0].select(1, 2).copy_(Q.select(1, 0) - Q.select(1, 1) + stands_out * Q.select(1, 2));
+    OrthonormalizeOptions options = options_for(GetParam(), P);
+    options.noise = 1e-8;
+    comm::run(orthonormalize_(P, Axis(), 0, 60, options));
+    const at::Tensor expected = survives ? Q.select(1, 2) : at::zeros({60}, at::kDouble);
+    const at::Tensor column = P[0].select(1, 2);
+    EXPECT_LE((with_signs_of(column, Q.select(1, 2)) - expected).abs().max().item<double>(), survives ? 1e-9 : 0);
   }
 }
 
