@@ -53,4 +53,4 @@ def error(X: Tensor, expected: Tensor, start: Tensor) -> float:
     """How far X is from `expected`, relative to the distance travelled: ‖X − X'‖ / ‖X' − X₀‖."""
     difference = torch.linalg.vector_norm(X.double() - expected.double())
     travelled = torch.linalg.vector_norm(expected.double() - start.double())
-    return float(difference / travelled)
+    return float((difference / travelled).item())
