@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -13,8 +14,9 @@ namespace {
 using algorithms::DionBatch;
 using linalg::Matrices;
 
-// The workspace of a task: small enough that P and R of a few matrices stay in the cache.
-constexpr int64_t kWorkspaceElements = 1 << 20;
+// Elements of a task's workspace: so many that P and R of its matrices stay in the cache, and as many as it may have at
+// all, unless one matrix needs more.
+constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20;
 
 // One parameter as the matrices that it holds, in the user's orientation.
 struct Entry {
@@ -31,15 +33,16 @@ Key key_of(const Entry& entry, bool sketches) {
     layout.insert(layout.end(), {tensor->size(-2), tensor->size(-1), tensor->stride(-2), tensor->stride(-1)});
   }
   layout.push_back(sketches ? entry.step : 0);  // a sketch is keyed by the step
-  return {layout, {entry.X.scalar_type(), entry.G.scalar_type(), entry.M.scalar_type(), entry.Q.scalar_type()},
+  return {layout,
+          {entry.X.scalar_type(), entry.G.scalar_type(), entry.M.scalar_type(), entry.Q.scalar_type()},
           entry.right};
 }
 
 bool is_right(const at::Tensor& Q, int64_t m, int64_t n, Orientation orientation) {
   const int64_t rows = Q.size(-2), r = Q.size(-1);
   TORCH_CHECK_VALUE((rows == m || rows == n) && r >= 1 && r <= std::min(m, n), "torchdion.Dion: the state Q of a ", m,
-                    "×", n, " matrix must be ", m, "×r or ", n, "×r with 1 ≤ r ≤ ", std::min(m, n), ", got ", rows,
-                    "×", r);
+                    "×", n, " matrix must be ", m, "×r or ", n, "×r with 1 ≤ r ≤ ", std::min(m, n), ", got ", rows, "×",
+                    r);
   return m == n ? orientation == Orientation::right : rows == m;
 }
 
@@ -48,8 +51,8 @@ void check_parameter(const at::Tensor& X, const at::Tensor& G, const at::Tensor&
                     " does not fit its parameter of shape ", X.sizes());
   TORCH_CHECK_VALUE(M.sizes() == X.sizes() && M.is_contiguous(), "torchdion.Dion: the state momentum of a parameter ",
                     "of shape ", X.sizes(), " must be contiguous and of that shape, got shape ", M.sizes());
-  TORCH_CHECK_VALUE(Q.dim() >= 2 && Q.is_contiguous(), "torchdion.Dion: the state Q must be a contiguous [..., m or n, r]",
-                    ", got shape ", Q.sizes());
+  TORCH_CHECK_VALUE(Q.dim() >= 2 && Q.is_contiguous(),
+                    "torchdion.Dion: the state Q must be a contiguous [..., m or n, r]", ", got shape ", Q.sizes());
   for (const at::Tensor* tensor : {&X, &G, &M, &Q}) {
     TORCH_CHECK_VALUE(tensor->is_cpu() && tensor->layout() == at::kStrided && at::isFloatingType(tensor->scalar_type()),
                       "torchdion.Dion: parameters, gradients and state must be dense floating-point CPU tensors, got ",
@@ -95,11 +98,14 @@ DionBatch batch_of(const std::vector<Entry>& entries) {
   return batch;
 }
 
-// As many matrices as the workspace holds, but at least one; a whole number for each thread where there are enough.
+// As many matrices as a cached workspace holds, a whole number for each thread. Where it holds fewer than there are
+// threads, one for each as far as the largest workspace goes.
 int64_t matrices_per_task(const DionBatch& batch) {
   const int64_t threads = at::get_num_threads();
-  const int64_t fitting = std::max<int64_t>(1, kWorkspaceElements / algorithms::dion_workspace(batch.X.slice(0, 1), batch.Q.cols));
-  return fitting < threads ? fitting : fitting / threads * threads;
+  const int64_t each = algorithms::dion_workspace(batch.X.slice(0, 1), batch.Q.cols);
+  const int64_t cached = kCachedWorkspace / each;
+  if (cached >= threads) return cached / threads * threads;
+  return std::clamp<int64_t>(kLargestWorkspace / each, 1, threads);
 }
 
 }  // namespace
