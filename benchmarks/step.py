@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 import torchdion
 
-RANKS = {"r = d": 1.0, "r = d/4": 1 / 4, "r = d/16": 1 / 16}
+RANKS = {"r = d": 1.0, "r = d/2": 1 / 2, "r = d/4": 1 / 4, "r = d/16": 1 / 16}
 POOL = 3  # gradients taken in turn, so that no step sees those of the last
 
 

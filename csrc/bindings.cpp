@@ -38,13 +38,19 @@ void bind_hyperparameters(py::module_& m) {
 void bind_engine(py::module_& m) {
   py::class_<engine::Groups>(m, "Groups")
       .def(py::init<>())
-      .def("add_dion",
-           [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors Q, Tensors steps,
-              DionHyperparameters hyper, int64_t batch_dims, int64_t blocks, bool fan_in_first,
-              Orientation orientation) {
-             self.dion.push_back({std::move(X), std::move(G), std::move(M), std::move(Q), std::move(steps), hyper,
-                                  {batch_dims, blocks, fan_in_first}, orientation});
-           })
+      .def(
+          "add_dion",
+          [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors Q, Tensors steps, DionHyperparameters hyper,
+             int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation) {
+            self.dion.push_back({std::move(X),
+                                 std::move(G),
+                                 std::move(M),
+                                 std::move(Q),
+                                 std::move(steps),
+                                 hyper,
+                                 {batch_dims, blocks, fan_in_first},
+                                 orientation});
+          })
       .def("add_lion",
            [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors steps, LionHyperparameters hyper) {
              self.lion.push_back({std::move(X), std::move(G), std::move(M), std::move(steps), hyper});

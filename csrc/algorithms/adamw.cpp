@@ -34,8 +34,8 @@ int64_t update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, co
 comm::Task<> adamw(ElementwiseBatch batch, AdamWHyperparameters hyper) {
   for (std::size_t i = 0; i < batch.X.size(); ++i) {
     const auto update_tensor = batch.X[i].scalar_type() == at::kDouble ? update<double> : update<float>;
-    *batch.nonfinite += update_tensor(batch.X[i], batch.G[i], batch.M[i], batch.V[i], batch.step[i],
-                                      batch.zero_nonfinite, hyper);
+    *batch.nonfinite +=
+        update_tensor(batch.X[i], batch.G[i], batch.M[i], batch.V[i], batch.step[i], batch.zero_nonfinite, hyper);
   }
   co_return;
 }

@@ -20,8 +20,8 @@ struct DionBatch {
   double shape_factor = 1;  // sqrt(fan-out / fan-in) of the user's X
   int64_t step = 0;         // keys the sketch
   bool zero_nonfinite = false;
-  at::Tensor workspace;             // room for P and R: dion_workspace() elements of the computing dtype
-  int64_t* nonfinite = nullptr;     // += entries that counted as zero
+  at::Tensor workspace;          // room for P and R: dion_workspace() elements of the computing dtype
+  int64_t* nonfinite = nullptr;  // += entries that counted as zero
 };
 
 // Elements of workspace that a batch needs: (m + n) r for each matrix.

@@ -11,11 +11,11 @@
 namespace torchdion::algorithms {
 
 struct ElementwiseBatch {
-  std::vector<at::Tensor> X, G, M;   // parameters, gradients, momenta: contiguous, alike in shape
-  std::vector<at::Tensor> V;         // second moments; AdamW only
-  std::vector<int64_t> step;         // of each parameter, this step included; AdamW only
+  std::vector<at::Tensor> X, G, M;  // parameters, gradients, momenta: contiguous, alike in shape
+  std::vector<at::Tensor> V;        // second moments; AdamW only
+  std::vector<int64_t> step;        // of each parameter, this step included; AdamW only
   bool zero_nonfinite = false;
-  int64_t* nonfinite = nullptr;      // += entries that counted as zero
+  int64_t* nonfinite = nullptr;  // += entries that counted as zero
 };
 
 // Lion (arXiv 2302.06675): X ← (1 − η λ) X − η sign(β₁ M + (1 − β₁) G);  M ← β₂ M + (1 − β₂) G.

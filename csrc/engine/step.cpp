@@ -125,8 +125,8 @@ Report Step::run() {
   report.workspace_bytes = workspace_.numel();
   if (nonfinite_ == Nonfinite::raise || nonfinite_ == Nonfinite::skip_step) {
     report.nonfinite = count_nonfinite();
-    TORCH_CHECK_VALUE(report.nonfinite == 0 || nonfinite_ == Nonfinite::skip_step, "torchdion.Dion: ",
-                      report.nonfinite, " gradient entries are NaN or infinite (nonfinite='raise')");
+    TORCH_CHECK_VALUE(report.nonfinite == 0 || nonfinite_ == Nonfinite::skip_step, "torchdion.Dion: ", report.nonfinite,
+                      " gradient entries are NaN or infinite (nonfinite='raise')");
     report.skipped = report.nonfinite > 0;
     if (report.skipped) return report;
   }

@@ -2,10 +2,10 @@
 // may cut the rows of P.
 //
 // The Gram matrix PᵀP is summed in FP64 and equilibrated (its diagonal made 1), so that columns of any scale weigh
-// the same and a condition number of 1/ε of FP32 data can be resolved. `noise` says how much of each column is rounding,
-// relative to its length; a column whose part outside the span of those before it is no larger than what their rounding
-// makes of it carries no signal: it becomes exactly zero. Columns that a first pass leaves far from orthonormal are made
-// so by further passes.
+// the same and a condition number of 1/ε of FP32 data can be resolved. `noise` says how much of each column is
+// rounding, relative to its length; a column whose part outside the span of those before it is no larger than what
+// their rounding makes of it carries no signal: it becomes exactly zero. Columns that a first pass leaves far from
+// orthonormal are made so by further passes.
 #pragma once
 
 #include <torchdion/layout.h>
@@ -22,12 +22,13 @@ at::Tensor gram(const Matrices& P);
 struct TriangularInverse {
   at::Tensor scale;    // [count, r] FP64: one over the column norms; 0 for a column without signal
   at::Tensor inverse;  // [count, r, r] in P's dtype, upper triangular: the inverse of the equilibrated R
-  std::vector<double> amplification;  // per matrix, the largest column norm of `inverse`: how far P was from orthonormal
+  std::vector<double>
+      amplification;  // per matrix, the largest column norm of `inverse`: how far P was from orthonormal
 };
 
-// Factors the Gram matrices (lower triangles; overwritten). `noise` ([count, r] FP64) is the part of each column that is
-// rounding, relative to its length before the first pass, absolute before the others; it becomes that of the columns of
-// the result. `rows` is the number of rows that were summed.
+// Factors the Gram matrices (lower triangles; overwritten). `noise` ([count, r] FP64) is the part of each column that
+// is rounding, relative to its length before the first pass, absolute before the others; it becomes that of the columns
+// of the result. `rows` is the number of rows that were summed.
 TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& noise, bool first_pass, int64_t rows,
                                    at::ScalarType dtype);
 

@@ -21,8 +21,7 @@ Strides meaningful_strides(const at::Tensor& stack) {
 
 }  // namespace
 
-Matrices::Matrices(const at::Tensor& stack)
-    : rows(stack.size(-2)), cols(stack.size(-1)), dtype(stack.scalar_type()) {
+Matrices::Matrices(const at::Tensor& stack) : rows(stack.size(-2)), cols(stack.size(-1)), dtype(stack.scalar_type()) {
   const Strides strides = meaningful_strides(stack);
   row_stride = strides.row;
   col_stride = strides.col;

@@ -61,8 +61,8 @@ at::Tensor orthonormalize_meta(const at::Tensor& P, c10::string_view method, dou
   parse_method(method);
   TORCH_CHECK_VALUE(oversample >= 1 && std::isfinite(oversample),
                     "torchdion::orthonormalize: oversample must be a finite number ≥ 1, got ", oversample);
-  TORCH_CHECK_VALUE(!noise || (*noise >= 0 && *noise < 1),
-                    "torchdion::orthonormalize: noise must be in [0, 1), got ", *noise);
+  TORCH_CHECK_VALUE(!noise || (*noise >= 0 && *noise < 1), "torchdion::orthonormalize: noise must be in [0, 1), got ",
+                    *noise);
   return at::empty_like(P, at::MemoryFormat::Contiguous);
 }
 

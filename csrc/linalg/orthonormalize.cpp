@@ -1,9 +1,9 @@
 #include "linalg/orthonormalize.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 
@@ -58,8 +58,8 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
 }
 
 comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise) {
-  TORCH_CHECK_NOT_IMPLEMENTED(rows.size == 1, "torchdion: orthonormalize='qr' needs whole columns of P, but ", rows.size,
-                              " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
+  TORCH_CHECK_NOT_IMPLEMENTED(rows.size == 1, "torchdion: orthonormalize='qr' needs whole columns of P, but ",
+                              rows.size, " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
   const std::tuple<at::Tensor, at::Tensor> qr = at::linalg_qr(P, "reduced");
   const double doubt = noise + rounding_noise(P.scalar_type(), global_rows);  // LAPACK adds its own
   const std::vector<int64_t> robustly = doubtful(P, std::get<1>(qr), doubt);

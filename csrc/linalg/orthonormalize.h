@@ -26,8 +26,8 @@ comm::Task<> orthonormalize_(at::Tensor P, Axis rows, int64_t row_offset, int64_
 // Algorithm 2 of the paper (randomized Cholesky QR): a QR of the sketch S P, then one Cholesky QR.
 comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows, OrthonormalizeOptions options);
 
-// Householder QR, on an axis that is absent. Matrices with columns that may carry no signal go to cholesky_qr_, because a
-// Householder reflection gives such a column an arbitrary direction.
+// Householder QR, on an axis that is absent. Matrices with columns that may carry no signal go to cholesky_qr_, because
+// a Householder reflection gives such a column an arbitrary direction.
 comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise);
 
 }  // namespace torchdion::linalg

@@ -12,10 +12,10 @@ enum class Orientation {
 };
 
 enum class Orthonormalize {
-  automatic,   // what benchmarks/orthonormalize.py shows to be fastest at equal robustness
-  rcqr,        // randomized Cholesky QR (Algorithm 2)
-  cholesky_qr, // Cholesky QR on FP64 Gram matrices
-  qr,          // Householder QR
+  automatic,    // what benchmarks/orthonormalize.py shows to be fastest at equal robustness
+  rcqr,         // randomized Cholesky QR (Algorithm 2)
+  cholesky_qr,  // Cholesky QR on FP64 Gram matrices
+  qr,           // Householder QR
 };
 
 // What a step does with NaN and infinite entries of gradients.
@@ -27,29 +27,29 @@ enum class Nonfinite {
 };
 
 struct DionHyperparameters {
-  double lr = 0.01;           // η, before the shape factor sqrt(m / n)
-  double mu = 0.95;           // μ
-  double weight_decay = 0.01; // λ, decoupled
-  bool maximize = false;      // ascend: the gradient counts with the other sign
+  double lr = 0.01;            // η, before the shape factor sqrt(m / n)
+  double mu = 0.95;            // μ
+  double weight_decay = 0.01;  // λ, decoupled
+  bool maximize = false;       // ascend: the gradient counts with the other sign
   Orthonormalize orthonormalize = Orthonormalize::automatic;
   double rcqr_oversample = 1.25;  // k / r
   int64_t seed = 0;               // of the sketch
 };
 
 struct LionHyperparameters {
-  double lr = 0.01;            // η
-  double beta1 = 0.95;         // β₁, of the update
-  double beta2 = 0.98;         // β₂, of the momentum
-  double weight_decay = 0;     // λ, decoupled
+  double lr = 0.01;         // η
+  double beta1 = 0.95;      // β₁, of the update
+  double beta2 = 0.98;      // β₂, of the momentum
+  double weight_decay = 0;  // λ, decoupled
   bool maximize = false;
 };
 
 struct AdamWHyperparameters {
-  double lr = 0.002;           // η
-  double beta1 = 0.9;          // β₁
-  double beta2 = 0.95;         // β₂
-  double weight_decay = 0;     // λ, decoupled
-  double epsilon = 1e-8;       // ε
+  double lr = 0.002;        // η
+  double beta1 = 0.9;       // β₁
+  double beta2 = 0.95;      // β₂
+  double weight_decay = 0;  // λ, decoupled
+  double epsilon = 1e-8;    // ε
   bool maximize = false;
 };
 

@@ -54,10 +54,14 @@ inline bool bitwise_equal(const at::Tensor& a, const at::Tensor& b) {
 // Rounding of one operation: half the distance from 1 to the next number.
 inline double unit_roundoff(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kDouble: return 0x1p-53;
-    case at::kFloat: return 0x1p-24;
-    case at::kHalf: return 0x1p-11;
-    default: return 0x1p-8;  // at::kBFloat16
+    case at::kDouble:
+      return 0x1p-53;
+    case at::kFloat:
+      return 0x1p-24;
+    case at::kHalf:
+      return 0x1p-11;
+    default:
+      return 0x1p-8;  // at::kBFloat16
   }
 }
 

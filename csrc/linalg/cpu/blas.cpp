@@ -35,8 +35,8 @@ struct ColumnMajor {
 };
 
 template <class T>
-void row_major_gemm(Block<T> C, Block<const T> A, Block<const T> B, int64_t rows, int64_t cols, int64_t inner,
-                    T alpha, T beta) {
+void row_major_gemm(Block<T> C, Block<const T> A, Block<const T> B, int64_t rows, int64_t cols, int64_t inner, T alpha,
+                    T beta) {
   if (rows == 0 || cols == 0) return;
   if (C.col_stride != 1) return row_major_gemm(C.t(), B.t(), A.t(), cols, rows, inner, alpha, beta);
   const ColumnMajor<T> a(A, rows, inner), b(B, inner, cols), c(readonly(C), rows, cols);

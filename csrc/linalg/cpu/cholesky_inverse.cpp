@@ -41,7 +41,8 @@ class Factorization {
       const Block<double> solved{panel.data(), width, 1};
       cpu::gemm(solved, at_const(L, next, first), at_const(Linv, first, first).t(), below, width, width, 1, 0);
       for (int64_t i = 0; i < below; ++i) {
-        for (int64_t j = 0; j < width; ++j) L[(next + i) * r + first + j] = unclear[first + j] ? 0 : panel[i * width + j];
+        for (int64_t j = 0; j < width; ++j)
+          L[(next + i) * r + first + j] = unclear[first + j] ? 0 : panel[i * width + j];
       }
     }
     std::copy(rounding_of.begin(), rounding_of.end(), noise);

@@ -17,10 +17,9 @@ constexpr int64_t kLanes = 4;
 // Box–Muller on two pairs of uniforms.
 std::array<float, kLanes> normals(RandomMatrix random, int64_t row, int64_t column_block) {
   const auto stream = static_cast<uint64_t>(random.stream);
-  const std::array<uint32_t, 4> bits =
-      philox({static_cast<uint32_t>(row), static_cast<uint32_t>(column_block), static_cast<uint32_t>(stream),
-              static_cast<uint32_t>(stream >> 32)},
-             static_cast<uint64_t>(random.seed));
+  const std::array<uint32_t, 4> bits = philox({static_cast<uint32_t>(row), static_cast<uint32_t>(column_block),
+                                               static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
+                                              static_cast<uint64_t>(random.seed));
   std::array<float, kLanes> out;
   for (int pair = 0; pair < 2; ++pair) {
     const float uniform = (static_cast<float>(bits[2 * pair]) + 1) * 0x1p-32f;  // in (0, 1]

@@ -12,8 +12,8 @@ namespace torchdion::linalg {
 
 namespace {
 
-// ‖c‖ for the combination Σ c_i a_i, c_j = 1, that is left of column j when the columns before it have taken their part:
-// by back substitution in the rows of R that stand so far.
+// ‖c‖ for the combination Σ c_i a_i, c_j = 1, that is left of column j when the columns before it have taken their
+// part: by back substitution in the rows of R that stand so far.
 double combination_norm(const double* A, int64_t r, int64_t j, const std::vector<int64_t>& columns_of_rows) {
   const int64_t top = static_cast<int64_t>(columns_of_rows.size());
   std::vector<double> c(top);

@@ -22,7 +22,8 @@ struct Problem {
 
 Problem problem(int64_t count, int64_t m, int64_t n, int64_t r, Orientation orientation, at::ScalarType dtype) {
   const int64_t q_rows = orientation == Orientation::right ? m : n;
-  Problem made{normal({count, m, n}, 1, dtype), at::zeros({count, m, n}, dtype), normal({count, q_rows, r}, 2, dtype), {}};
+  Problem made{
+      normal({count, m, n}, 1, dtype), at::zeros({count, m, n}, dtype), normal({count, q_rows, r}, 2, dtype), {}};
   for (uint64_t step = 0; step < 6; ++step) made.gradients.push_back(normal({count, m, n}, 10 + step, dtype));
   return made;
 }
@@ -77,13 +78,13 @@ TEST_P(Dion, FollowsTheTextbookInFP64) {
   EXPECT_LE(relative_error(p.Q * (p.Q * textbook.Q).sum(-2, true).sign(), textbook.Q), 1e-9);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    EveryWay, Dion,
-    testing::Combine(testing::Values(Orientation::right, Orientation::left),
-                     testing::Values(Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr,
-                                     Orthonormalize::qr),
-                     testing::Values(Shape{1, 1, 1, 1}, Shape{1, 7, 1, 1}, Shape{3, 12, 20, 5}, Shape{2, 20, 12, 5},
-                                     Shape{1, 16, 16, 16}, Shape{2, 130, 40, 30})));
+INSTANTIATE_TEST_SUITE_P(EveryWay, Dion,
+                         testing::Combine(testing::Values(Orientation::right, Orientation::left),
+                                          testing::Values(Orthonormalize::automatic, Orthonormalize::rcqr,
+                                                          Orthonormalize::cholesky_qr, Orthonormalize::qr),
+                                          testing::Values(Shape{1, 1, 1, 1}, Shape{1, 7, 1, 1}, Shape{3, 12, 20, 5},
+                                                          Shape{2, 20, 12, 5}, Shape{1, 16, 16, 16},
+                                                          Shape{2, 130, 40, 30})));
 
 class DionDtype : public testing::TestWithParam<at::ScalarType> {};
 
@@ -121,8 +122,8 @@ TEST(DionStep, IsTheSameForGradientsOfAnyScale) {
 }
 
 TEST(DionStep, WithoutGradientAndMomentumOnlyDecaysTheWeights) {
-  for (Orthonormalize method : {Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr,
-                                Orthonormalize::qr}) {
+  for (Orthonormalize method :
+       {Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr, Orthonormalize::qr}) {
     const DionHyperparameters hyper{.lr = 0.5, .weight_decay = 0.25, .orthonormalize = method};
     const Problem p = problem(2, 12, 20, 5, Orientation::left, at::kFloat);
     const at::Tensor X = p.X.clone(), Q = p.Q.clone();
@@ -193,8 +194,10 @@ TEST_P(DionOnRanks, EqualsTheStepOnTheWhole) {
   comm::on_every_rank(&meeting, [&, cut = cut](Axis axis) {
     const int64_t dim = cut == Cut::rows ? 1 : 2;
     const auto mine = [&](const at::Tensor& t, int64_t along) { return t.chunk(axis.size, along)[axis.rank].clone(); };
-    const Problem p{mine(start, dim), mine(at::zeros_like(start), dim),
-                    cut == Cut::cols ? mine(normal({2, 18, 6}, 2), 1) : normal({2, 18, 6}, 2), {}};
+    const Problem p{mine(start, dim),
+                    mine(at::zeros_like(start), dim),
+                    cut == Cut::cols ? mine(normal({2, 18, 6}, 2), 1) : normal({2, 18, 6}, 2),
+                    {}};
     for (int64_t step = 1; step <= 4; ++step) {
       int64_t nonfinite = 0;
       const at::Tensor G = mine(whole.gradients[step], dim);

@@ -23,8 +23,8 @@ class Meeting {
   explicit Meeting(int size) : size(size), logs(size) {}
 
   const int size;
-  std::vector<std::vector<std::string>> logs;     // per rank, "name elements" of each collective that it issued
-  int fails_at = -1;                              // the wait for this collective throws
+  std::vector<std::vector<std::string>> logs;  // per rank, "name elements" of each collective that it issued
+  int fails_at = -1;                           // the wait for this collective throws
   std::function<void(int rank, int index)> delay = [](int, int) {};  // before a rank waits
 
   // Brings a rank's input to its next collective, whose number it returns.
@@ -42,9 +42,8 @@ class Meeting {
     delay(rank, index);
     if (index == fails_at) throw std::runtime_error("connection lost");
     std::unique_lock lock(mutex_);
-    const bool complete = all_here_.wait_for(lock, std::chrono::seconds(30), [&] {
-      return inputs_[index].size() == static_cast<std::size_t>(size);
-    });
+    const bool complete = all_here_.wait_for(lock, std::chrono::seconds(30),
+                                             [&] { return inputs_[index].size() == static_cast<std::size_t>(size); });
     if (!complete) throw std::runtime_error("a rank did not come to collective " + std::to_string(index));
     std::vector<at::Tensor> inputs;
     for (const auto& [from, input] : inputs_[index]) inputs.push_back(input);
@@ -79,9 +78,8 @@ class MeetingBackend : public c10d::Backend {
   }
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions&) override {
-    return start("all_gather", output, input, [](const std::vector<at::Tensor>& inputs) {
-      return at::stack(inputs).flatten();
-    });
+    return start("all_gather", output, input,
+                 [](const std::vector<at::Tensor>& inputs) { return at::stack(inputs).flatten(); });
   }
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions&) override {

@@ -66,13 +66,14 @@ TEST_P(CollectivesOnRanks, SumGatherAndScatterEveryRanksTensorAndSuspendOnceEach
   });
   const std::string elements = " " + std::to_string(numel);
   for (const auto& log : meeting.logs) {
-    EXPECT_EQ(log, (std::vector<std::string>{"all_reduce" + elements, "all_gather" + elements,
-                                             "reduce_scatter" + elements}));
+    EXPECT_EQ(
+        log, (std::vector<std::string>{"all_reduce" + elements, "all_gather" + elements, "reduce_scatter" + elements}));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, CollectivesOnRanks,
-                         testing::Combine(testing::Values(2, 3), testing::Values(at::kDouble, at::kFloat, at::kBFloat16)));
+                         testing::Combine(testing::Values(2, 3),
+                                          testing::Values(at::kDouble, at::kFloat, at::kBFloat16)));
 
 Task<> reduce_temporary(Axis axis, double* sum) {
   Pending pending = all_reduce(at::ones({1000}), axis);

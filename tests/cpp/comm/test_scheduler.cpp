@@ -44,7 +44,8 @@ TEST_P(SchedulerOrder, IsRoundRobinWithOneNewTaskARound) {
 
 INSTANTIATE_TEST_SUITE_P(Widths, SchedulerOrder,
                          testing::Values(Order{1, "A0 A1 A2 B0 B1 B2 C0 C1 C2"}, Order{2, "A0 A1 B0 A2 B1 B2 C0 C1 C2"},
-                                         Order{3, "A0 A1 B0 A2 B1 C0 B2 C1 C2"}, Order{9, "A0 A1 B0 A2 B1 C0 B2 C1 C2"}),
+                                         Order{3, "A0 A1 B0 A2 B1 C0 B2 C1 C2"},
+                                         Order{9, "A0 A1 B0 A2 B1 C0 B2 C1 C2"}),
                          [](const auto& info) { return "Width" + std::to_string(info.param.width); });
 
 TEST(Scheduler, NeedsAWidthOfAtLeastOne) {
@@ -138,7 +139,8 @@ TEST_P(SchedulerError, StartsNoFurtherTaskAndLetsThoseAliveEnd) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BeforeAndAfterASuspension, SchedulerError,
-                         testing::Combine(testing::Values(1, 2, 3), testing::Values(0, 1, 4), testing::Values(0, 1, 3)));
+                         testing::Combine(testing::Values(1, 2, 3), testing::Values(0, 1, 4),
+                                          testing::Values(0, 1, 3)));
 
 TEST(Scheduler, RethrowsTheErrorThatCameFirst) {
   Scheduler scheduler(3);
@@ -167,7 +169,8 @@ TEST(Scheduler, TreatsAFactoryThatThrowsAsATaskThatDoes) {
 TEST(Scheduler, CanBeUsedAgainAfterAnError) {
   Record record;
   Scheduler scheduler(2);
-  EXPECT_THROW(scheduler.run({[&record](int slot) { return recorded(&record, slot, 0, 1, true); }}), std::runtime_error);
+  EXPECT_THROW(scheduler.run({[&record](int slot) { return recorded(&record, slot, 0, 1, true); }}),
+               std::runtime_error);
   EXPECT_EQ(scheduler.completed(), 0);
   scheduler.run({[&record](int slot) { return recorded(&record, slot, 1, 1, false); }});
   EXPECT_EQ(scheduler.completed(), 1);

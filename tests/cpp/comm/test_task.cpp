@@ -24,9 +24,7 @@ Task<int> sum_to(int depth, int turns) {
   co_return depth + below;
 }
 
-Task<> store_sum(int depth, int turns, int* out) {
-  *out = co_await sum_to(depth, turns);
-}
+Task<> store_sum(int depth, int turns, int* out) { *out = co_await sum_to(depth, turns); }
 
 struct Nesting {
   int depth, turns;

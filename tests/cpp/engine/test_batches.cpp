@@ -44,8 +44,8 @@ Sorted sort(const DionGroup& group) {
 TEST(Batches, HoldMatricesAlikeInShapeDtypeRankAndOrientation) {
   const Parameter plain{{12, 20}, {12, 4}};
   EXPECT_EQ(sort(group_of({plain, plain, plain})).batches, 1);
-  for (const Parameter& other : {Parameter{{20, 12}, {20, 4}}, Parameter{{12, 20}, {12, 5}}, Parameter{{12, 20}, {20, 4}},
-                                 Parameter{{12, 20}, {12, 4}, at::kDouble}}) {
+  for (const Parameter& other : {Parameter{{20, 12}, {20, 4}}, Parameter{{12, 20}, {12, 5}},
+                                 Parameter{{12, 20}, {20, 4}}, Parameter{{12, 20}, {12, 4}, at::kDouble}}) {
     const Sorted sorted = sort(group_of({plain, other, plain}));
     EXPECT_EQ(sorted.batches, 2);
     EXPECT_EQ(sorted.matrices, 3);
@@ -128,14 +128,38 @@ TEST_P(BatchesRefuse, WithOneSentenceThatSaysWhatIsWrong) {
 INSTANTIATE_TEST_SUITE_P(
     WhatDoesNotFit, BatchesRefuse,
     testing::Values(
-        Refusal{"Gradient", [](DionGroup& g) { g.G[1] = at::zeros({20, 12}); }, "a gradient of shape [20, 12]"},
-        Refusal{"Momentum", [](DionGroup& g) { g.M[1] = at::zeros({12, 21}); }, "got shape [12, 21]"},
+        Refusal{"Gradient",
+                [](DionGroup& g) {
+                  g.G[1] = at::zeros({20, 12});
+                },
+                "a gradient of shape [20, 12]"},
+        Refusal{"Momentum",
+                [](DionGroup& g) {
+                  g.M[1] = at::zeros({12, 21});
+                },
+                "got shape [12, 21]"},
         Refusal{"MomentumByColumns", [](DionGroup& g) { g.M[1] = column_major(g.M[1]); }, "must be contiguous"},
-        Refusal{"QByColumns", [](DionGroup& g) { g.Q[1] = column_major(g.Q[1]); }, "Q must be contiguous"},
-        Refusal{"QOfOtherRows", [](DionGroup& g) { g.Q[1] = at::zeros({13, 4}); }, "12×r or 20×r"},
-        Refusal{"QTooWide", [](DionGroup& g) { g.Q[1] = at::zeros({20, 13}); }, "1 ≤ r ≤ 12, got 20×13"},
-        Refusal{"QWithoutColumns", [](DionGroup& g) { g.Q[1] = at::zeros({12, 0}); }, "1 ≤ r ≤ 12, got 12×0"},
-        Refusal{"QOfAStack", [](DionGroup& g) { g.Q[1] = at::zeros({2, 12, 4}); }, "one matrix for each of []"},
+        Refusal{"QByColumns", [](DionGroup& g) { g.Q[1] = column_major(g.Q[1]); }, "the state Q must be a contiguous"},
+        Refusal{"QOfOtherRows",
+                [](DionGroup& g) {
+                  g.Q[1] = at::zeros({13, 4});
+                },
+                "12×r or 20×r"},
+        Refusal{"QTooWide",
+                [](DionGroup& g) {
+                  g.Q[1] = at::zeros({20, 13});
+                },
+                "1 ≤ r ≤ 12, got 20×13"},
+        Refusal{"QWithoutColumns",
+                [](DionGroup& g) {
+                  g.Q[1] = at::zeros({12, 0});
+                },
+                "1 ≤ r ≤ 12, got 12×0"},
+        Refusal{"QOfAStack",
+                [](DionGroup& g) {
+                  g.Q[1] = at::zeros({2, 12, 4});
+                },
+                "one matrix for each of []"},
         Refusal{"Integers", [](DionGroup& g) { g.G[1] = g.G[1].to(at::kInt); }, "dense floating-point CPU tensors"},
         Refusal{"Sparse", [](DionGroup& g) { g.G[1] = g.G[1].to_sparse(); }, "dense floating-point CPU tensors"}),
     [](const auto& info) { return info.param.name; });

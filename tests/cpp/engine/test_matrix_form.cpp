@@ -19,18 +19,43 @@ struct FormCase {
 
 const std::vector<FormCase> kForms = {
     {"Matrix", {12, 8}, {}, {12, 8}, [](const at::Tensor& t) { return t; }},
-    {"Vector", {12}, {}, {12, 1}, [](const at::Tensor& t) { return t.reshape({12, 1}); }},
-    {"Convolution", {12, 2, 2, 3}, {}, {12, 12}, [](const at::Tensor& t) { return t.reshape({12, 12}); }},
+    {"Vector",
+     {12},
+     {},
+     {12, 1},
+     [](const at::Tensor& t) {
+       return t.reshape({12, 1});
+     }},
+    {"Convolution",
+     {12, 2, 2, 3},
+     {},
+     {12, 12},
+     [](const at::Tensor& t) {
+       return t.reshape({12, 12});
+     }},
     {"Blocks", {12, 8}, {.blocks = 3}, {3, 4, 8}, [](const at::Tensor& t) { return at::stack(t.chunk(3, 0)); }},
     {"Experts", {5, 12, 8}, {.batch_dims = 1}, {5, 12, 8}, [](const at::Tensor& t) { return t; }},
     {"StackedExperts", {2, 5, 12, 8}, {.batch_dims = 2}, {2, 5, 12, 8}, [](const at::Tensor& t) { return t; }},
-    {"ExpertsOfBlocks", {5, 12, 8}, {.batch_dims = 1, .blocks = 2}, {5, 2, 6, 8},
+    {"ExpertsOfBlocks",
+     {5, 12, 8},
+     {.batch_dims = 1, .blocks = 2},
+     {5, 2, 6, 8},
      [](const at::Tensor& t) { return at::stack(t.chunk(2, 1), 1); }},
     {"FanInFirst", {12, 8}, {.fan_in_first = true}, {8, 12}, [](const at::Tensor& t) { return t.mT(); }},
-    {"TransposedConvolution", {12, 4, 2}, {.fan_in_first = true}, {8, 12},
-     [](const at::Tensor& t) { return t.reshape({12, 8}).mT(); }},
-    {"TransposedExperts", {5, 12, 4, 2}, {.batch_dims = 1, .fan_in_first = true}, {5, 8, 12},
-     [](const at::Tensor& t) { return t.reshape({5, 12, 8}).mT(); }},
+    {"TransposedConvolution",
+     {12, 4, 2},
+     {.fan_in_first = true},
+     {8, 12},
+     [](const at::Tensor& t) {
+       return t.reshape({12, 8}).mT();
+     }},
+    {"TransposedExperts",
+     {5, 12, 4, 2},
+     {.batch_dims = 1, .fan_in_first = true},
+     {5, 8, 12},
+     [](const at::Tensor& t) {
+       return t.reshape({5, 12, 8}).mT();
+     }},
 };
 
 class MatrixFormOf : public testing::TestWithParam<FormCase> {};

@@ -117,7 +117,8 @@ TEST_P(StepOfDion, UpdatesEveryMatrixOfTheParameterByTheTextbook) {
 
 INSTANTIATE_TEST_SUITE_P(
     Forms, StepOfDion,
-    testing::Values(DionCase{"Matrix", {{12, 20}, {12, 4}}, {}}, DionCase{"LoadedLeftQ", {{12, 20}, {20, 4}}, {}, false},
+    testing::Values(DionCase{"Matrix", {{12, 20}, {12, 4}}, {}},
+                    DionCase{"LoadedLeftQ", {{12, 20}, {20, 4}}, {}, false},
                     DionCase{"Convolution", {{12, 2, 5}, {12, 4}}, {}},
                     DionCase{"Blocks", {{12, 20}, {3, 4, 2}}, {.blocks = 3}},
                     DionCase{"Experts", {{3, 8, 10}, {3, 8, 2}}, {.batch_dims = 1}},
@@ -188,7 +189,8 @@ TEST(Step, CountsOneMoreStepForEveryParameterWhateverTheDtypeOfTheCount) {
   std::size_t counts = 0;
   for (std::size_t i = 0; i < now.size(); ++i) {
     bool is_count = false;
-    for (const auto* list : {&groups.dion[0].steps, &groups.dion[1].steps, &groups.lion[0].steps, &groups.adamw[0].steps}) {
+    for (const auto* list :
+         {&groups.dion[0].steps, &groups.dion[1].steps, &groups.lion[0].steps, &groups.adamw[0].steps}) {
       for (const at::Tensor& step : *list) is_count = is_count || step.is_same(*now[i]);
     }
     if (!is_count) continue;
@@ -247,16 +249,24 @@ TEST_P(StepRefuses, AtItsConstructionBeforeAnythingIsWritten) {
 // Each in the last parameter of its kind, after everything else has been found good.
 INSTANTIATE_TEST_SUITE_P(
     WhatDoesNotFit, StepRefuses,
-    testing::Values(Spoil{"FactorOfAnotherShape", [](Groups& g) { g.dion[1].Q[0] = at::zeros({3, 9, 2}, at::kDouble); }},
-                    Spoil{"MatrixGradient", [](Groups& g) { g.dion[1].G[0] = at::zeros({3, 8, 11}, at::kDouble); }},
-                    Spoil{"LionMomentum", [](Groups& g) { g.lion[0].M[2] = at::zeros({1}, at::kDouble); }},
-                    Spoil{"LionMomentumWithGaps",
-                          [](Groups& g) { g.lion[0].M[1] = at::zeros({}, at::kDouble).expand({3, 4}); }},
-                    Spoil{"AdamWGradient", [](Groups& g) { g.adamw[0].G[1] = at::zeros({1999}, at::kDouble); }},
-                    Spoil{"AdamWVariance", [](Groups& g) { g.adamw[0].V[1] = at::zeros({1999}, at::kDouble); }},
-                    Spoil{"AdamWVarianceWithGaps",
-                          [](Groups& g) { g.adamw[0].V[1] = at::zeros({}, at::kDouble).expand({2000}); }},
-                    Spoil{"AdamWVarianceOfIntegers", [](Groups& g) { g.adamw[0].V[1] = at::zeros({2000}, at::kLong); }}),
+    testing::Values(
+        Spoil{"FactorOfAnotherShape",
+              [](Groups& g) {
+                g.dion[1].Q[0] = at::zeros({3, 9, 2}, at::kDouble);
+              }},
+        Spoil{"MatrixGradient",
+              [](Groups& g) {
+                g.dion[1].G[0] = at::zeros({3, 8, 11}, at::kDouble);
+              }},
+        Spoil{"LionMomentum", [](Groups& g) { g.lion[0].M[2] = at::zeros({1}, at::kDouble); }},
+        Spoil{"LionMomentumWithGaps",
+              [](Groups& g) {
+                g.lion[0].M[1] = at::zeros({}, at::kDouble).expand({3, 4});
+              }},
+        Spoil{"AdamWGradient", [](Groups& g) { g.adamw[0].G[1] = at::zeros({1999}, at::kDouble); }},
+        Spoil{"AdamWVariance", [](Groups& g) { g.adamw[0].V[1] = at::zeros({1999}, at::kDouble); }},
+        Spoil{"AdamWVarianceWithGaps", [](Groups& g) { g.adamw[0].V[1] = at::zeros({}, at::kDouble).expand({2000}); }},
+        Spoil{"AdamWVarianceOfIntegers", [](Groups& g) { g.adamw[0].V[1] = at::zeros({2000}, at::kLong); }}),
     [](const auto& info) { return info.param.name; });
 
 void put_two_nonfinite(Groups& groups) {

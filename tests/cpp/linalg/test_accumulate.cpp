@@ -48,7 +48,8 @@ TEST_P(Accumulate, AddsAMultipleInEveryDtypeSizeAndLayout) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Accumulate,
-                         testing::Values(Layouts{"BothByRows", false, as_it_is}, Layouts{"BothByColumns", true, column_major},
+                         testing::Values(Layouts{"BothByRows", false, as_it_is},
+                                         Layouts{"BothByColumns", true, column_major},
                                          Layouts{"GradientByColumns", false, column_major},
                                          Layouts{"MomentumByColumns", true, as_it_is},
                                          Layouts{"GradientWithGaps", false, every_second}),

@@ -14,7 +14,8 @@ namespace {
 
 // The rows of P cut among ranks: those of rank `rank` of `size`, uneven, and none on the last but one of four.
 at::Tensor rows_of_rank(const at::Tensor& P, int rank, int size) {
-  const std::vector<double> cuts = size == 4 ? std::vector<double>{0, 0.3, 0.5, 0.5, 1} : std::vector<double>{0, 0.4, 1};
+  const std::vector<double> cuts =
+      size == 4 ? std::vector<double>{0, 0.3, 0.5, 0.5, 1} : std::vector<double>{0, 0.4, 1};
   const auto row = [&](int cut) { return static_cast<int64_t>(cuts[cut] * static_cast<double>(P.size(1))); };
   return P.slice(1, row(rank), row(rank + 1)).contiguous();
 }
@@ -172,7 +173,8 @@ TEST_P(CholeskyQrDtype, DoesNotHideANaN) {
 
 TEST_P(CholeskyQrDtype, TreatsEveryMatrixOfAStackByItself) {
   const at::Tensor stack = at::stack({conditioned(90, 20, 1e1, 1), at::zeros({90, 20}, at::kDouble),
-                                      conditioned(90, 20, 1e4, 3), normal({90, 20}, 4)}).to(GetParam());
+                                      conditioned(90, 20, 1e4, 3), normal({90, 20}, 4)})
+                               .to(GetParam());
   const at::Tensor Q = orthonormalized(stack);
   for (int64_t i = 0; i < stack.size(0); ++i) {
     EXPECT_LE((Q[i] - orthonormalized(stack[i])).abs().max().item<double>(), 8 * unit_roundoff(GetParam())) << i;

@@ -36,16 +36,12 @@ TEST_P(ColumnNormalize, DividesEveryColumnByItsNorm) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, ColumnNormalize,
-                         testing::Values(NormalizeDtypes{at::kDouble, at::kDouble},
-                                         NormalizeDtypes{at::kFloat, at::kFloat},
-                                         NormalizeDtypes{at::kBFloat16, at::kFloat},
-                                         NormalizeDtypes{at::kHalf, at::kFloat},
-                                         NormalizeDtypes{at::kFloat, at::kDouble},
-                                         NormalizeDtypes{at::kDouble, at::kBFloat16}),
-                         [](const auto& info) {
-                           return std::string(c10::toString(info.param.Q)) + "_" + c10::toString(info.param.R);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes, ColumnNormalize,
+    testing::Values(NormalizeDtypes{at::kDouble, at::kDouble}, NormalizeDtypes{at::kFloat, at::kFloat},
+                    NormalizeDtypes{at::kBFloat16, at::kFloat}, NormalizeDtypes{at::kHalf, at::kFloat},
+                    NormalizeDtypes{at::kFloat, at::kDouble}, NormalizeDtypes{at::kDouble, at::kBFloat16}),
+    [](const auto& info) { return std::string(c10::toString(info.param.Q)) + "_" + c10::toString(info.param.R); });
 
 TEST(ColumnNormalize, KeepsQsColumnWhereRsIsZero) {
   at::Tensor R = normal({2, 9, 4}, 1, at::kFloat);

@@ -19,8 +19,8 @@ struct Sizes {
 };
 
 // The last ones are large enough for several threads, and for more than one piece of converted rows.
-const std::vector<Sizes> kSizes = {{1, 1, 1, 1}, {1, 1, 7, 5}, {2, 6, 1, 5},  {1, 6, 7, 1},
-                                   {5, 6, 7, 5}, {1, 9, 4, 0}, {2, 130, 9, 3}, {1, 260, 40, 33}, {3, 140, 33, 40}};
+const std::vector<Sizes> kSizes = {{1, 1, 1, 1}, {1, 1, 7, 5},   {2, 6, 1, 5},     {1, 6, 7, 1},    {5, 6, 7, 5},
+                                   {1, 9, 4, 0}, {2, 130, 9, 3}, {1, 260, 40, 33}, {3, 140, 33, 40}};
 
 struct Scalars {
   double alpha, beta;
@@ -98,17 +98,14 @@ std::string name_of(const Dtypes& dtypes) {
   return word(dtypes.C) + "_" + word(dtypes.A) + "_" + word(dtypes.B);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, Gemm,
-                         testing::Values(Dtypes{at::kDouble, at::kDouble, at::kDouble},
-                                         Dtypes{at::kFloat, at::kFloat, at::kFloat},
-                                         Dtypes{at::kBFloat16, at::kBFloat16, at::kBFloat16},
-                                         Dtypes{at::kHalf, at::kHalf, at::kHalf},
-                                         Dtypes{at::kFloat, at::kBFloat16, at::kFloat},
-                                         Dtypes{at::kFloat, at::kFloat, at::kHalf},
-                                         Dtypes{at::kBFloat16, at::kFloat, at::kFloat},
-                                         Dtypes{at::kDouble, at::kFloat, at::kBFloat16},
-                                         Dtypes{at::kFloat, at::kDouble, at::kFloat}),
-                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes, Gemm,
+    testing::Values(Dtypes{at::kDouble, at::kDouble, at::kDouble}, Dtypes{at::kFloat, at::kFloat, at::kFloat},
+                    Dtypes{at::kBFloat16, at::kBFloat16, at::kBFloat16}, Dtypes{at::kHalf, at::kHalf, at::kHalf},
+                    Dtypes{at::kFloat, at::kBFloat16, at::kFloat}, Dtypes{at::kFloat, at::kFloat, at::kHalf},
+                    Dtypes{at::kBFloat16, at::kFloat, at::kFloat}, Dtypes{at::kDouble, at::kFloat, at::kBFloat16},
+                    Dtypes{at::kFloat, at::kDouble, at::kFloat}),
+    [](const auto& info) { return name_of(info.param); });
 
 TEST(Gemm, SumsHalfPrecisionProductsInSinglePrecision) {
   // 1 + 1000 · 2⁻¹¹ in BF16 operands: summed in BF16, the small terms would vanish one by one.

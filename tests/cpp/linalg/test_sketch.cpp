@@ -33,8 +33,9 @@ TEST_P(SketchSlice, EqualsTheSliceOfTheWholeInEveryBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Offsets, SketchSlice,
-                         testing::Values(Slice{0, 40, 0, 37}, Slice{17, 9, 0, 37}, Slice{0, 40, 5, 1}, Slice{3, 5, 1, 2},
-                                         Slice{3, 5, 2, 3}, Slice{39, 1, 31, 6}, Slice{11, 13, 7, 29}));
+                         testing::Values(Slice{0, 40, 0, 37}, Slice{17, 9, 0, 37}, Slice{0, 40, 5, 1},
+                                         Slice{3, 5, 1, 2}, Slice{3, 5, 2, 3}, Slice{39, 1, 31, 6},
+                                         Slice{11, 13, 7, 29}));
 
 TEST(Sketch, IsTheSameOnAnyNumberOfThreads) {
   const RandomMatrix random = RandomMatrix::sketch(7, 3);
