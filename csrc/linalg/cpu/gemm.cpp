@@ -83,6 +83,7 @@ void products(const Matrices& C, const Matrices& A, const Matrices& B, double al
 }  // namespace
 
 void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, double alpha, double beta) {
+  if (C.numel() == 0) return;
   // Threads and caches want the rows of C contiguous: Cᵀ = Bᵀ Aᵀ.
   if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta);
   if (compute_dtype({C.dtype, A.dtype, B.dtype}) == at::kDouble) {

@@ -84,13 +84,27 @@ TEST_P(Gemm, DoesNotReadCWhenBetaIsZero) {
 
 TEST_P(Gemm, WritesNothingOutsideABlockOfALargerMatrix) {
   const Dtypes dtypes = GetParam();
-  const at::Tensor A = normal({3, 4}, 1, dtypes.A), B = normal({4, 5}, 2, dtypes.B);
-  const at::Tensor whole = normal({6, 9}, 3, dtypes.C), before = whole.clone();
-  const at::Tensor inside = whole.slice(0, 2, 5).slice(1, 3, 8);
-  gemm_(Matrices(inside), Matrices(A), Matrices(B), 1, 1);
-  expect_product(inside, before.slice(0, 2, 5).slice(1, 3, 8), A, B, {1, 1}, true);
-  inside.copy_(before.slice(0, 2, 5).slice(1, 3, 8));
-  EXPECT_TRUE(at::equal(whole, before));
+  for (const Sizes& s : {Sizes{1, 3, 5, 4}, Sizes{1, 260, 40, 33}}) {
+    const at::Tensor A = normal({s.m, s.k}, 1, dtypes.A), B = normal({s.k, s.n}, 2, dtypes.B);
+    for (const Scalars& scalars : kScalars) {
+      const at::Tensor whole = normal({s.m + 3, s.n + 4}, 3, dtypes.C), before = whole.clone();
+      const at::Tensor inside = whole.slice(0, 2, 2 + s.m).slice(1, 3, 3 + s.n);
+      const at::Tensor was = inside.clone();
+      gemm_(Matrices(inside), Matrices(A), Matrices(B), scalars.alpha, scalars.beta);
+      expect_product(inside, was, A, B, scalars, true);
+      inside.copy_(was);
+      EXPECT_TRUE(at::equal(whole, before));
+    }
+  }
+}
+
+TEST_P(Gemm, TakesMatricesWithoutRowsOrColumns) {
+  const Dtypes dtypes = GetParam();
+  for (const auto& [m, n] : {std::pair{0, 5}, std::pair{5, 0}}) {
+    const at::Tensor C = at::zeros({2, m, n}, dtypes.C);
+    gemm_(Matrices(C), Matrices(normal({2, m, 3}, 1, dtypes.A)), Matrices(normal({2, 3, n}, 2, dtypes.B)), 2, 0.5);
+    EXPECT_EQ(C.numel(), 0);
+  }
 }
 
 std::string name_of(const Dtypes& dtypes) {

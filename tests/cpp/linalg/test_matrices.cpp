@@ -39,6 +39,8 @@ std::vector<View> views() {
           {"one column", stack.slice(3, 3, 4)},
           {"one row, column-major", column_major(stack).slice(2, 3, 4)},
           {"one column, column-major", column_major(stack).slice(3, 3, 4)},
+          {"one row, from a column", normal({2, 3, 8, 1}, 1).mT()},
+          {"one column, from a row", normal({2, 3, 1, 8}, 1).mT()},
           {"one entry", stack.slice(2, 2, 3).slice(3, 5, 6)},
           {"one matrix many times", stack[1][2].expand({4, 6, 8})}};
 }
