@@ -4,11 +4,12 @@
 
 One JSON line per optimizer and list, then a table. `roofline` is the time that the step's arithmetic (see
 matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
-that fewer operations were needed than the formula counts. `first` is the first step (it also makes the state) over a
-steady one.
+that fewer operations were needed than the formula counts. `first` is the first step (it also makes the state; the
+median of three new optimizers) over a steady one.
 """
 
 import argparse
+import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -47,9 +48,10 @@ def benchmark(list_name: str, spectrum: str, rounds: int) -> list[dict[str, Any]
     first: dict[str, float] = {}
     steps: dict[str, Callable[[], object]] = {}
     for name, make in made.items():
-        optimizer: Optimizer = make(params)
         give_gradients(0)
-        first[name] = seconds(optimizer.step)
+        first[name] = statistics.median(seconds(make(params).step) for _ in range(3))
+        optimizer: Optimizer = make(params)
+        optimizer.step()
         give_gradients(1)
         optimizer.step()
         steps[name] = optimizer.step
