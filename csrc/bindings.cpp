@@ -1,8 +1,8 @@
 // The pybind11 table: what the Python front calls.
 #include <torch/csrc/utils/pybind.h>
 
+#include "engine/state.h"
 #include "engine/step.h"
-#include "linalg/sketch.h"
 
 namespace py = pybind11;
 using namespace torchdion;
@@ -78,18 +78,13 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "torchdion's C++ engine";
   bind_hyperparameters(m);
   bind_engine(m);
-  m.def("matrix_sizes", [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
-    return engine::matrix_sizes(sizes, {batch_dims, blocks, fan_in_first});
-  });
+  m.def("rank_of", &engine::rank_of);
   m.def(
-      "start_",
-      [](at::Tensor Q, int64_t seed, int64_t parameter) {
-        if (Q.numel() == 0) return;
-        const at::Tensor stack = Q.view({-1, Q.size(-2), Q.size(-1)});
-        const double standard_deviation = 1 / std::sqrt(static_cast<double>(Q.size(-2)));
-        for (int64_t i = 0; i < stack.size(0); ++i) {
-          linalg::sketch_(stack[i], linalg::RandomMatrix::start(seed, parameter, i), 0, 0, standard_deviation);
-        }
+      "start_of_Q",
+      [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation,
+         double rank_fraction, int64_t rank_multiple_of, int64_t seed, int64_t parameter, at::ScalarType dtype) {
+        const engine::QStart start{orientation, rank_fraction, rank_multiple_of, seed, parameter};
+        return engine::start_of_Q(sizes, {batch_dims, blocks, fan_in_first}, start, at::TensorOptions(dtype));
       },
       py::call_guard<py::gil_scoped_release>());
 }

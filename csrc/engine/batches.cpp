@@ -7,6 +7,8 @@
 #include <map>
 #include <tuple>
 
+#include "engine/state.h"
+
 namespace torchdion::engine {
 
 namespace {
@@ -38,39 +40,16 @@ Key key_of(const Entry& entry, bool sketches) {
           entry.right};
 }
 
-bool is_right(const at::Tensor& Q, int64_t m, int64_t n, Orientation orientation) {
-  const int64_t rows = Q.size(-2), r = Q.size(-1);
-  TORCH_CHECK_VALUE((rows == m || rows == n) && r >= 1 && r <= std::min(m, n), "torchdion.Dion: the state Q of a ", m,
-                    "×", n, " matrix must be ", m, "×r or ", n, "×r with 1 ≤ r ≤ ", std::min(m, n), ", got ", rows, "×",
-                    r);
-  return m == n ? orientation == Orientation::right : rows == m;
-}
-
-void check_parameter(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, const at::Tensor& Q) {
-  TORCH_CHECK_VALUE(G.sizes() == X.sizes(), "torchdion.Dion: a gradient of shape ", G.sizes(),
-                    " does not fit its parameter of shape ", X.sizes());
-  TORCH_CHECK_VALUE(M.sizes() == X.sizes() && M.is_contiguous(), "torchdion.Dion: the state momentum of a parameter ",
-                    "of shape ", X.sizes(), " must be contiguous and of that shape, got shape ", M.sizes());
-  TORCH_CHECK_VALUE(Q.dim() >= 2 && Q.is_contiguous(),
-                    "torchdion.Dion: the state Q must be a contiguous [..., m or n, r]", ", got shape ", Q.sizes());
-  for (const at::Tensor* tensor : {&X, &G, &M, &Q}) {
-    TORCH_CHECK_VALUE(tensor->is_cpu() && tensor->layout() == at::kStrided && at::isFloatingType(tensor->scalar_type()),
-                      "torchdion.Dion: parameters, gradients and state must be dense floating-point CPU tensors, got ",
-                      tensor->toString());
-  }
-}
-
 Entry entry_of(const DionGroup& group, std::size_t i, Copies& copies) {
   const at::Tensor &X = group.X[i], &G = group.G[i], &M = group.M[i], &Q = group.Q[i];
-  check_parameter(X, G, M, Q);
-  const std::vector<int64_t> sizes = matrix_sizes(X.sizes(), group.form);
+  check_gradient(X, G);
+  check_elementwise_state(X, M, "state momentum");
+  check_Q(X, Q, group.form);
   std::optional<at::Tensor> x = matrix_view(X, group.form), g = matrix_view(G, group.form);
   if (!x || !linalg::is_strided_for_gemm(*x)) x = matrix_view(copies.writable(X), group.form);
   if (!g) g = matrix_view(copies.readable(G), group.form);
-  const at::IntArrayRef stack(sizes.data(), sizes.size() - 2);
-  TORCH_CHECK_VALUE(Q.sizes().slice(0, Q.dim() - 2) == stack, "torchdion.Dion: the state Q of a parameter of shape ",
-                    X.sizes(), " must hold one matrix for each of ", stack, ", got shape ", Q.sizes());
-  const bool right = is_right(Q, sizes.end()[-2], sizes.end()[-1], group.orientation);
+  const int64_t m = x->size(-2), n = x->size(-1);
+  const bool right = m == n ? group.orientation == Orientation::right : Q.size(-2) == m;
   return {*x, *g, *matrix_view(M, group.form), Q, right, group.steps[i].item<int64_t>() + 1};
 }
 

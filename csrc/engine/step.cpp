@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "engine/state.h"
 #include "linalg/accumulate.h"
 
 namespace torchdion::engine {
@@ -24,20 +25,6 @@ void increment(const at::Tensor& step) {
 // The kernels write behind autograd's back: a later backward() through a parameter must see that it has changed.
 void bump_version(const at::Tensor& X) {
   if (!X.is_inference()) X.unsafeGetTensorImpl()->bump_version();
-}
-
-void check_elementwise(const char* algorithm, const at::Tensor& X, const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(tensor.sizes() == X.sizes(), "torchdion.Dion (", algorithm, "): the ", what,
-                    " of a parameter of shape ", X.sizes(), " must have that shape, got ", tensor.sizes());
-  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.layout() == at::kStrided && at::isFloatingType(tensor.scalar_type()),
-                    "torchdion.Dion (", algorithm, "): the ", what,
-                    " of a parameter must be a dense floating-point CPU tensor, got ", tensor.toString());
-}
-
-void check_state(const char* algorithm, const at::Tensor& X, const at::Tensor& tensor, const char* what) {
-  check_elementwise(algorithm, X, tensor, what);
-  TORCH_CHECK_VALUE(tensor.is_contiguous(), "torchdion.Dion (", algorithm, "): the ", what,
-                    " of a parameter must be contiguous, got strides ", tensor.strides());
 }
 
 int64_t count_in(const std::vector<at::Tensor>& gradients) {
@@ -77,12 +64,12 @@ void Step::plan(const DionGroup& group) {
 }
 
 template <class Group>
-ElementwiseBatch Step::elementwise(const Group& group, const char* algorithm) {
+ElementwiseBatch Step::elementwise(const Group& group) {
   ElementwiseBatch batch;
   for (std::size_t i = 0; i < group.X.size(); ++i) {
     const at::Tensor& X = group.X[i];
-    check_elementwise(algorithm, X, group.G[i], "gradient");
-    check_state(algorithm, X, group.M[i], "momentum");
+    check_gradient(X, group.G[i]);
+    check_elementwise_state(X, group.M[i], "state momentum");
     batch.X.push_back(copies_.writable(X));
     batch.G.push_back(group.G[i].contiguous());
     batch.M.push_back(group.M[i]);
@@ -93,16 +80,16 @@ ElementwiseBatch Step::elementwise(const Group& group, const char* algorithm) {
 }
 
 void Step::plan(const LionGroup& group) {
-  auto make = [batch = elementwise(group, "lion"), hyper = group.hyper](at::Tensor) {
+  auto make = [batch = elementwise(group), hyper = group.hyper](at::Tensor) {
     return algorithms::lion(batch, hyper);
   };
   tasks_.push_back({std::move(make), 0, at::kFloat});
 }
 
 void Step::plan(const AdamWGroup& group) {
-  ElementwiseBatch batch = elementwise(group, "adamw");
+  ElementwiseBatch batch = elementwise(group);
   for (std::size_t i = 0; i < group.X.size(); ++i) {
-    check_state("adamw", group.X[i], group.V[i], "variance");
+    check_elementwise_state(group.X[i], group.V[i], "state variance");
     batch.V.push_back(group.V[i]);
     batch.step.push_back(group.steps[i].item<int64_t>() + 1);
   }

@@ -45,7 +45,7 @@ class Step {
   void plan(const LionGroup& group);
   void plan(const AdamWGroup& group);
   template <class Group>
-  algorithms::ElementwiseBatch elementwise(const Group& group, const char* algorithm);
+  algorithms::ElementwiseBatch elementwise(const Group& group);
   int64_t count_nonfinite() const;
   void finish();
 

@@ -11,6 +11,8 @@ enum class Orientation {
   left,   // Algorithms 1 and 3: P is m×r, Q is n×r
 };
 
+enum class Algorithm { dion, lion, adamw };
+
 enum class Orthonormalize {
   automatic,    // what benchmarks/orthonormalize.py shows to be fastest at equal robustness
   rcqr,         // randomized Cholesky QR (Algorithm 2)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, dtype
 
 class _Enum:
     __members__: ClassVar[dict[str, _Enum]]
@@ -85,5 +85,17 @@ class Step:
     @property
     def completed(self) -> int: ...
 
-def matrix_sizes(sizes: Sequence[int], batch_dims: int, blocks: int, fan_in_first: bool, /) -> list[int]: ...
-def start_(Q: Tensor, seed: int, parameter: int, /) -> None: ...
+def rank_of(m: int, n: int, rank_fraction: float, rank_multiple_of: int, /) -> int: ...
+def start_of_Q(
+    sizes: Sequence[int],
+    batch_dims: int,
+    blocks: int,
+    fan_in_first: bool,
+    orientation: Orientation,
+    rank_fraction: float,
+    rank_multiple_of: int,
+    seed: int,
+    parameter: int,
+    dtype: dtype,
+    /,
+) -> Tensor: ...

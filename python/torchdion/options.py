@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -130,14 +131,3 @@ def resolve_betas(group: dict[str, Any], options: dict[str, Any]) -> None:
     group["betas"] = float(options.get("beta1", first)), float(options.get("beta2", second))
     group.pop("beta1", None)
     group.pop("beta2", None)
-
-
-def rank_of(m: int, n: int, rank_fraction: float, rank_multiple_of: int) -> int:
-    """The rank r of an m×n matrix: ``ceil(rank_fraction · min(m, n))``, rounded up to a multiple, at most min(m, n).
-
-    >>> rank_of(100, 300, 0.07, 1)  # 0.07 · 100 is a little more than 7 in binary
-    7
-    """
-    exact = rank_fraction * min(m, n)
-    rank = max(1, math.ceil(exact - 1e-9 * exact))
-    return min(-(-rank // rank_multiple_of) * rank_multiple_of, min(m, n))

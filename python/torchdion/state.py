@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
-from torchdion.options import rank_of
 from torchdion.parameters import algorithm_of
 
 DTYPE_OPTIONS = {"momentum": "momentum_dtype", "Q": "Q_dtype", "variance": "variance_dtype"}
@@ -32,12 +31,10 @@ def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, 
 
 def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
     form = (group["batch_dims"] or 0, group["blocks"], group["fan_in_first"])
-    *stack, m, n = _C.matrix_sizes(list(param.shape), *form)
-    rows = m if group["orientation"] == "right" else n
-    rank = rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"]) if m * n > 0 else 0
-    Q = torch.empty((*stack, rows, rank), dtype=group["Q_dtype"] or param.dtype, device=param.device)
-    _C.start_(Q, group["seed"], index)
-    return Q
+    orientation = _C.Orientation.__members__[group["orientation"]]
+    rank = (group["rank_fraction"], group["rank_multiple_of"])
+    dtype = group["Q_dtype"] or param.dtype
+    return _C.start_of_Q(list(param.shape), *form, orientation, *rank, group["seed"], index, dtype)
 
 
 def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...]) -> None:

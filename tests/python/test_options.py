@@ -8,7 +8,7 @@ import torch
 from torch.nn import Parameter
 
 import torchdion
-from torchdion.options import rank_of
+from torchdion._C import rank_of
 
 NAN, INF = math.nan, math.inf
 

@@ -1,0 +1,32 @@
+// The state of one parameter: how Dion's Q starts, and whether gradient and state fit the parameter.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/options.h>
+
+#include "engine/matrix_form.h"
+
+namespace torchdion::engine {
+
+// The rank r of an m×n matrix: ⌈rank_fraction · min(m, n)⌉, rounded up to a multiple, at most min(m, n). Counts what
+// binary fractions leave over an integer as rounding: 0.07 of 100 is 7.
+int64_t rank_of(int64_t m, int64_t n, double rank_fraction, int64_t rank_multiple_of);
+
+struct QStart {
+  Orientation orientation = Orientation::right;
+  double rank_fraction = 1;
+  int64_t rank_multiple_of = 1;
+  int64_t seed = 0;
+  int64_t parameter = 0;  // the parameter's place among all of the optimizer
+};
+
+// The Q of a parameter of these sizes before the first step, [stack..., m or n, r]: independent N(0, 1 / rows) entries,
+// which depend on seed, parameter, place in the stack, row and column alone.
+at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options);
+
+// These throw c10::ValueError with one sentence where a gradient or a state does not fit the parameter X.
+void check_gradient(const at::Tensor& X, const at::Tensor& G);
+void check_Q(const at::Tensor& X, const at::Tensor& Q, MatrixForm form);
+void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what);
+
+}  // namespace torchdion::engine
