@@ -1,5 +1,7 @@
 // Everything a C++ user includes.
 #pragma once
 
+#include <torchdion/checkpoint.h>
 #include <torchdion/layout.h>
+#include <torchdion/optim.h>
 #include <torchdion/options.h>

@@ -148,7 +148,7 @@ def assert_refused_before_any_write(params, optimizer, error, sentence) -> None:
         (0, "Q", torch.zeros(6, 0), "got 6×0"),
         (0, "Q", torch.zeros(6), "the state Q"),
         (0, "Q", torch.zeros(2, 6, 2), "the state Q"),
-        (0, "Q", torch.zeros(2, 6).mT, "the state Q must be a contiguous"),
+        (0, "Q", torch.zeros(2, 6).mT, "the state Q of a parameter of shape .6, 4. must be contiguous"),
         (0, "Q", torch.zeros(6, 2).int(), "floating-point"),
         (0, "momentum", torch.zeros(4, 6), "the state momentum of a parameter of shape .6, 4. must have that shape"),
         (0, "momentum", torch.zeros(4, 6).mT, "the state momentum .* must be contiguous"),

@@ -132,14 +132,14 @@ INSTANTIATE_TEST_SUITE_P(
                 [](DionGroup& g) {
                   g.G[1] = at::zeros({20, 12});
                 },
-                "a gradient of shape [20, 12]"},
+                "the gradient of a parameter of shape [12, 20] must have that shape, got [20, 12]"},
         Refusal{"Momentum",
                 [](DionGroup& g) {
                   g.M[1] = at::zeros({12, 21});
                 },
-                "got shape [12, 21]"},
+                "must have that shape, got [12, 21]"},
         Refusal{"MomentumByColumns", [](DionGroup& g) { g.M[1] = column_major(g.M[1]); }, "must be contiguous"},
-        Refusal{"QByColumns", [](DionGroup& g) { g.Q[1] = column_major(g.Q[1]); }, "the state Q must be a contiguous"},
+        Refusal{"QByColumns", [](DionGroup& g) { g.Q[1] = column_major(g.Q[1]); }, "the state Q of a parameter of shape [12, 20] must be contiguous"},
         Refusal{"QOfOtherRows",
                 [](DionGroup& g) {
                   g.Q[1] = at::zeros({13, 4});

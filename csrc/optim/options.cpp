@@ -1,0 +1,217 @@
+#include "optim/options.h"
+
+#include <torch/serialize/archive.h>
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "optim/names.h"
+
+namespace torchdion::optim {
+
+namespace {
+
+using Betas = DionOptions::Betas;
+
+bool not_negative(double value) { return value >= 0 && std::isfinite(value); }
+bool below_one(double value) { return value >= 0 && value < 1; }
+bool in_pair(const std::optional<Betas>& betas) {
+  return !betas || (below_one(std::get<0>(*betas)) && below_one(std::get<1>(*betas)));
+}
+bool is_fraction(double value) { return value > 0 && value <= 1; }
+bool at_least_one(int64_t value) { return value >= 1; }
+bool is_oversampling(double value) { return value >= 1 && std::isfinite(value); }
+bool is_batch_dims(const std::optional<int64_t>& value) { return !value || *value >= 0; }
+bool is_scalar_algorithm(Algorithm value) { return value == Algorithm::lion || value == Algorithm::adamw; }
+
+template <class T>
+bool is_named(T value) {
+  for (const auto& known : names<T>) {
+    if (known.value == value) return true;
+  }
+  return false;
+}
+
+template <class T>
+bool is_named_or_none(std::optional<T> value) {
+  return !value || is_named(*value);
+}
+
+bool any(bool) { return true; }
+bool any_integer(int64_t) { return true; }
+
+// The one table of options: visit(name, value, allowed(value), words).
+template <class Options, class Visit>
+void for_each_option(Options& o, const Visit& visit) {
+  visit("lr", o.lr(), not_negative, "a finite number ≥ 0");
+  visit("lr_scale", o.lr_scale(), not_negative, "a number ≥ 0");
+  visit("mu", o.mu(), below_one, "in [0, 1)");
+  visit("betas", o.betas(), in_pair, "none or two numbers in [0, 1)");
+  visit("weight_decay", o.weight_decay(), not_negative, "a number ≥ 0");
+  visit("epsilon", o.epsilon(), not_negative, "a number ≥ 0");
+  visit("rank_fraction", o.rank_fraction(), is_fraction, "in (0, 1]");
+  visit("rank_multiple_of", o.rank_multiple_of(), at_least_one, "an integer ≥ 1");
+  visit("orientation", o.orientation(), is_named<Orientation>, "\"right\" or \"left\"");
+  visit("orthonormalize", o.orthonormalize(), is_named<Orthonormalize>,
+        "\"auto\", \"rcqr\", \"cholesky_qr\" or \"qr\"");
+  visit("rcqr_oversample", o.rcqr_oversample(), is_oversampling, "a number ≥ 1");
+  visit("algorithm", o.algorithm(), is_named<Algorithm>, "\"dion\", \"lion\" or \"adamw\"");
+  visit("scalar_algorithm", o.scalar_algorithm(), is_scalar_algorithm, "\"lion\" or \"adamw\"");
+  visit("batch_dims", o.batch_dims(), is_batch_dims, "none or an integer ≥ 0");
+  visit("blocks", o.blocks(), at_least_one, "an integer ≥ 1");
+  visit("fan_in_first", o.fan_in_first(), any, "true or false");
+  visit("maximize", o.maximize(), any, "true or false");
+  visit("nonfinite", o.nonfinite(), is_named<Nonfinite>, "\"propagate\", \"zero\", \"skip_step\" or \"raise\"");
+  visit("seed", o.seed(), any_integer, "an integer");
+  visit("momentum_dtype", o.momentum_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
+  visit("Q_dtype", o.Q_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
+  visit("variance_dtype", o.variance_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
+}
+
+template <class T>
+c10::IValue to_entry(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    for (const auto& known : names<T>) {
+      if (known.value == value) return std::string(known.name);
+    }
+    return std::to_string(static_cast<int>(value));
+  } else {
+    return value;
+  }
+}
+
+c10::IValue to_entry(const Betas& betas) { return c10::ivalue::Tuple::create(std::get<0>(betas), std::get<1>(betas)); }
+
+template <class T>
+c10::IValue to_entry(const std::optional<T>& value) {
+  return value ? to_entry(*value) : c10::IValue();
+}
+
+// These return whether the entry is of the option's type.
+bool from_entry(const c10::IValue& entry, double& value) {
+  if (entry.isTensor()) {  // a tensor lr
+    const at::Tensor& tensor = entry.toTensor();
+    if (tensor.numel() != 1 || tensor.is_complex()) return false;
+    value = tensor.item<double>();
+    return true;
+  }
+  if (!entry.isDouble() && !entry.isInt()) return false;
+  value = entry.toScalar().toDouble();
+  return true;
+}
+
+bool from_entry(const c10::IValue& entry, int64_t& value) {
+  if (!entry.isInt()) return false;
+  value = entry.toInt();
+  return true;
+}
+
+bool from_entry(const c10::IValue& entry, bool& value) {
+  if (!entry.isBool()) return false;
+  value = entry.toBool();
+  return true;
+}
+
+bool from_entry(const c10::IValue& entry, Betas& value) {
+  std::vector<c10::IValue> pair;
+  if (entry.isTuple()) pair = entry.toTupleRef().elements().vec();
+  if (entry.isList()) pair = entry.toListRef().vec();
+  return pair.size() == 2 && from_entry(pair[0], std::get<0>(value)) && from_entry(pair[1], std::get<1>(value));
+}
+
+template <class T>
+requires std::is_enum_v<T>
+bool from_entry(const c10::IValue& entry, T& value) {
+  if (!entry.isString()) return false;
+  for (const auto& known : names<T>) {
+    if (entry.toStringRef() == known.name) {
+      value = known.value;
+      return true;
+    }
+  }
+  return false;
+}
+
+template <class T>
+bool from_entry(const c10::IValue& entry, std::optional<T>& value) {
+  if (entry.isNone()) {
+    value.reset();
+    return true;
+  }
+  T inner{};
+  if (!from_entry(entry, inner)) return false;
+  value = inner;
+  return true;
+}
+
+}  // namespace
+
+void check_options(const DionOptions& options, const std::string& where) {
+  for_each_option(options, [&](const char* name, const auto& value, const auto& allowed, const char* words) {
+    TORCH_CHECK_VALUE(allowed(value), "torchdion::Dion: ", name, " must be ", words, ", got ", to_entry(value), where);
+  });
+  TORCH_CHECK_VALUE(!options.fan_in_first() || options.blocks() == 1,
+                    "torchdion::Dion: blocks cannot be combined with fan_in_first", where);
+}
+
+Betas betas_of(const DionOptions& options) {
+  if (options.betas()) return *options.betas();
+  const Algorithm algorithm = options.algorithm() == Algorithm::dion ? options.scalar_algorithm() : options.algorithm();
+  return algorithm == Algorithm::lion ? Betas{0.95, 0.98} : Betas{0.9, 0.95};
+}
+
+Entries to_entries(const DionOptions& options) {
+  Entries entries;
+  for_each_option(options, [&](const char* name, const auto& value, const auto&, const char*) {
+    entries.emplace(name, to_entry(value));
+  });
+  entries["betas"] = to_entry(betas_of(options));
+  return entries;
+}
+
+Entries from_entries(const Entries& entries, DionOptions& options, const std::string& where) {
+  Entries unknown = entries;
+  for_each_option(options, [&](const char* name, auto& value, const auto&, const char* words) {
+    const auto found = entries.find(name);
+    if (found == entries.end()) return;
+    TORCH_CHECK_VALUE(from_entry(found->second, value), "torchdion::Dion: ", name, " must be ", words, ", got ",
+                      found->second, where);
+    unknown.erase(name);
+  });
+  check_options(options, where);
+  return unknown;
+}
+
+}  // namespace torchdion::optim
+
+namespace torchdion {
+
+void DionOptions::serialize(torch::serialize::OutputArchive& archive) const {
+  for (const auto& [name, value] : optim::to_entries(*this)) archive.write(name, value);
+}
+
+void DionOptions::serialize(torch::serialize::InputArchive& archive) {
+  optim::Entries entries;
+  for (const std::string& name : archive.keys()) archive.read(name, entries[name]);
+  optim::from_entries(entries, *this, "");
+}
+
+void DionParamState::serialize(torch::serialize::OutputArchive& archive) const {
+  const auto write = [&](const char* name, const at::Tensor& tensor) {
+    if (tensor.defined()) archive.write(name, tensor, /*is_buffer=*/true);
+  };
+  write("momentum", momentum());
+  write("Q", Q());
+  write("variance", variance());
+  write("step", step());
+}
+
+void DionParamState::serialize(torch::serialize::InputArchive& archive) {
+  archive.try_read("momentum", momentum(), /*is_buffer=*/true);
+  archive.try_read("Q", Q(), /*is_buffer=*/true);
+  archive.try_read("variance", variance(), /*is_buffer=*/true);
+  archive.try_read("step", step(), /*is_buffer=*/true);
+}
+
+}  // namespace torchdion

@@ -1,0 +1,25 @@
+// What the options of a group may be, and their form in a state dict.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torchdion/optim.h>
+
+#include <map>
+#include <string>
+
+namespace torchdion::optim {
+
+using Entries = std::map<std::string, c10::IValue>;
+
+// Throws c10::ValueError for the first option outside its range; `where` says whose it is: " (parameter group 2)".
+void check_options(const DionOptions& options, const std::string& where);
+
+// Lion's or AdamW's betas: the group's own, or the algorithm's.
+DionOptions::Betas betas_of(const DionOptions& options);
+
+// The entries that Python's groups have.
+Entries to_entries(const DionOptions& options);
+// Sets the options that `entries` has and checks them. Returns the entries that are no options of ours.
+Entries from_entries(const Entries& entries, DionOptions& options, const std::string& where);
+
+}  // namespace torchdion::optim

@@ -1,0 +1,20 @@
+// What a parameter is to the optimizer: which algorithm updates it, and whether any can.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/optim.h>
+
+#include <string>
+
+#include "engine/matrix_form.h"
+
+namespace torchdion::optim {
+
+Algorithm algorithm_of(const at::Tensor& param, const DionOptions& options);
+
+engine::MatrixForm form_of(const DionOptions& options);
+
+// Throws c10::ValueError with one sentence for a parameter that no algorithm can update; `name` is its name there.
+void check_parameter(const at::Tensor& param, const DionOptions& options, const std::string& name);
+
+}  // namespace torchdion::optim

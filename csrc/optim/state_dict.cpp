@@ -1,0 +1,216 @@
+// The state dict that both languages share.
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <torch/serialize/archive.h>
+
+#include <cmath>
+#include <map>
+
+#include "engine/state.h"
+#include "optim/parameters.h"
+#include "optim/private.h"
+
+namespace torchdion {
+
+using c10::IValue;
+using optim::Entries;
+using torch::optim::OptimizerParamGroup;
+
+namespace {
+
+using Tensors = c10::Dict<std::string, at::Tensor>;
+using GenericDict = c10::impl::GenericDict;
+using States = std::map<int64_t, GenericDict>;
+
+Tensors to_tensors(const DionParamState& state) {
+  Tensors tensors;
+  const auto insert = [&](const char* name, const at::Tensor& tensor) {
+    if (tensor.defined()) tensors.insert(name, tensor);
+  };
+  insert("step", state.step());
+  insert("momentum", state.momentum());
+  insert("Q", state.Q());
+  insert("variance", state.variance());
+  return tensors;
+}
+
+GenericDict to_dict(const Entries& entries) {
+  GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [key, value] : entries) dict.insert(key, value);
+  return dict;
+}
+
+IValue entry(const GenericDict& dict, const char* key, const char* whose) {
+  const auto found = dict.find(key);
+  TORCH_CHECK_VALUE(found != dict.end(), "torchdion::Dion: ", whose, " must have the key '", key, "'");
+  return found->value();
+}
+
+GenericDict to_dict(const IValue& value, const std::string& what) {
+  TORCH_CHECK_VALUE(value.isGenericDict(), "torchdion::Dion: ", what, " must be a dict, got ", value.tagKind());
+  return value.toGenericDict();
+}
+
+std::vector<IValue> to_list(const IValue& value, const std::string& what) {
+  TORCH_CHECK_VALUE(value.isList(), "torchdion::Dion: ", what, " must be a list, got ", value.tagKind());
+  return value.toListRef().vec();
+}
+
+Entries to_entries(const IValue& value, const std::string& what) {
+  Entries entries;
+  for (const auto& item : to_dict(value, what)) {
+    if (item.key().isString()) entries.emplace(item.key().toStringRef(), item.value());
+  }
+  return entries;
+}
+
+States to_states(const IValue& value) {
+  States states;
+  for (const auto& item : to_dict(value, "the state dict's state")) {
+    if (!item.key().isInt()) continue;
+    const std::string what = "the state of parameter " + std::to_string(item.key().toInt());
+    states.emplace(item.key().toInt(), to_dict(item.value(), what));
+  }
+  return states;
+}
+
+// The saved state of one parameter: checked, copied, in the dtypes that the options ask for.
+class SavedState {
+ public:
+  SavedState(const GenericDict& saved, const at::Tensor& param, const DionOptions& options, std::string name)
+      : saved_(saved), param_(param), options_(options), name_(std::move(name)) {}
+
+  std::unique_ptr<DionParamState> load() const {
+    auto state = std::make_unique<DionParamState>();
+    state->momentum(tensor("momentum", options_.momentum_dtype())).step(step());
+    engine::check_elementwise_state(param_, state->momentum(), "state momentum");
+    const Algorithm algorithm = optim::algorithm_of(param_, options_);
+    if (algorithm == Algorithm::dion) {
+      state->Q(tensor("Q", options_.Q_dtype()));
+      engine::check_Q(param_, state->Q(), optim::form_of(options_));
+    }
+    if (algorithm == Algorithm::adamw) {
+      state->variance(tensor("variance", options_.variance_dtype()));
+      engine::check_elementwise_state(param_, state->variance(), "state variance");
+    }
+    return state;
+  }
+
+ private:
+  IValue value(const char* key) const {
+    const auto found = saved_.find(key);
+    TORCH_CHECK_VALUE(found != saved_.end(), "torchdion::Dion: the state of ", name_, " lacks '", key,
+                      "'; is it the checkpoint of another optimizer or with other options?");
+    return found->value();
+  }
+
+  at::Tensor tensor(const char* key, const std::optional<at::ScalarType>& dtype) const {
+    const IValue saved = value(key);
+    const bool dense = saved.isTensor() && saved.toTensor().defined() && saved.toTensor().layout() == at::kStrided &&
+                       at::isFloatingType(saved.toTensor().scalar_type());
+    TORCH_CHECK_VALUE(dense, "torchdion::Dion: the state ", key, " of ", name_,
+                      " must be a dense floating-point tensor, got ", saved.tagKind());
+    const at::Tensor& source = saved.toTensor();
+    const at::Tensor copy = at::empty(source.sizes(), at::TensorOptions(dtype.value_or(param_.scalar_type())));
+    return copy.copy_(source);
+  }
+
+  at::Tensor step() const {
+    const IValue saved = value("step");
+    const bool one = saved.isTensor() && saved.toTensor().numel() == 1 && !saved.toTensor().is_complex();
+    TORCH_CHECK_VALUE(one || saved.isInt() || saved.isDouble(), "torchdion::Dion: the step of ", name_,
+                      " must be a number, got ", saved.tagKind());
+    const double count = one ? saved.toTensor().item<double>() : saved.toScalar().toDouble();
+    TORCH_CHECK_VALUE(count >= 0 && std::isfinite(count), "torchdion::Dion: the step of ", name_,
+                      " must be a number ≥ 0, got ", count);
+    return at::full({}, count, at::kFloat);
+  }
+
+  const GenericDict& saved_;
+  const at::Tensor& param_;
+  const DionOptions& options_;
+  std::string name_;
+};
+
+}  // namespace
+
+IValue Dion::state_dict() const {
+  private_->refuse_if_broken();
+  c10::Dict<int64_t, Tensors> states;
+  c10::impl::GenericList groups(c10::AnyType::get());
+  int64_t index = 0;
+  for (std::size_t i = 0; i < param_groups().size(); ++i) {
+    Entries entries = optim::to_entries(optim::options_of(param_groups()[i], i));
+    if (i < private_->unknown.size()) entries.insert(private_->unknown[i].begin(), private_->unknown[i].end());
+    c10::impl::GenericList indices(c10::AnyType::get());
+    for (const at::Tensor& param : param_groups()[i].params()) {
+      const auto found = state().find(param.unsafeGetTensorImpl());
+      if (found != state().end()) {
+        states.insert(index, to_tensors(static_cast<const DionParamState&>(*found->second)));
+      }
+      indices.push_back(index++);
+    }
+    entries["params"] = indices;
+    groups.push_back(to_dict(entries));
+  }
+  return to_dict({{"state", states}, {"param_groups", groups}});
+}
+
+void Dion::load_state_dict(const IValue& state_dict) {
+  const GenericDict saved = to_dict(state_dict, "a state dict");
+  const States saved_states = to_states(entry(saved, "state", "a state dict"));
+  const std::vector<IValue> saved_groups = to_list(entry(saved, "param_groups", "a state dict"), "param_groups");
+  TORCH_CHECK_VALUE(saved_groups.size() == param_groups().size(), "torchdion::Dion: the state dict has ",
+                    saved_groups.size(), " parameter groups, the optimizer ", param_groups().size());
+
+  std::vector<OptimizerParamGroup> groups = param_groups();
+  std::vector<Entries> unknown;
+  std::decay_t<decltype(state())> states;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::string where = optim::group_name(i);
+    Entries entries = to_entries(saved_groups[i], "a parameter group" + where);
+    TORCH_CHECK_VALUE(entries.contains("params"), "torchdion::Dion: a parameter group must have the key 'params'",
+                      where);
+    const std::vector<IValue> indices = to_list(entries.at("params"), "params" + where);
+    TORCH_CHECK_VALUE(indices.size() == groups[i].params().size(), "torchdion::Dion: the state dict has ",
+                      indices.size(), " parameters", where, ", the optimizer ", groups[i].params().size());
+    entries.erase("params");
+    auto& options = static_cast<DionOptions&>(groups[i].options());
+    unknown.push_back(optim::from_entries(entries, options, where));
+    options.nonfinite(static_cast<const DionOptions&>(defaults()).nonfinite());  // the whole optimizer's
+    for (std::size_t k = 0; k < indices.size(); ++k) {
+      const at::Tensor& param = groups[i].params()[k];
+      const std::string name = "parameter " + std::to_string(k) + where;
+      TORCH_CHECK_VALUE(indices[k].isInt(), "torchdion::Dion: params", where, " must be integers");
+      optim::check_parameter(param, options, name);
+      const auto found = saved_states.find(indices[k].toInt());
+      if (found == saved_states.end() || found->second.empty()) continue;
+      states[param.unsafeGetTensorImpl()] = SavedState(found->second, param, options, name).load();
+    }
+  }
+  optim::check_groups(groups, static_cast<const DionOptions&>(defaults()));
+
+  param_groups_ = std::move(groups);
+  state_ = std::move(states);
+  private_->unknown = std::move(unknown);
+  private_->broken.clear();
+}
+
+void Dion::save(torch::serialize::OutputArchive& archive) const {
+  const GenericDict saved = state_dict().toGenericDict();
+  archive.write("state", saved.at("state"));
+  archive.write("param_groups", saved.at("param_groups"));
+}
+
+void Dion::load(torch::serialize::InputArchive& archive) {
+  Entries saved;
+  for (const char* key : {"state", "param_groups"}) {
+    TORCH_CHECK_VALUE(archive.try_read(key, saved[key]), "torchdion::Dion: the archive has no '", key,
+                      "'; is it that of an optimizer?");
+  }
+  load_state_dict(to_dict(saved));
+}
+
+}  // namespace torchdion

@@ -1,0 +1,113 @@
+// The optimizer for LibTorch programs.
+#pragma once
+
+#include <torch/arg.h>
+#include <torch/optim/optimizer.h>
+#include <torchdion/options.h>
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+namespace torchdion {
+
+// The options of one parameter group, the paper's symbol beside each (arXiv 2504.05295).
+class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> {
+ public:
+  using Betas = std::tuple<double, double>;
+
+  DionOptions(double lr = 0.01) : lr_(lr) {}  // implicit, as torch::optim's own are
+
+  TORCH_ARG(double, lr);                   // η, before the shape factor sqrt(m / n)
+  TORCH_ARG(double, lr_scale) = 1;         // a factor on lr, so that one schedule drives all groups
+  TORCH_ARG(double, mu) = 0.95;            // μ
+  TORCH_ARG(std::optional<Betas>, betas);  // none: Lion's (0.95, 0.98) or AdamW's (0.9, 0.95)
+  TORCH_ARG(double, weight_decay) = 0.01;  // λ, decoupled
+  TORCH_ARG(double, epsilon) = 1e-8;       // AdamW's ε
+  TORCH_ARG(double, rank_fraction) = 1;    // r / min(m, n)
+  TORCH_ARG(int64_t, rank_multiple_of) = 1;
+  TORCH_ARG(Orientation, orientation) = Orientation::right;
+  TORCH_ARG(Orthonormalize, orthonormalize) = Orthonormalize::automatic;
+  TORCH_ARG(double, rcqr_oversample) = 1.25;  // k / r
+  TORCH_ARG(Algorithm, algorithm) = Algorithm::dion;
+  TORCH_ARG(Algorithm, scalar_algorithm) = Algorithm::lion;  // of parameters that are no matrices
+  TORCH_ARG(std::optional<int64_t>, batch_dims);             // leading dimensions that count matrices
+  TORCH_ARG(int64_t, blocks) = 1;                            // matrices fused along the rows: 3 for QKV
+  TORCH_ARG(bool, fan_in_first) = false;                     // true for ConvTranspose weights
+  TORCH_ARG(bool, maximize) = false;
+  TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;    // alike in all groups
+  TORCH_ARG(int64_t, seed) = 0;                              // of Q's start and of sketches
+  TORCH_ARG(std::optional<at::ScalarType>, momentum_dtype);  // none: the parameter's own
+  TORCH_ARG(std::optional<at::ScalarType>, Q_dtype);
+  TORCH_ARG(std::optional<at::ScalarType>, variance_dtype);
+
+ public:
+  double get_lr() const override { return lr(); }
+  void set_lr(const double lr) override { this->lr(lr); }
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+};
+
+// The state of one parameter. A tensor that its algorithm does not have is undefined.
+class DionParamState : public torch::optim::OptimizerCloneableParamState<DionParamState> {
+  TORCH_ARG(at::Tensor, momentum);  // of the parameter's shape
+  TORCH_ARG(at::Tensor, Q);         // [stack..., m or n, r]; Dion
+  TORCH_ARG(at::Tensor, variance);  // of the parameter's shape; AdamW
+  TORCH_ARG(at::Tensor, step);      // 0-d FP32 on the CPU: steps taken
+
+ public:
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+};
+
+// What an optimizer has done since it was made.
+struct DionStats {
+  int64_t steps = 0;
+  int64_t skipped_steps = 0;      // under Nonfinite::skip_step
+  int64_t nonfinite_entries = 0;  // of gradients, under the policies other than Nonfinite::propagate
+  int64_t batches = 0;            // of the last step
+  int64_t workspace_bytes = 0;    // of the last step
+};
+
+// Dion (arXiv 2504.05295, Algorithm 1) for the matrices among the parameters, Lion or AdamW for the rest: what
+// torchdion.Dion is in Python, step for step and bit for bit.
+//
+//   torchdion::Dion optimizer(model->parameters(), torchdion::DionOptions(0.01).rank_fraction(0.25));
+//
+// Whatever is wrong with an argument, a gradient or a loaded state is a c10::Error of one sentence, and nothing has
+// been written then.
+class Dion : public torch::optim::Optimizer {
+ public:
+  // Throws c10::ValueError: no parameters, one given twice or that no algorithm takes, an option outside its range.
+  explicit Dion(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, DionOptions defaults = {});
+  explicit Dion(std::vector<at::Tensor> params, DionOptions defaults = {});
+  Dion(Dion&&) noexcept;
+  Dion& operator=(Dion&&) noexcept;
+  ~Dion() override;
+
+  // Nothing is added when an option or a parameter is refused.
+  void add_param_group(const torch::optim::OptimizerParamGroup& param_group);
+
+  // One step. A closure recomputes the loss and its gradients; its result is returned.
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+  // The state of a parameter; throws c10::ValueError for one that has none yet.
+  const DionParamState& state_of(const at::Tensor& param) const;
+  const DionStats& stats() const;
+
+  // The state dict of the Python optimizer: {"state": {index: {name: tensor}}, "param_groups": [{option: value}]}.
+  // Tensors are shared with the optimizer. Throws c10::Error after a step that failed when it had begun to write.
+  c10::IValue state_dict() const;
+  // Takes a state dict of either language, whole or not at all; copies its tensors.
+  void load_state_dict(const c10::IValue& state_dict);
+
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  struct Private;
+  std::unique_ptr<Private> private_;
+};
+
+}  // namespace torchdion

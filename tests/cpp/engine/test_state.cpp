@@ -1,0 +1,57 @@
+#include "engine/state.h"
+
+#include <gtest/gtest.h>
+
+#include "tensors.h"
+
+namespace torchdion::engine {
+
+namespace {
+
+struct RankCase {
+  int64_t m, n;
+  double fraction;
+  int64_t multiple, rank;
+};
+
+class RankOf : public testing::TestWithParam<RankCase> {};
+
+TEST_P(RankOf, IsTheFractionOfTheSmallerSideRoundedUp) {
+  const auto& [m, n, fraction, multiple, rank] = GetParam();
+  EXPECT_EQ(rank_of(m, n, fraction, multiple), rank);
+  EXPECT_EQ(rank_of(n, m, fraction, multiple), rank);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, RankOf,
+                         testing::Values(RankCase{100, 300, 1, 1, 100}, RankCase{100, 300, 0.25, 1, 25},
+                                         RankCase{100, 300, 0.07, 1, 7}, RankCase{100, 300, 0.071, 1, 8},
+                                         RankCase{100, 300, 0.07, 4, 8}, RankCase{100, 300, 0.99, 64, 100},
+                                         RankCase{10, 10, 1e-9, 1, 1}, RankCase{10, 10, 0.5, INT64_MAX, 10}));
+
+TEST(StartOfQ, OfAnyPlaceDependsOnItsParameterAndPlaceInTheStackAlone) {
+  const QStart start{.rank_fraction = 0.5, .seed = 3, .parameter = 5};
+  const at::Tensor stack = start_of_Q({4, 10, 6}, {.batch_dims = 1}, start, at::kDouble);
+  EXPECT_EQ(stack.sizes(), (std::vector<int64_t>{4, 10, 3}));
+  EXPECT_TRUE(bitwise_equal(stack[0], start_of_Q({10, 6}, {}, start, at::kDouble)));
+  EXPECT_FALSE(bitwise_equal(stack[0], stack[1]));
+  QStart other = start;
+  other.parameter = 6;
+  EXPECT_FALSE(bitwise_equal(stack[0], start_of_Q({10, 6}, {}, other, at::kDouble)));
+}
+
+TEST(StartOfQ, HasTheShapeOfItsOrientationAndColumnsOfUnitLength) {
+  const at::Tensor right = start_of_Q({500, 40}, {}, {.rank_fraction = 0.5}, at::kDouble);
+  const at::Tensor left =
+      start_of_Q({40, 500}, {}, {.orientation = Orientation::left, .rank_fraction = 0.5}, at::kDouble);
+  EXPECT_EQ(right.sizes(), (std::vector<int64_t>{500, 20}));
+  EXPECT_TRUE(bitwise_equal(right, left));
+  EXPECT_NEAR(right.square().sum(0).mean().item<double>(), 1, 0.05);
+}
+
+TEST(StartOfQ, OfAnEmptyParameterIsEmpty) {
+  EXPECT_EQ(start_of_Q({0, 5}, {}, {}, at::kFloat).sizes(), (std::vector<int64_t>{0, 0}));
+}
+
+}  // namespace
+
+}  // namespace torchdion::engine

@@ -1,0 +1,86 @@
+#include <ATen/core/Dict.h>
+#include <gtest/gtest.h>
+#include <torchdion/checkpoint.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "optim/model.h"
+
+namespace torchdion {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class Checkpoint : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(folder); }
+  void TearDown() override { fs::remove_all(folder); }
+
+  const fs::path folder = fs::temp_directory_path() / ("torchdion." + std::to_string(getpid()));
+  const std::string path = (folder / "state.pt").string();
+};
+
+TEST_F(Checkpoint, KeepsTensorsOfEveryDtypeNumbersStringsAndContainers) {
+  c10::impl::GenericDict value(c10::StringType::get(), c10::AnyType::get());
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong}) {
+    value.insert(c10::toString(dtype), (normal({3, 4}, 1) * 100).to(dtype));
+  }
+  value.insert("view", normal({6, 4}, 2).mT().slice(0, 1, 3));
+  value.insert("double", 0.1);
+  value.insert("none", c10::IValue());
+  value.insert("text", "words");
+  value.insert("tuple", c10::ivalue::Tuple::create(true, int64_t{1} << 40));
+  write_checkpoint(value, path);
+  const c10::impl::GenericDict read = read_checkpoint(path).toGenericDict();
+  ASSERT_EQ(read.size(), value.size());
+  for (const auto& item : value) {
+    const c10::IValue other = read.at(item.key());
+    if (item.value().isTensor()) {
+      EXPECT_TRUE(bitwise_equal(other.toTensor(), item.value().toTensor())) << item.key();
+    } else {
+      EXPECT_EQ(other, item.value()) << item.key();
+    }
+  }
+}
+
+TEST_F(Checkpoint, ThatCannotBeWrittenLeavesTheOldOneAndNoOther) {
+  write_checkpoint(at::ones({3}), path);
+  const c10::IValue unpicklable = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  EXPECT_EQ(message_of([&] {
+              write_checkpoint(unpicklable, path);
+            }).find("torchdion::write_checkpoint: " + path + " cannot be written: "),
+            0u);
+  EXPECT_TRUE(bitwise_equal(read_checkpoint(path).toTensor(), at::ones({3})));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1);
+}
+
+TEST_F(Checkpoint, InAFolderThatIsMissingIsRefusedByName) {
+  const std::string missing = (folder / "missing" / "state.pt").string();
+  EXPECT_EQ(message_of([&] {
+              write_checkpoint(1, missing);
+            }).find("torchdion::write_checkpoint: " + missing + " cannot be written: "),
+            0u);
+  EXPECT_EQ(message_of([&] { read_checkpoint(missing); }), "torchdion::read_checkpoint: there is no file " + missing);
+}
+
+TEST_F(Checkpoint, CutShortOrOfRandomBytesIsRefusedInOneSentence) {
+  write_checkpoint(normal({30, 40}, 1), path);
+  std::string bytes;
+  {
+    std::ifstream file(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  for (const std::string& damaged :
+       {std::string(), bytes.substr(0, 100), bytes.substr(0, bytes.size() - 10), std::string(1000, 'x')}) {
+    std::ofstream(path, std::ios::binary) << damaged;
+    const std::string message = message_of([&] { read_checkpoint(path); });
+    EXPECT_EQ(message.find("torchdion::read_checkpoint: " + path + " is cut short or holds other objects"), 0u);
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+
+}  // namespace torchdion

@@ -1,0 +1,164 @@
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+#include "algorithms/textbook.h"
+#include "engine/state.h"
+#include "optim/model.h"
+
+namespace torchdion {
+
+namespace {
+
+TEST(Dion, UpdatesEachParameterByItsOwnRule) {
+  const Model model;
+  const std::vector<at::Tensor> start = Model::snapshot(model.params());
+  Dion optimizer(model.groups());
+  model.give_gradients(1);
+  optimizer.step();
+
+  algorithms::Textbook weight{start[0],
+                              at::zeros({12, 20}, at::kDouble),
+                              engine::start_of_Q({12, 20}, {}, {.rank_fraction = 0.5, .parameter = 0}, at::kDouble),
+                              {.lr = 0.1}};
+  weight.step(model.weight.grad(), Orientation::right);
+  EXPECT_LE(travel_error(model.weight.detach(), weight.X, start[0]), 1e-12);
+
+  algorithms::Textbook experts{
+      start[3],
+      at::zeros({3, 8, 10}, at::kDouble),
+      engine::start_of_Q({3, 8, 10}, {.batch_dims = 1},
+                         {.orientation = Orientation::left, .rank_fraction = 0.5, .parameter = 3}, at::kDouble),
+      {.lr = 0.1}};
+  experts.step(model.experts.grad(), Orientation::left);
+  EXPECT_LE(travel_error(model.experts.detach(), experts.X, start[3]), 1e-12);
+
+  EXPECT_LE(travel_error(model.bias.detach(), start[2] * (1 - 0.1 * 0.01) - 0.1 * model.bias.grad().sign(), start[2]),
+            1e-14);
+  EXPECT_LE(
+      travel_error(model.vector.detach(), start[4] * (1 - 0.05 * 0.01) - 0.05 * model.vector.grad().sign(), start[4]),
+      1e-7);  // AdamW's first step is the sign, but for ε
+}
+
+TEST(Dion, StateOfAParameterIsReadable) {
+  const Model model;
+  Dion optimizer(model.groups());
+  take_steps(optimizer, model, 0, 3);
+  EXPECT_EQ(optimizer.state_of(model.weight).Q().sizes(), (std::vector<int64_t>{12, 6}));
+  EXPECT_EQ(optimizer.state_of(model.experts).Q().sizes(), (std::vector<int64_t>{3, 10, 4}));
+  EXPECT_EQ(optimizer.state_of(model.weight).momentum().sizes(), model.weight.sizes());
+  EXPECT_EQ(optimizer.state_of(model.vector).variance().sizes(), model.vector.sizes());
+  EXPECT_FALSE(optimizer.state_of(model.bias).Q().defined());
+  EXPECT_EQ(optimizer.state_of(model.bias).step().item<double>(), 3);
+}
+
+TEST(Dion, StatsCountStepsAndBatches) {
+  const Model model;
+  Dion optimizer(model.groups());
+  take_steps(optimizer, model, 0, 3);
+  EXPECT_EQ(optimizer.stats().steps, 3);
+  EXPECT_EQ(optimizer.stats().skipped_steps, 0);
+  EXPECT_EQ(optimizer.stats().batches, 5);  // two shapes, a stack, Lion and AdamW
+}
+
+TEST(Dion, ClosureComputesTheLossWithGradientsAndItsResultIsReturned) {
+  const at::Tensor X = Model::leaf({6, 4}, 1);
+  Dion optimizer(std::vector<at::Tensor>{X}, DionOptions(0.01));
+  const at::AutoGradMode no_grad(false);
+  at::Tensor first, last;
+  for (int step = 0; step < 20; ++step) {
+    last = optimizer.step([&] {
+      optimizer.zero_grad();
+      const at::Tensor loss = X.square().sum();
+      loss.backward();
+      return loss;
+    });
+    if (step == 0) first = last;
+  }
+  EXPECT_LT(last.item<double>(), first.item<double>());
+}
+
+TEST(Dion, ParametersWithoutGradientsAreLeftAloneAndHaveNoState) {
+  const Model model;
+  Dion optimizer(model.groups());
+  model.give_gradients(1);
+  at::Tensor frozen = model.square;
+  frozen.mutable_grad() = at::Tensor();
+  const at::Tensor before = model.square.detach().clone();
+  optimizer.step();
+  EXPECT_TRUE(bitwise_equal(model.square.detach(), before));
+  EXPECT_EQ(message_of([&] { optimizer.state_of(model.square); }).find("torchdion::Dion: a parameter of shape [9, 9]"),
+            0);
+}
+
+TEST(Dion, ZeroGradClearsTheGradientsOfAllGroups) {
+  const Model model;
+  Dion optimizer(model.groups());
+  model.give_gradients(1);
+  optimizer.zero_grad();
+  for (const at::Tensor& param : model.params()) EXPECT_FALSE(param.grad().defined());
+}
+
+TEST(Dion, AddedGroupTakesTheDefaultsOrItsOwnOptions) {
+  const Model model;
+  Dion optimizer(std::vector<at::Tensor>{model.weight}, DionOptions(0.25).rank_fraction(0.25));
+  optimizer.add_param_group(OptimizerParamGroup({model.square}));
+  optimizer.add_param_group(OptimizerParamGroup({model.bias}, std::make_unique<DionOptions>(0.5)));
+  EXPECT_EQ(optimizer.param_groups()[1].options().get_lr(), 0.25);
+  EXPECT_EQ(optimizer.param_groups()[2].options().get_lr(), 0.5);
+  take_steps(optimizer, model, 0, 1);
+  EXPECT_EQ(optimizer.state_of(model.square).Q().sizes(), (std::vector<int64_t>{9, 3}));
+}
+
+TEST(Dion, LearningRateSchedulersOfLibTorchDriveEveryGroup) {
+  const Model model;
+  Dion optimizer(model.groups());
+  torch::optim::StepLR halves(optimizer, /*step_size=*/1, /*gamma=*/0.5);
+  take_steps(optimizer, model, 0, 1);
+  halves.step();  // LibTorch's first only counts
+  halves.step();
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) EXPECT_EQ(group.options().get_lr(), 0.05);
+  torch::optim::ReduceLROnPlateauScheduler plateau(optimizer, torch::optim::ReduceLROnPlateauScheduler::min, 0.1f, 0);
+  plateau.step(1.0f);
+  plateau.step(2.0f);
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) EXPECT_NEAR(group.options().get_lr(), 0.005, 1e-9);
+  // The rate is used: a step of rate 0 changes nothing.
+  for (OptimizerParamGroup& group : optimizer.param_groups()) group.options().set_lr(0);
+  const std::vector<at::Tensor> before = Model::snapshot(model.params());
+  take_steps(optimizer, model, 1, 1);
+  expect_bitwise_equal(model.params(), before);
+}
+
+TEST(Dion, StateKeepsTheConfiguredDtypes) {
+  const Model model;
+  const DionOptions options = DionOptions(0.1).momentum_dtype(at::kFloat).Q_dtype(at::kBFloat16);
+  Dion optimizer(std::vector<at::Tensor>{model.weight}, options);
+  take_steps(optimizer, model, 0, 2);
+  EXPECT_EQ(optimizer.state_of(model.weight).momentum().scalar_type(), at::kFloat);
+  EXPECT_EQ(optimizer.state_of(model.weight).Q().scalar_type(), at::kBFloat16);
+}
+
+TEST(Dion, MovedOptimizerGoesOn) {
+  const Model model, twin = model.clone();
+  Dion first(model.groups()), reference(twin.groups());
+  take_steps(first, model, 0, 2);
+  Dion second = std::move(first);
+  take_steps(second, model, 2, 2);
+  take_steps(reference, twin, 0, 4);
+  expect_bitwise_equal(model.params(), twin.params());
+  EXPECT_EQ(second.stats().steps, 4);
+}
+
+TEST(Dion, IsUsableThroughTheBaseClass) {
+  const Model model;
+  std::unique_ptr<torch::optim::Optimizer> optimizer = std::make_unique<Dion>(model.groups());
+  const at::Tensor before = model.weight.detach().clone();
+  model.give_gradients(1);
+  optimizer->step();
+  EXPECT_FALSE(bitwise_equal(model.weight.detach(), before));
+}
+
+}  // namespace
+
+}  // namespace torchdion

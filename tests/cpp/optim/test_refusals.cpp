@@ -1,0 +1,193 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "optim/model.h"
+
+namespace torchdion {
+
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
+
+struct OptionCase {
+  DionOptions options;
+  std::string sentence;
+};
+
+class RefusedOption : public testing::TestWithParam<OptionCase> {};
+
+TEST_P(RefusedOption, IsNamedWithItsValueAndWhatIsAllowedAtEveryDoor) {
+  const auto& [options, sentence] = GetParam();
+  const Model model;
+  EXPECT_EQ(message_of([&] { Dion(std::vector<at::Tensor>{model.weight}, options); }), "torchdion::Dion: " + sentence);
+
+  Dion optimizer(std::vector<at::Tensor>{model.weight});
+  EXPECT_EQ(message_of([&] {
+              optimizer.add_param_group(OptimizerParamGroup({model.square}, std::make_unique<DionOptions>(options)));
+            }),
+            "torchdion::Dion: " + sentence + " (parameter group 1)");
+  EXPECT_EQ(optimizer.param_groups().size(), 1u);
+
+  static_cast<DionOptions&>(optimizer.param_groups()[0].options()) = options;
+  model.give_gradients(1);
+  const at::Tensor before = model.weight.detach().clone();
+  EXPECT_EQ(message_of([&] { optimizer.step(); }), "torchdion::Dion: " + sentence + " (parameter group 0)");
+  EXPECT_TRUE(bitwise_equal(model.weight.detach(), before));
+  EXPECT_TRUE(optimizer.state().empty());
+}
+
+const DionOptions kDefaults;
+
+INSTANTIATE_TEST_SUITE_P(
+    Range, RefusedOption,
+    testing::Values(OptionCase{DionOptions(-1), "lr must be a finite number ≥ 0, got -1."},
+                    OptionCase{DionOptions(kNaN), "lr must be a finite number ≥ 0, got nan"},
+                    OptionCase{DionOptions(kInfinity), "lr must be a finite number ≥ 0, got inf"},
+                    OptionCase{DionOptions().lr_scale(-0.5), "lr_scale must be a number ≥ 0, got -0.5"},
+                    OptionCase{DionOptions().mu(1), "mu must be in [0, 1), got 1."},
+                    OptionCase{DionOptions().mu(kNaN), "mu must be in [0, 1), got nan"},
+                    OptionCase{DionOptions().betas(DionOptions::Betas{0.9, 1}),
+                               "betas must be none or two numbers in [0, 1), got (0.90000000000000002, 1.)"},
+                    OptionCase{DionOptions().weight_decay(-1), "weight_decay must be a number ≥ 0, got -1."},
+                    OptionCase{DionOptions().epsilon(kNaN), "epsilon must be a number ≥ 0, got nan"},
+                    OptionCase{DionOptions().rank_fraction(0), "rank_fraction must be in (0, 1], got 0."},
+                    OptionCase{DionOptions().rank_fraction(1.5), "rank_fraction must be in (0, 1], got 1.5"},
+                    OptionCase{DionOptions().rank_multiple_of(0), "rank_multiple_of must be an integer ≥ 1, got 0"},
+                    OptionCase{DionOptions().rcqr_oversample(0.5), "rcqr_oversample must be a number ≥ 1, got 0.5"},
+                    OptionCase{DionOptions().scalar_algorithm(Algorithm::dion),
+                               "scalar_algorithm must be \"lion\" or \"adamw\", got dion"},
+                    OptionCase{DionOptions().orientation(static_cast<Orientation>(7)),
+                               "orientation must be \"right\" or \"left\", got 7"},
+                    OptionCase{DionOptions().batch_dims(-1), "batch_dims must be none or an integer ≥ 0, got -1"},
+                    OptionCase{DionOptions().blocks(0), "blocks must be an integer ≥ 1, got 0"},
+                    OptionCase{DionOptions().blocks(2).fan_in_first(true),
+                               "blocks cannot be combined with fan_in_first"},
+                    OptionCase{DionOptions().momentum_dtype(at::kInt),
+                               "momentum_dtype must be none or a floating-point dtype, got 3"}));
+
+struct ParameterCase {
+  std::string name;
+  at::Tensor param;
+  std::string sentence;
+};
+
+class RefusedParameter : public testing::TestWithParam<ParameterCase> {};
+
+TEST_P(RefusedParameter, IsNamedByItsPlace) {
+  const Model model;
+  const auto make = [&] { Dion(std::vector<at::Tensor>{model.weight, GetParam().param}); };
+  EXPECT_EQ(message_of(make), "torchdion::Dion: parameter 1 (parameter group 0) " + GetParam().sentence);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kind, RefusedParameter,
+    testing::Values(ParameterCase{"Undefined", at::Tensor(), "must be a tensor, got an undefined one"},
+                    ParameterCase{"Integer", at::ones({3, 4}, at::kLong), "must be real floating-point, got Long"},
+                    ParameterCase{"Complex", at::ones({3, 4}, at::kComplexFloat),
+                                  "must be real floating-point, got ComplexFloat"},
+                    ParameterCase{"Sparse", at::eye(3).to_sparse(), "must be dense, got Sparse"},
+                    ParameterCase{"Meta", at::empty({3, 4}, at::kMeta), "is on meta: this version computes on the CPU"},
+                    ParameterCase{"NoLeaf", Model::leaf({3, 4}, 1) * 2, "must be a leaf of the graph"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(DionRefuses, ParametersThatAreGivenTwice) {
+  const Model model;
+  const std::string twice = "torchdion::Dion: parameter 1 (parameter group 0) is given twice";
+  EXPECT_EQ(message_of([&] { Dion(std::vector<at::Tensor>{model.weight, model.weight}); }), twice);
+  Dion optimizer(model.groups());
+  EXPECT_EQ(message_of([&] { optimizer.add_param_group(OptimizerParamGroup({model.bias})); }),
+            "torchdion::Dion: parameter 0 (parameter group 3) is given twice");
+}
+
+TEST(DionRefuses, NoParameters) {
+  EXPECT_EQ(message_of([] { Dion(std::vector<at::Tensor>{}); }), "torchdion::Dion: params must not be empty");
+  EXPECT_EQ(message_of([] { Dion(std::vector<OptimizerParamGroup>{}); }),
+            "torchdion::Dion: param_groups must not be empty");
+}
+
+TEST(DionRefuses, BlocksThatDoNotDivideTheRows) {
+  const Model model;
+  EXPECT_EQ(message_of([&] { Dion(std::vector<at::Tensor>{model.weight}, DionOptions().blocks(5)); }),
+            "torchdion::Dion: blocks must divide the 12 rows of parameter 0 (parameter group 0), got 5");
+}
+
+TEST(DionRefuses, OptionsOfAnotherOptimizer) {
+  struct OtherOptions : torch::optim::OptimizerCloneableOptions<OtherOptions> {};
+  const Model model;
+  std::vector<OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<at::Tensor>{model.weight}, std::make_unique<OtherOptions>());
+  EXPECT_EQ(message_of([&] { Dion optimizer(groups); }),
+            "torchdion::Dion: the options of a group must be torchdion::DionOptions (parameter group 0)");
+}
+
+TEST(DionRefuses, GroupsThatDisagreeOnNonfinite) {
+  const Model model;
+  const std::string sentence =
+      "torchdion::Dion: nonfinite holds for the whole optimizer and must be that of the defaults (parameter group 0)";
+  EXPECT_EQ(message_of([&] { Dion(model.groups(), DionOptions().nonfinite(Nonfinite::raise)); }), sentence);
+}
+
+struct GradientCase {
+  std::string name;
+  at::Tensor gradient;
+  std::string sentence;
+};
+
+class RefusedGradient : public testing::TestWithParam<GradientCase> {};
+
+TEST_P(RefusedGradient, OfTheLastParameterLeavesEverythingAsItWas) {
+  const Model model;
+  Dion optimizer(model.groups());
+  take_steps(optimizer, model, 0, 2);
+  std::vector<at::Tensor> all = model.params();
+  for (const at::Tensor& param : model.params()) all.push_back(optimizer.state_of(param).momentum());
+  const std::vector<at::Tensor> before = Model::snapshot(all);
+  model.give_gradients(3);
+  at::Tensor vector = model.vector;
+  vector.mutable_grad() = GetParam().gradient;
+  EXPECT_NE(message_of([&] { optimizer.step(); }).find(GetParam().sentence), std::string::npos)
+      << message_of([&] { optimizer.step(); });
+  expect_bitwise_equal(all, before);
+  model.give_gradients(3);
+  optimizer.step();  // and the optimizer goes on
+  EXPECT_EQ(optimizer.state_of(model.vector).step().item<double>(), 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kind, RefusedGradient,
+    testing::Values(GradientCase{"Shape", at::ones({6}, at::kDouble),
+                                 "the gradient of a parameter of shape [5] must have that shape, got [6]"},
+                    GradientCase{"Integer", at::ones({5}, at::kLong), "must be a dense floating-point CPU tensor"},
+                    GradientCase{"Sparse", at::ones({5}, at::kDouble).to_sparse(), "must be a dense"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(DionNonfinite, RaiseNamesTheCountAndWritesNothingNotEvenState) {
+  const Model model;
+  Dion optimizer(model.groups(DionOptions(0.1).nonfinite(Nonfinite::raise)), DionOptions().nonfinite(Nonfinite::raise));
+  model.give_gradients(1);
+  model.bias.grad()[2] = kNaN;
+  model.weight.grad()[0][3] = -kInfinity;
+  const std::vector<at::Tensor> before = Model::snapshot(model.params());
+  EXPECT_EQ(message_of([&] { optimizer.step(); }),
+            "torchdion.Dion: 2 gradient entries are NaN or infinite (nonfinite='raise')");
+  expect_bitwise_equal(model.params(), before);
+  EXPECT_TRUE(optimizer.state().empty());
+}
+
+TEST(DionNonfinite, SkipStepLeavesTheWholeStepOutAndCountsIt) {
+  const Model model;
+  const DionOptions options = DionOptions(0.1).nonfinite(Nonfinite::skip_step);
+  Dion optimizer(model.groups(options), options);
+  model.give_gradients(1);
+  model.bias.grad()[2] = kNaN;
+  const std::vector<at::Tensor> before = Model::snapshot(model.params());
+  optimizer.step();
+  expect_bitwise_equal(model.params(), before);
+  EXPECT_EQ(optimizer.stats().skipped_steps, 1);
+  EXPECT_EQ(optimizer.stats().nonfinite_entries, 1);
+}
+
+}  // namespace
+
+}  // namespace torchdion
