@@ -69,9 +69,9 @@ void check_Q(const at::Tensor& X, const at::Tensor& Q, MatrixForm form) {
                     "torchdion.Dion: the state Q of a parameter of shape ", X.sizes(),
                     " must hold one matrix for each of ", stack, ", got shape ", Q.sizes());
   const int64_t rows = Q.size(-2), r = Q.size(-1), least = largest == 0 ? 0 : 1;
+  const std::string shapes = m == n ? c10::str(m, "×r") : c10::str(m, "×r or ", n, "×r");
   TORCH_CHECK_VALUE((rows == m || rows == n) && r >= least && r <= largest, "torchdion.Dion: the state Q of a ", m, "×",
-                    n, " matrix must be ", m, "×r or ", n, "×r with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×",
-                    r);
+                    n, " matrix must be ", shapes, " with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×", r);
 }
 
 void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what) {

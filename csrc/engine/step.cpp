@@ -80,9 +80,7 @@ ElementwiseBatch Step::elementwise(const Group& group) {
 }
 
 void Step::plan(const LionGroup& group) {
-  auto make = [batch = elementwise(group), hyper = group.hyper](at::Tensor) {
-    return algorithms::lion(batch, hyper);
-  };
+  auto make = [batch = elementwise(group), hyper = group.hyper](at::Tensor) { return algorithms::lion(batch, hyper); };
   tasks_.push_back({std::move(make), 0, at::kFloat});
 }
 

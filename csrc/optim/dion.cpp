@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "engine/state.h"
@@ -141,12 +142,10 @@ Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions def
   optim::check_options(defaults, "");
   TORCH_CHECK_VALUE(!param_groups.empty(), "torchdion::Dion: param_groups must not be empty");
   optim::check_groups(param_groups, defaults);
-  std::size_t params = 0;
-  for (const OptimizerParamGroup& group : param_groups) {
-    Optimizer::add_param_group(group);
-    params += group.params().size();
-  }
-  TORCH_CHECK_VALUE(params > 0, "torchdion::Dion: params must not be empty");
+  const auto has_params = [](const OptimizerParamGroup& group) { return !group.params().empty(); };
+  TORCH_CHECK_VALUE(std::any_of(param_groups.begin(), param_groups.end(), has_params),
+                    "torchdion::Dion: params must not be empty");
+  for (const OptimizerParamGroup& group : param_groups) add_checked(group);
 }
 
 Dion::Dion(std::vector<at::Tensor> params, DionOptions defaults)
@@ -160,7 +159,17 @@ void Dion::add_param_group(const OptimizerParamGroup& param_group) {
   std::vector<OptimizerParamGroup> groups = param_groups();
   groups.push_back(param_group);
   optim::check_groups(groups, static_cast<const DionOptions&>(defaults()));
+  add_checked(param_group);
+}
+
+void Dion::add_checked(const OptimizerParamGroup& param_group) {
   Optimizer::add_param_group(param_group);
+  const std::size_t index = param_groups().size() - 1;
+  const OptimizerParamGroup& group = param_groups()[index];
+  for (std::size_t k = 0; k < group.params().size(); ++k) {
+    const std::string name = "parameter " + std::to_string(k) + optim::group_name(index);
+    optim::warn_of_a_likely_stack(group.params()[k], options_of(group, index), name);
+  }
 }
 
 at::Tensor Dion::step(LossClosure closure) {

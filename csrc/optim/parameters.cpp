@@ -28,14 +28,16 @@ void check_parameter(const at::Tensor& param, const DionOptions& options, const 
   TORCH_CHECK_NOT_IMPLEMENTED(param.is_cpu(), "torchdion::Dion: ", name, " is on ", param.device(),
                               ": this version computes on the CPU");
   if (algorithm_of(param, options) != Algorithm::dion) return;
-  if (param.dim() == 3 && !options.batch_dims()) {
-    TORCH_WARN("torchdion::Dion: ", name, " has shape ", param.sizes(),
-               " and is taken for a convolution, one matrix of ", param.size(0), "×", param.size(1) * param.size(2),
-               "; set batch_dims(1) in its group if it is a stack of matrices, batch_dims(0) if not");
-  }
   const int64_t rows = param.size(options.batch_dims().value_or(0));
   TORCH_CHECK_VALUE(rows % options.blocks() == 0, "torchdion::Dion: blocks must divide the ", rows, " rows of ", name,
                     ", got ", options.blocks());
+}
+
+void warn_of_a_likely_stack(const at::Tensor& param, const DionOptions& options, const std::string& name) {
+  if (options.algorithm() != Algorithm::dion || param.dim() != 3 || options.batch_dims()) return;
+  TORCH_WARN("torchdion::Dion: ", name, " has shape ", param.sizes(), " and is taken for a convolution, one matrix of ",
+             param.size(0), "×", param.size(1) * param.size(2),
+             "; set batch_dims(1) in its group if it is a stack of matrices, batch_dims(0) if not");
 }
 
 }  // namespace torchdion::optim

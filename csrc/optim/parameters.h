@@ -17,4 +17,7 @@ engine::MatrixForm form_of(const DionOptions& options);
 // Throws c10::ValueError with one sentence for a parameter that no algorithm can update; `name` is its name there.
 void check_parameter(const at::Tensor& param, const DionOptions& options, const std::string& name);
 
+// Warns of a parameter of three dimensions whose group does not say what the first one counts.
+void warn_of_a_likely_stack(const at::Tensor& param, const DionOptions& options, const std::string& name);
+
 }  // namespace torchdion::optim

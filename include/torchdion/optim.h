@@ -107,6 +107,9 @@ class Dion : public torch::optim::Optimizer {
 
  private:
   struct Private;
+
+  void add_checked(const torch::optim::OptimizerParamGroup& param_group);
+
   std::unique_ptr<Private> private_;
 };
 

@@ -23,6 +23,12 @@ __version__ = build["version"]
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 """What CMake's ``find_package(torchdion CONFIG)`` needs in ``CMAKE_PREFIX_PATH``."""
 
+
+def get_include() -> str:
+    """The folder of the C++ headers: ``#include <torchdion/torchdion.h>`` with ``-I`` and this."""
+    return str(Path(__file__).parent / "include")
+
+
 __all__ = [
     "_C",
     "Dion",
@@ -30,5 +36,6 @@ __all__ = [
     "__version__",
     "build",
     "cmake_prefix_path",
+    "get_include",
     "param_groups",
 ]

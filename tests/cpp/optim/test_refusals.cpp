@@ -162,6 +162,20 @@ INSTANTIATE_TEST_SUITE_P(
                     GradientCase{"Sparse", at::ones({5}, at::kDouble).to_sparse(), "must be a dense"}),
     [](const auto& info) { return info.param.name; });
 
+TEST(Dion, WarnsOnceOfALikelyStackOfMatrices) {
+  struct Counter : c10::WarningHandler {
+    std::vector<std::string> messages;
+    void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
+  } counter;
+  const c10::WarningUtils::WarningHandlerGuard guard(&counter);
+  const Model model;
+  Dion optimizer(std::vector<at::Tensor>{model.weight, model.experts});
+  take_steps(optimizer, model, 0, 3);
+  ASSERT_EQ(counter.messages.size(), 1u);
+  EXPECT_EQ(counter.messages[0].find("torchdion::Dion: parameter 1 (parameter group 0) has shape [3, 8, 10] and is"),
+            0u);
+}
+
 TEST(DionNonfinite, RaiseNamesTheCountAndWritesNothingNotEvenState) {
   const Model model;
   Dion optimizer(model.groups(DionOptions(0.1).nonfinite(Nonfinite::raise)), DionOptions().nonfinite(Nonfinite::raise));

@@ -1,0 +1,178 @@
+"""What C++ users get: the CMake package and its headers, and one state for two languages."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchdion
+
+SOURCES = Path(__file__).parents[1] / "consumer"
+
+
+def run(*command: str | Path, timeout: int = 500) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+
+
+def configure(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+    return run("cmake", "-S", SOURCES, "-B", tree, "-G", "Ninja", *launcher, *options)
+
+
+def prefix(*paths: str) -> str:
+    return "-DCMAKE_PREFIX_PATH=" + ";".join(paths)
+
+
+def build(tree: Path, *options: str, target: str = "all") -> Path:
+    for done in (configure(tree, *options), run("cmake", "--build", tree, "--target", target)):
+        assert done.returncode == 0, done.stdout + done.stderr
+    return tree / "consumer"
+
+
+@pytest.fixture(scope="module")
+def consumer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("consumer"), prefix(torchdion.cmake_prefix_path))
+
+
+def model() -> tuple[list[nn.Parameter], list[dict[str, Any]]]:
+    """Parameters of every role, in groups with options of their own."""
+    shapes = [(12, 20), (20, 12), (9, 9), (7,), (3, 8, 10), (24, 6), (6, 4, 3, 3), (5,), (8, 5), (6, 10)]
+    params = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    params[8] = nn.Parameter(torch.randn(8, 5, dtype=torch.float64))
+    params[9] = nn.Parameter(torch.randn(6, 10).bfloat16())
+    groups = [
+        {"params": params[:4]},
+        {"params": params[4:5], "batch_dims": 1, "orientation": "left", "rank_fraction": 0.3},
+        {"params": params[5:6], "blocks": 3, "mu": 0.9, "lr": 0.003},
+        {"params": params[6:7], "fan_in_first": True, "batch_dims": 0, "maximize": True},
+        {"params": params[7:8], "algorithm": "adamw", "lr_scale": 0.5, "weight_decay": 0.1},
+        {"params": params[8:], "orthonormalize": "rcqr", "seed": 7, "rank_multiple_of": 2},
+    ]
+    return params, groups
+
+
+def gradients(params: list[nn.Parameter], steps: int) -> list[list[Tensor]]:
+    return [[torch.randn_like(param) for param in params] for _ in range(steps)]
+
+
+def train(optimizer: torchdion.Dion, params: list[nn.Parameter], steps: list[list[Tensor]]) -> None:
+    for step in steps:
+        for param, gradient in zip(params, step, strict=True):
+            param.grad = gradient
+        optimizer.step()
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal in every bit, type by type."""
+    if isinstance(one, Tensor):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for mine, its in zip(one, other, strict=True):
+            assert_same(mine, its)
+    else:
+        assert (type(one), one) == (type(other), other)
+
+
+def continued_in_cpp(consumer: Path, folder: Path, params: list[Any], state: dict[str, Any], steps: Any) -> Any:
+    torch.save({"params": [p.detach() for p in params], "state_dict": state, "gradients": steps}, folder / "in.pt")
+    done = run(consumer, folder / "in.pt", folder / "out.pt")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"steps: {len(steps)}\n"
+    return torch.load(folder / "out.pt", weights_only=True)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("begun", [0, 3], ids=["from the start", "after three steps"])
+def test_python_begins_cpp_continues_and_python_ends_on_one_trajectory(consumer, tmp_path, begun):
+    params, groups = model()
+    optimizer = torchdion.Dion(groups, lr=0.02, rank_fraction=0.5)
+    steps = gradients(params, 9)
+    train(optimizer, params, steps[:begun])
+    out = continued_in_cpp(consumer, tmp_path, params, optimizer.state_dict(), steps[begun:6])
+
+    train(optimizer, params, steps[begun:6])
+    assert_same(out["params"], [param.detach() for param in params])
+    assert_same(out["state_dict"]["state"], optimizer.state_dict()["state"])
+
+    # Back into Python, from both of the files that C++ can write.
+    archive = torch.jit.load(tmp_path / "out.pt.archive")
+    assert_same(archive.state, out["state_dict"]["state"])
+    for state_dict in (out["state_dict"], {"state": archive.state, "param_groups": archive.param_groups}):
+        copies = [nn.Parameter(param.clone()) for param in out["params"]]
+        sizes = [len(group["params"]) for group in groups]
+        pieces = torch.arange(len(copies)).split(sizes)
+        resumed = torchdion.Dion([{"params": [copies[i] for i in piece]} for piece in pieces])
+        resumed.load_state_dict(state_dict)
+        train(resumed, copies, steps[6:])
+        if state_dict is out["state_dict"]:
+            train(optimizer, params, steps[6:])
+        assert_same([copy.detach() for copy in copies], [param.detach() for param in params])
+        assert_same(resumed.state_dict()["state"], optimizer.state_dict()["state"])
+        for mine, its in zip(resumed.param_groups, optimizer.param_groups, strict=True):
+            assert_same({name: mine[name] for name in optimizer.defaults}, {name: its[name] for name in optimizer.defaults})
+
+
+@pytest.mark.timeout(600)
+def test_a_state_dict_that_does_not_fit_is_refused_by_cpp_in_one_sentence(consumer, tmp_path):
+    params = [nn.Parameter(torch.randn(7, 4)), nn.Parameter(torch.randn(9, 9))]
+    optimizer = torchdion.Dion(params)
+    train(optimizer, params, gradients(params, 1))
+    state = optimizer.state_dict()
+    state["state"][1]["Q"] = torch.ones(4, 4)
+    torch.save({"params": [p.detach() for p in params], "state_dict": state, "gradients": []}, tmp_path / "in.pt")
+    done = run(consumer, tmp_path / "in.pt", tmp_path / "out.pt")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "the state Q of a 9×9 matrix must be 9×r with 1 ≤ r ≤ 9, got 4×4" in done.stderr
+    assert not (tmp_path / "out.pt").exists()
+
+
+@pytest.mark.timeout(600)
+def test_cmake_package_works_after_find_package_torch(tmp_path):
+    environment_prefix = prefix(torchdion.cmake_prefix_path, torch.utils.cmake_prefix_path)
+    if shutil.which("nvcc") is None:  # torch's own package stops there; ours says nothing about it
+        done = configure(tmp_path, environment_prefix, "-DFINDS_TORCH=ON")
+        assert "torchdion" not in done.stderr
+        return
+    consumer = build(tmp_path / "tree", environment_prefix, "-DFINDS_TORCH=ON")
+    params, groups = model()
+    optimizer = torchdion.Dion(groups)
+    steps = gradients(params, 2)
+    out = continued_in_cpp(consumer, tmp_path, params, optimizer.state_dict(), steps)
+    train(optimizer, params, steps)
+    assert_same(out["params"], [param.detach() for param in params])
+
+
+def test_cmake_package_refuses_another_torch_in_one_sentence(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '1.0.0'\n")
+    done = configure(tmp_path / "tree", prefix(torchdion.cmake_prefix_path), f"-DTORCH_WHEEL_DIR={tmp_path / 'torch'}")
+    assert done.returncode != 0
+    words = " ".join(done.stderr.split())
+    assert f"was built for torch {torch.__version__}, but the torch at {tmp_path / 'torch'} is 1.0.0" in words
+
+
+@pytest.mark.timeout(600)
+def test_every_public_header_compiles_by_itself_and_sees_no_private_one(tmp_path):
+    include = Path(torchdion.get_include())
+    assert {path.name for path in (include / "torchdion").iterdir()} >= {"torchdion.h", "optim.h", "checkpoint.h"}
+    build(tmp_path, prefix(torchdion.cmake_prefix_path), target="headers")
+    for header in (include / "torchdion").iterdir():
+        for line in header.read_text().splitlines():
+            assert not line.startswith('#include "'), f"{header.name}: {line}"
+
+
+def test_get_include_holds_the_headers():
+    assert os.path.exists(os.path.join(torchdion.get_include(), "torchdion", "torchdion.h"))
