@@ -5,3 +5,4 @@
 #include <torchdion/layout.h>
 #include <torchdion/optim.h>
 #include <torchdion/options.h>
+#include <torchdion/routing.h>

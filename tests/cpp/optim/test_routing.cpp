@@ -1,0 +1,94 @@
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torchdion/routing.h>
+
+#include "optim/model.h"
+
+namespace torchdion {
+
+namespace {
+
+struct NetworkImpl : torch::nn::Module {
+  torch::nn::Embedding embedding{register_module("embedding", torch::nn::Embedding(50, 16))};
+  torch::nn::Linear hidden{register_module("hidden", torch::nn::Linear(16, 12))};
+  torch::nn::Conv1d convolution{register_module("convolution", torch::nn::Conv1d(4, 6, 3))};
+  torch::nn::ConvTranspose1d transposed{register_module("transposed", torch::nn::ConvTranspose1d(4, 6, 3))};
+  torch::nn::Linear output{register_module("output", torch::nn::Linear(torch::nn::LinearOptions(16, 50).bias(false)))};
+  at::Tensor scale = register_parameter("scale", at::ones({3}));
+};
+TORCH_MODULE(Network);
+
+const DionOptions& options_of(const OptimizerParamGroup& group) {
+  return static_cast<const DionOptions&>(group.options());
+}
+
+const DionOptions& options_of(const std::vector<OptimizerParamGroup>& groups, const at::Tensor& param) {
+  for (const OptimizerParamGroup& group : groups) {
+    for (const at::Tensor& other : group.params()) {
+      if (other.is_same(param)) return options_of(group);
+    }
+  }
+  throw std::out_of_range("no group holds the parameter");
+}
+
+TEST(ParamGroups, GiveEachKindItsRule) {
+  const Network model;
+  const auto groups = param_groups(*model, DionOptions(0.5).weight_decay(0.25).scalar_algorithm(Algorithm::adamw));
+  for (const at::Tensor& vector : {model->hidden->bias, model->convolution->bias, model->scale}) {
+    EXPECT_EQ(options_of(groups, vector).algorithm(), Algorithm::adamw);
+    EXPECT_EQ(options_of(groups, vector).lr_scale(), 1);
+    EXPECT_EQ(options_of(groups, vector).weight_decay(), 0);
+  }
+  EXPECT_EQ(options_of(groups, model->embedding->weight).algorithm(), Algorithm::adamw);
+  EXPECT_EQ(options_of(groups, model->embedding->weight).weight_decay(), 0);
+  EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), Algorithm::adamw);
+  EXPECT_EQ(options_of(groups, model->output->weight).lr_scale(), 0.25);
+  EXPECT_EQ(options_of(groups, model->hidden->weight).algorithm(), Algorithm::dion);
+  EXPECT_EQ(options_of(groups, model->hidden->weight).weight_decay(), 0.25);
+  EXPECT_EQ(options_of(groups, model->convolution->weight).batch_dims(), 0);
+  EXPECT_FALSE(options_of(groups, model->convolution->weight).fan_in_first());
+  EXPECT_TRUE(options_of(groups, model->transposed->weight).fan_in_first());
+  for (const OptimizerParamGroup& group : groups) EXPECT_EQ(group.options().get_lr(), 0.5);
+}
+
+TEST(ParamGroups, HoldEveryTrainableParameterOnceAndTrain) {
+  Network model;
+  model->hidden->weight.set_requires_grad(false);
+  const auto groups = param_groups(*model);
+  std::size_t count = 0;
+  for (const OptimizerParamGroup& group : groups) count += group.params().size();
+  EXPECT_EQ(count, model->parameters().size() - 1);
+  EXPECT_THROW(options_of(groups, model->hidden->weight), std::out_of_range);
+
+  Dion optimizer(groups);
+  const at::Tensor before = model->transposed->weight.detach().clone();
+  for (at::Tensor& param : model->parameters()) param.mutable_grad() = at::ones_like(param);
+  optimizer.step();
+  EXPECT_FALSE(bitwise_equal(model->transposed->weight.detach(), before));
+  EXPECT_EQ(optimizer.state_of(model->transposed->weight).Q().sizes(), (std::vector<int64_t>{18, 4}));
+}
+
+TEST(ParamGroups, TakeTheHeadsThatAreNamed) {
+  const Network model;
+  const auto groups = param_groups(*model, {}, {"embedding"});  // an embedding that is the head too
+  EXPECT_EQ(options_of(groups, model->embedding->weight).lr_scale(), 0.25);
+  EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), Algorithm::dion);
+  EXPECT_EQ(message_of([&] { param_groups(*model, {}, {"nothing"}); }),
+            "torchdion::param_groups: heads must name modules with a weight, got nothing");
+}
+
+TEST(ParamGroups, KnowAHeadByItsName) {
+  torch::nn::Sequential model;
+  model->push_back("body", torch::nn::Linear(16, 9));
+  model->push_back("lm_head", torch::nn::Linear(9, 7));
+  const auto groups = param_groups(*model);
+  EXPECT_EQ(options_of(groups, model->named_parameters()["lm_head.weight"]).algorithm(), Algorithm::lion);
+  EXPECT_EQ(options_of(groups, model->named_parameters()["body.weight"]).algorithm(), Algorithm::dion);
+}
+
+}  // namespace
+
+}  // namespace torchdion
