@@ -4,8 +4,6 @@
 #include <c10/core/ScalarType.h>
 #include <torchdion/options.h>
 
-#include <array>
-
 namespace torchdion::optim {
 
 template <class T>
@@ -18,21 +16,24 @@ template <class T>
 inline constexpr int names = 0;  // specialized for what has names
 
 template <>
-inline constexpr std::array names<Algorithm> = {Named{Algorithm::dion, "dion"}, Named{Algorithm::lion, "lion"},
-                                                Named{Algorithm::adamw, "adamw"}};
+inline constexpr Named<Algorithm> names<Algorithm>[] = {
+    {Algorithm::dion, "dion"}, {Algorithm::lion, "lion"}, {Algorithm::adamw, "adamw"}};
 template <>
-inline constexpr std::array names<Orientation> = {Named{Orientation::right, "right"}, Named{Orientation::left, "left"}};
+inline constexpr Named<Orientation> names<Orientation>[] = {{Orientation::right, "right"}, {Orientation::left, "left"}};
 template <>
-inline constexpr std::array names<Orthonormalize> = {
-    Named{Orthonormalize::automatic, "auto"}, Named{Orthonormalize::rcqr, "rcqr"},
-    Named{Orthonormalize::cholesky_qr, "cholesky_qr"}, Named{Orthonormalize::qr, "qr"}};
+inline constexpr Named<Orthonormalize> names<Orthonormalize>[] = {{Orthonormalize::automatic, "auto"},
+                                                                  {Orthonormalize::rcqr, "rcqr"},
+                                                                  {Orthonormalize::cholesky_qr, "cholesky_qr"},
+                                                                  {Orthonormalize::qr, "qr"}};
 template <>
-inline constexpr std::array names<Nonfinite> = {
-    Named{Nonfinite::propagate, "propagate"}, Named{Nonfinite::zero, "zero"}, Named{Nonfinite::skip_step, "skip_step"},
-    Named{Nonfinite::raise, "raise"}};
+inline constexpr Named<Nonfinite> names<Nonfinite>[] = {{Nonfinite::propagate, "propagate"},
+                                                        {Nonfinite::zero, "zero"},
+                                                        {Nonfinite::skip_step, "skip_step"},
+                                                        {Nonfinite::raise, "raise"}};
 template <>
-inline constexpr std::array names<c10::ScalarType> = {
-    Named{c10::ScalarType::Double, "float64"}, Named{c10::ScalarType::Float, "float32"},
-    Named{c10::ScalarType::BFloat16, "bfloat16"}, Named{c10::ScalarType::Half, "float16"}};
+inline constexpr Named<c10::ScalarType> names<c10::ScalarType>[] = {{c10::ScalarType::Double, "float64"},
+                                                                    {c10::ScalarType::Float, "float32"},
+                                                                    {c10::ScalarType::BFloat16, "bfloat16"},
+                                                                    {c10::ScalarType::Half, "float16"}};
 
 }  // namespace torchdion::optim

@@ -27,7 +27,7 @@ bool is_scalar_algorithm(Algorithm value) { return value == Algorithm::lion || v
 
 template <class T>
 bool is_named(T value) {
-  for (const auto& known : names<T>) {
+  for (const Named<T>& known : names<T>) {
     if (known.value == value) return true;
   }
   return false;
@@ -72,7 +72,7 @@ void for_each_option(Options& o, const Visit& visit) {
 template <class T>
 c10::IValue to_entry(const T& value) {
   if constexpr (std::is_enum_v<T>) {
-    for (const auto& known : names<T>) {
+    for (const Named<T>& known : names<T>) {
       if (known.value == value) return std::string(known.name);
     }
     return std::to_string(static_cast<int>(value));
@@ -124,7 +124,7 @@ template <class T>
 requires std::is_enum_v<T>
 bool from_entry(const c10::IValue& entry, T& value) {
   if (!entry.isString()) return false;
-  for (const auto& known : names<T>) {
+  for (const Named<T>& known : names<T>) {
     if (entry.toStringRef() == known.name) {
       value = known.value;
       return true;
