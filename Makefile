@@ -16,9 +16,12 @@ PY := .venv/bin/python
 FORMAT := .venv/bin/clang-format
 TREE := build/package
 ASAN := build/asan
+FUZZ := build/fuzz
+FUZZ_SECONDS ?= 10
+LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 JOBS := $(if $(MAX_JOBS),-j$(MAX_JOBS))
 SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cmake' -o -name '*.in')
-CXX_FILES = $(shell find csrc include tests/cpp -name '*.cpp' -o -name '*.h')
+CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz examples -name '*.cpp' -o -name '*.h')
 
 .PHONY: help
 help:  ## list the targets
@@ -69,7 +72,7 @@ train: build  ## build, and train the GPT example or go on with it; TRAIN="--ove
 	$(PY) examples/gpt/train.py $(TRAIN)
 
 .PHONY: test
-test: test-cpp test-sanitizers test-python test-example  ## build, and every test
+test: test-cpp test-sanitizers test-fuzz test-python test-example  ## build, and every test
 
 .PHONY: test-cpp
 test-cpp: build gtest  ## the C++ tests
@@ -85,6 +88,21 @@ test-sanitizers: .venv/.installed gtest  ## the C++ tests under the address and 
 	@cmake --build $(ASAN) $(JOBS)
 	@ctest --test-dir $(ASAN) --output-on-failure --output-junit results/ctest.xml
 
+# libFuzzer comes with clang; where it is missing, the other tests are run without it.
+.PHONY: test-fuzz
+test-fuzz: build  ## checkpoints of random damage for FUZZ_SECONDS=10; needs clang and libclang-rt-dev
+	@if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' \
+	  | clang++ -fsanitize=fuzzer -x c++ -o /dev/null - 2> /dev/null; then \
+	  echo "test-fuzz is left out: it needs clang++ with libFuzzer (sudo apt-get install clang libclang-rt-14-dev)"; \
+	else \
+	  cmake -S tests/fuzz -B $(FUZZ) -G Ninja -DCMAKE_CXX_COMPILER=clang++ \
+	    -DCMAKE_PREFIX_PATH=$(CURDIR)/python/torchdion/share/cmake $(LAUNCHER) > /dev/null; \
+	  cmake --build $(FUZZ) $(JOBS); \
+	  mkdir -p $(FUZZ)/corpus; \
+	  OMP_NUM_THREADS=1 $(FUZZ)/fuzz_state_dict -max_total_time=$(FUZZ_SECONDS) -max_len=512 -rss_limit_mb=0 \
+	    -print_final_stats=1 -verbosity=0 -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus; \
+	fi
+
 .PHONY: test-python
 test-python: build  ## the Python tests and the examples in docstrings; PYTEST="arguments of pytest"
 	@$(PY) -m pytest --doctest-modules --junitxml=build/results/pytest.xml tests/python python/torchdion $(PYTEST)
@@ -95,8 +113,9 @@ test-example: build  ## five steps of the GPT example
 	  --batch 2 --steps 5 --val-sequences 2 --sample-length 20
 
 .PHONY: bench
-bench: build  ## time the optimizer's step against its peers
+bench: build  ## time the optimizer's step against its peers'
 	$(PY) benchmarks/step.py
+	$(PY) benchmarks/overhead.py
 
 .PHONY: lint
 lint: .venv/.installed  ## layout, types and the coroutine rule
