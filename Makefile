@@ -93,7 +93,7 @@ test-sanitizers: .venv/.installed gtest  ## the C++ tests under the address and 
 test-fuzz: build  ## checkpoints of random damage for FUZZ_SECONDS=10; needs clang and libclang-rt-dev
 	@if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' \
 	  | clang++ -fsanitize=fuzzer -x c++ -o /dev/null - 2> /dev/null; then \
-	  echo "test-fuzz is left out: it needs clang++ with libFuzzer (sudo apt-get install clang libclang-rt-14-dev)"; \
+	  echo "test-fuzz is left out: it needs clang++ with libFuzzer (sudo apt-get install clang libclang-rt-dev)"; \
 	else \
 	  cmake -S tests/fuzz -B $(FUZZ) -G Ninja -DCMAKE_CXX_COMPILER=clang++ \
 	    -DCMAKE_PREFIX_PATH=$(CURDIR)/python/torchdion/share/cmake $(LAUNCHER) > /dev/null; \
