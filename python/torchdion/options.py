@@ -3,18 +3,18 @@
 import difflib
 import math
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchdion import _C
+from torchdion.mixed_precision import is_state_dtype
+from torchdion.warning import warn
 
 ALGORITHMS = ("dion", "lion", "adamw")
 SCALAR_ALGORITHMS = ("lion", "adamw")
 BETAS = {"lion": (0.95, 0.98), "adamw": (0.9, 0.95)}
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 Check = tuple[Callable[[Any], bool], str]
 
@@ -45,7 +45,7 @@ def _one_of(*allowed: Any) -> Check:
 _BETA: Check = (lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"
 _FLAG: Check = (lambda value: isinstance(value, bool)), "True or False"
 _NOT_NEGATIVE: Check = (lambda value: _is_number(value) and value >= 0), "a number ≥ 0"
-_DTYPE: Check = (lambda value: value is None or value in DTYPES), "None or a floating-point torch.dtype"
+_DTYPE: Check = is_state_dtype, "None, a floating-point torch.dtype or its name"
 
 CHECKS: dict[str, Check] = {
     "lr": (_is_learning_rate, "a finite number ≥ 0 or a tensor of one"),
@@ -71,6 +71,7 @@ CHECKS: dict[str, Check] = {
     "fan_in_first": _FLAG,
     "maximize": _FLAG,
     "capturable": _FLAG,
+    "differentiable": ((lambda value: value is False), "False (no graph goes through a step)"),
     "nonfinite": _one_of(*_C.Nonfinite.__members__),
     "precision": _one_of("highest", "high", "medium"),
     "seed": ((lambda value: _is_int(value) and -(2**63) <= value < 2**63), "an integer of 64 bits"),
@@ -112,10 +113,17 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
             continue
         near = difflib.get_close_matches(key, CHECKS, n=1, cutoff=0.8)
         if near:
-            warnings.warn(
-                f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?",
-                stacklevel=4,
-            )
+            warn(f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?")
+
+
+def refuse_distributed(meshes: dict[str, Any], grad_sync: bool, capturable: bool) -> None:
+    for name, mesh in meshes.items():
+        if mesh is not None:
+            raise NotImplementedError(f"torchdion.Dion: {name} must be None: this version runs in one process")
+    if not isinstance(grad_sync, bool):
+        raise ValueError(f"torchdion.Dion: replicate_mesh_grad_sync must be True or False, got {grad_sync!r}")
+    if capturable is True:
+        raise NotImplementedError("torchdion.Dion: capturable must be False: this version computes on the CPU")
 
 
 def resolve_betas(group: dict[str, Any], options: dict[str, Any]) -> None:

@@ -7,22 +7,19 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
+from torchdion.mixed_precision import STATE_DTYPES, dtype_of
 from torchdion.options import rank_of
 from torchdion.parameters import algorithm_of
-
-DTYPE_OPTIONS = {"momentum": "momentum_dtype", "Q": "Q_dtype", "variance": "variance_dtype"}
-"""The group key that gives the dtype of each state."""
 
 
 def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, Tensor]:
     """The state before the first step: zero momentum, Q from a counter-based generator keyed by ``index``."""
 
     def zeros(key: str) -> Tensor:
-        dtype = group[DTYPE_OPTIONS[key]] or param.dtype
-        return torch.zeros(param.shape, dtype=dtype, device=param.device)
+        return torch.zeros(param.shape, dtype=dtype_of(key, param, group), device=param.device)
 
     algorithm = algorithm_of(param, group)
-    state = {"step": torch.zeros((), dtype=torch.float32), "momentum": zeros("momentum")}
+    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu"), "momentum": zeros("momentum")}
     if algorithm == "adamw":
         state["variance"] = zeros("variance")
     if algorithm == "dion":
@@ -35,7 +32,7 @@ def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
     *stack, m, n = _C.matrix_sizes(list(param.shape), *form)
     rows = m if group["orientation"] == "right" else n
     rank = rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"]) if m * n > 0 else 0
-    Q = torch.empty((*stack, rows, rank), dtype=group["Q_dtype"] or param.dtype, device=param.device)
+    Q = torch.empty((*stack, rows, rank), dtype=dtype_of("Q", param, group), device=param.device)
     _C.start_(Q, group["seed"], index)
     return Q
 
@@ -61,9 +58,9 @@ def restore_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
             if not original:
                 continue
             state = optimizer.state[param]
-            for key, option in DTYPE_OPTIONS.items():
+            for key in STATE_DTYPES:
                 if isinstance(original.get(key), Tensor):
-                    dtype = group[option] or param.dtype
+                    dtype = dtype_of(key, param, group)
                     state[key] = original[key].to(param.device, dtype, copy=True).contiguous()
             step = original.get("step", saved_group.get("step", 0))
-            state["step"] = torch.as_tensor(step, dtype=torch.float32).detach().clone()
+            state["step"] = torch.as_tensor(step, dtype=torch.float32, device="cpu").detach().clone()
