@@ -40,6 +40,13 @@ void check_state(const char* algorithm, const at::Tensor& X, const at::Tensor& t
                     " of a parameter must be contiguous, got strides ", tensor.strides());
 }
 
+double number_in(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(),
+                    "torchdion.Dion: ", what, " must be a tensor of one real number, got ", tensor.toString(),
+                    " of shape ", tensor.sizes());
+  return tensor.item<double>();
+}
+
 int64_t count_in(const std::vector<at::Tensor>& gradients) {
   int64_t found = 0;
   for (const at::Tensor& G : gradients) {
@@ -50,8 +57,11 @@ int64_t count_in(const std::vector<at::Tensor>& gradients) {
 
 }  // namespace
 
-Step::Step(Groups groups, Nonfinite nonfinite) : groups_(std::move(groups)), nonfinite_(nonfinite) {
+Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
+    : groups_(std::move(groups)), nonfinite_(nonfinite) {
   at::NoGradGuard no_grad;
+  if (scaling.scale.defined()) gradient_factor_ = 1 / number_in(scaling.scale, "grad_scale");
+  if (scaling.found_inf.defined()) found_inf_ = number_in(scaling.found_inf, "found_inf") != 0;
   for (const DionGroup& group : groups_.dion) plan(group);
   for (const LionGroup& group : groups_.lion) plan(group);
   for (const AdamWGroup& group : groups_.adamw) plan(group);
@@ -64,6 +74,7 @@ Step::Step(Groups groups, Nonfinite nonfinite) : groups_(std::move(groups)), non
 
 void Step::plan(const DionGroup& group) {
   for (algorithms::DionBatch& batch : dion_batches(group, copies_)) {
+    batch.gradient_factor = gradient_factor_;
     batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
     batch.nonfinite = &zeroed_;
     const int64_t workspace = algorithms::dion_workspace(batch.X, batch.Q.cols);
@@ -87,6 +98,7 @@ ElementwiseBatch Step::elementwise(const Group& group, const char* algorithm) {
     batch.G.push_back(group.G[i].contiguous());
     batch.M.push_back(group.M[i]);
   }
+  batch.gradient_factor = gradient_factor_;
   batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
   batch.nonfinite = &zeroed_;
   return batch;
@@ -123,6 +135,10 @@ Report Step::run() {
   Report report;
   report.batches = static_cast<int64_t>(tasks_.size());
   report.workspace_bytes = workspace_.numel();
+  if (found_inf_) {
+    report.skipped = true;
+    return report;
+  }
   if (nonfinite_ == Nonfinite::raise || nonfinite_ == Nonfinite::skip_step) {
     report.nonfinite = count_nonfinite();
     TORCH_CHECK_VALUE(report.nonfinite == 0 || nonfinite_ == Nonfinite::skip_step, "torchdion.Dion: ", report.nonfinite,

@@ -70,6 +70,8 @@ class Dion(Optimizer):
         torch.Size([16, 4])
     """
 
+    _step_supports_amp_scaling = True  # GradScaler leaves unscaling, and leaving out a step, to step()
+
     def __init__(
         self,
         params: ParamsT,
@@ -210,7 +212,8 @@ class Dion(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._refuse_if_broken()
-        step = _C.Step(engine_groups(self), _C.Nonfinite.__members__[self.defaults["nonfinite"]])
+        scaling = (_tensor(getattr(self, "grad_scale", None)), _tensor(getattr(self, "found_inf", None)))
+        step = _C.Step(engine_groups(self), _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
         try:
             report = step.run()
         except BaseException:
@@ -274,3 +277,8 @@ class Dion(Optimizer):
             "parameters": parameters,
             "state_bytes": sum(t.numel() * t.element_size() for t in tensors),
         }
+
+
+def _tensor(number: Tensor | float | None) -> Tensor | None:
+    """What a GradScaler has set; the sum of its flags is a plain 0 where no parameter has a gradient."""
+    return torch.as_tensor(number, device="cpu") if isinstance(number, (int, float)) else number
