@@ -5,6 +5,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torchdion import _C
@@ -211,6 +212,11 @@ class Dion(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._update()
+        return loss
+
+    @_disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
+    def _update(self) -> None:
         self._refuse_if_broken()
         scaling = (_tensor(getattr(self, "grad_scale", None)), _tensor(getattr(self, "found_inf", None)))
         step = _C.Step(engine_groups(self), _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
@@ -225,7 +231,6 @@ class Dion(Optimizer):
         self._counts["nonfinite_entries"] += report.nonfinite
         self._counts["batches"] = report.batches
         self._counts["workspace_bytes"] = report.workspace_bytes
-        return loss
 
     def _refuse_if_broken(self) -> None:
         if self._broken is not None:
