@@ -11,9 +11,18 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from torchdion import _C
 from torchdion.hand_over import engine_groups
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
-from torchdion.options import OPTIMIZER_WIDE, check_options, refuse_distributed, resolve_betas, warn_of_near_misses
+from torchdion.options import (
+    DEFAULTS,
+    OPTIMIZER_WIDE,
+    check_options,
+    refuse_distributed,
+    resolve_betas,
+    warn_of_near_misses,
+)
 from torchdion.parameters import algorithm_of, check_parameter, describe, entries_of
 from torchdion.state import restore_states
+
+_COUNTS = ("steps", "skipped_steps", "nonfinite_entries", "batches", "workspace_bytes")
 
 
 class Dion(Optimizer):
@@ -105,7 +114,7 @@ class Dion(Optimizer):
             "inner_shard_mesh": inner_shard_mesh,
         }
         refuse_distributed(meshes, replicate_mesh_grad_sync, capturable)
-        defaults = {
+        defaults = DEFAULTS | {
             "lr": lr,
             "mu": mu,
             "betas": betas,
@@ -116,30 +125,18 @@ class Dion(Optimizer):
             "orientation": orientation,
             "orthonormalize": orthonormalize,
             "rcqr_oversample": rcqr_oversample,
-            "algorithm": "dion",
             "scalar_algorithm": scalar_algorithm,
-            "lr_scale": 1.0,
-            "batch_dims": None,
-            "blocks": 1,
-            "fan_in_first": False,
             "maximize": maximize,
             "capturable": capturable,
             "nonfinite": nonfinite,
             "precision": precision,
             "seed": seed,
-            "differentiable": False,
             **state_dtypes(mixed_precision_config, ""),
         }
         check_options(defaults, "")
         name_dtypes(defaults)
         self._broken: str | None = None
-        self._counts = {
-            "steps": 0,
-            "skipped_steps": 0,
-            "nonfinite_entries": 0,
-            "batches": 0,
-            "workspace_bytes": 0,
-        }
+        self._counts = dict.fromkeys(_COUNTS, 0)
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -147,7 +144,11 @@ class Dion(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        for group in self.param_groups:  # saved before an option existed
+        # What was saved before an option existed gets its default.
+        self.defaults = DEFAULTS | self.defaults
+        self._broken = self.__dict__.get("_broken")
+        self._counts = dict.fromkeys(_COUNTS, 0) | self.__dict__.get("_counts", {})
+        for group in self.param_groups:
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
             resolve_betas(group, group)

@@ -81,6 +81,35 @@ CHECKS: dict[str, Check] = {
 }
 """What each option of a group may be: a predicate, and its words in an error."""
 
+DEFAULTS: dict[str, Any] = {
+    "lr": 0.01,
+    "mu": 0.95,
+    "betas": None,
+    "weight_decay": 0.01,
+    "epsilon": 1e-8,
+    "rank_fraction": 1.0,
+    "rank_multiple_of": 1,
+    "orientation": "right",
+    "orthonormalize": "auto",
+    "rcqr_oversample": 1.25,
+    "algorithm": "dion",
+    "scalar_algorithm": "lion",
+    "lr_scale": 1.0,
+    "batch_dims": None,
+    "blocks": 1,
+    "fan_in_first": False,
+    "maximize": False,
+    "capturable": False,
+    "differentiable": False,
+    "nonfinite": "propagate",
+    "precision": "high",
+    "seed": 0,
+    "momentum_dtype": None,
+    "Q_dtype": None,
+    "variance_dtype": None,
+}
+"""Of a group that is given nothing."""
+
 OPTIMIZER_WIDE = ("nonfinite", "precision", "capturable")
 """Options that hold for the whole optimizer: a group may not have its own."""
 
