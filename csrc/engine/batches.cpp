@@ -65,7 +65,7 @@ Entry entry_of(const DionGroup& group, std::size_t i, Copies& copies) {
   check_parameter(X, G, M, Q);
   const std::vector<int64_t> sizes = matrix_sizes(X.sizes(), group.form);
   std::optional<at::Tensor> x = matrix_view(X, group.form), g = matrix_view(G, group.form);
-  if (!x || !linalg::is_strided_for_gemm(*x)) x = matrix_view(copies.writable(X), group.form);
+  if (!x || !linalg::is_strided_for_gemm(*x) || X.is_neg()) x = matrix_view(copies.writable(X), group.form);
   if (!g) g = matrix_view(copies.readable(G), group.form);
   const at::IntArrayRef stack(sizes.data(), sizes.size() - 2);
   TORCH_CHECK_VALUE(Q.sizes().slice(0, Q.dim() - 2) == stack, "torchdion.Dion: the state Q of a parameter of shape ",
@@ -111,7 +111,7 @@ int64_t matrices_per_task(const DionBatch& batch) {
 }  // namespace
 
 at::Tensor Copies::writable(const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) return tensor;
+  if (tensor.is_contiguous() && !tensor.is_neg()) return tensor;
   written_.push_back({tensor, tensor.contiguous()});
   return written_.back().source;
 }

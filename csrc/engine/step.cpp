@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -40,6 +41,15 @@ void check_state(const char* algorithm, const at::Tensor& X, const at::Tensor& t
                     " of a parameter must be contiguous, got strides ", tensor.strides());
 }
 
+// Gradients whose memory does not hold their numbers, from complex views and forward-mode derivatives, become some that
+// does.
+void materialize(std::vector<at::Tensor>& gradients) {
+  for (at::Tensor& G : gradients) {
+    if (G._is_zerotensor()) G = at::zeros(G.sizes(), G.options());
+    if (G.is_neg()) G = G.resolve_neg();
+  }
+}
+
 double number_in(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(),
                     "torchdion.Dion: ", what, " must be a tensor of one real number, got ", tensor.toString(),
@@ -62,9 +72,9 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
   at::NoGradGuard no_grad;
   if (scaling.scale.defined()) gradient_factor_ = 1 / number_in(scaling.scale, "grad_scale");
   if (scaling.found_inf.defined()) found_inf_ = number_in(scaling.found_inf, "found_inf") != 0;
-  for (const DionGroup& group : groups_.dion) plan(group);
-  for (const LionGroup& group : groups_.lion) plan(group);
-  for (const AdamWGroup& group : groups_.adamw) plan(group);
+  for (DionGroup& group : groups_.dion) materialize(group.G), plan(group);
+  for (LionGroup& group : groups_.lion) materialize(group.G), plan(group);
+  for (AdamWGroup& group : groups_.adamw) materialize(group.G), plan(group);
   int64_t bytes = 0;
   for (const PlannedTask& task : tasks_) {
     bytes = std::max(bytes, task.workspace * static_cast<int64_t>(c10::elementSize(task.dtype)));

@@ -6,6 +6,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torchdion import _C
@@ -275,7 +276,8 @@ class Dion(Optimizer):
         parameters = {"dion": 0, "lion": 0, "adamw": 0}
         for group in self.param_groups:
             for param in group["params"]:
-                parameters[algorithm_of(param, group)] += 1
+                if not is_lazy(param):  # a lazy module's has no shape before its first input
+                    parameters[algorithm_of(param, group)] += 1
         states = (state for param, state in self.state.items() if isinstance(param, Tensor))
         tensors = (value for state in states for value in state.values() if isinstance(value, Tensor))
         return {

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from torchdion.mixed_precision import DTYPES
 from torchdion.warning import warn
@@ -57,21 +58,26 @@ def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         raise ValueError(f"torchdion.Dion: {name} must be real floating-point, got {param.dtype}")
     if param.device.type != "cpu":
         raise NotImplementedError(f"torchdion.Dion: {name} is on {param.device}: this version computes on the CPU")
-    if group["algorithm"] == "dion":
-        _check_form(param, group, name)
+    if group["algorithm"] == "dion" and not is_lazy(param):  # a lazy module's has no shape before its first input
+        _warn_of_stack(param, group, name)
+        check_blocks(param, group, name)
 
 
-def _check_form(param: Tensor, group: dict[str, Any], name: str) -> None:
-    batch_dims = group["batch_dims"]
-    if param.dim() == 3 and batch_dims is None:
+def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
+    if param.dim() == 3 and group["batch_dims"] is None:
         warn(
             f"torchdion.Dion: {name} has shape {tuple(param.shape)} and is taken for a convolution, one matrix of "
             f"{param.shape[0]}×{param.shape[1] * param.shape[2]}; set batch_dims=1 in its group if it is a stack of "
             "matrices, batch_dims=0 if not"
         )
-    if param.dim() - (batch_dims or 0) < 2:
+
+
+def check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
+    """Raises ValueError where the rows of a parameter cannot be cut into its fused matrices."""
+    batch_dims = group["batch_dims"] or 0
+    if param.dim() - batch_dims < 2:
         return
-    rows = param.shape[batch_dims or 0]
+    rows = param.shape[batch_dims]
     if rows % group["blocks"]:
         raise ValueError(f"torchdion.Dion: blocks must divide the {rows} rows of {name}, got {group['blocks']}")
 

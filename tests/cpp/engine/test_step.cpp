@@ -378,6 +378,18 @@ TEST(StepOfScaledGradients, RefusesAScaleThatIsNotOneNumber) {
   }
 }
 
+TEST(Step, ReadsAndWritesNumbersThatAreNotWhatTheirMemoryHolds) {
+  Groups groups = all_groups(), reference = all_groups();
+  for (at::Tensor* X : {&groups.dion[0].X[0], &groups.lion[0].X[0], &groups.adamw[0].X[0]}) *X = (-*X)._neg_view();
+  for (at::Tensor* G : {&groups.dion[0].G[0], &groups.lion[0].G[0], &groups.adamw[0].G[0]}) *G = (-*G)._neg_view();
+  groups.dion[0].G[1] = at::_efficientzerotensor({20, 12}, at::kDouble);
+  reference.dion[0].G[1].zero_();
+  Step(groups, Nonfinite::propagate).run();
+  Step(reference, Nonfinite::propagate).run();
+  const std::vector<at::Tensor*> now = tensors_of(groups), expected = tensors_of(reference);
+  for (std::size_t i = 0; i < now.size(); ++i) EXPECT_TRUE(at::equal(now[i]->resolve_neg(), *expected[i])) << i;
+}
+
 TEST(Step, WritesThroughStridesOfElementwiseParameters) {
   Groups groups, reference;
   groups.lion.push_back(elementwise_group<LionGroup>({{6, 4}}));
