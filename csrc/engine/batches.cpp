@@ -112,7 +112,7 @@ int64_t matrices_per_task(const DionBatch& batch) {
 
 at::Tensor Copies::writable(const at::Tensor& tensor) {
   if (tensor.is_contiguous() && !tensor.is_neg()) return tensor;
-  written_.push_back({tensor, tensor.contiguous()});
+  written_.push_back({tensor, tensor.resolve_neg().contiguous()});
   return written_.back().source;
 }
 
