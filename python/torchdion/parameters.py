@@ -60,7 +60,7 @@ def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         raise NotImplementedError(f"torchdion.Dion: {name} is on {param.device}: this version computes on the CPU")
     if group["algorithm"] == "dion" and not is_lazy(param):  # a lazy module's has no shape before its first input
         _warn_of_stack(param, group, name)
-        check_blocks(param, group, name)
+        _check_blocks(param, group, name)
 
 
 def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
@@ -72,8 +72,7 @@ def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
         )
 
 
-def check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
-    """Raises ValueError where the rows of a parameter cannot be cut into its fused matrices."""
+def _check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
     batch_dims = group["batch_dims"] or 0
     if param.dim() - batch_dims < 2:
         return

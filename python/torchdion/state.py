@@ -9,7 +9,7 @@ from torch.optim.optimizer import Optimizer
 from torchdion import _C
 from torchdion.mixed_precision import STATE_DTYPES, dtype_of
 from torchdion.options import rank_of
-from torchdion.parameters import algorithm_of, check_blocks
+from torchdion.parameters import algorithm_of
 
 
 def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, Tensor]:
@@ -23,7 +23,6 @@ def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, 
     if algorithm == "adamw":
         state["variance"] = zeros("variance")
     if algorithm == "dion":
-        check_blocks(param, group, f"parameter {index}")
         state["Q"] = _start_of_Q(param, group, index)
     return state
 
