@@ -77,7 +77,11 @@ class Report:
 
 class Step:
     def __init__(
-        self, groups: Groups, nonfinite: Nonfinite, grad_scale: Tensor | None, found_inf: Tensor | None, /
+        self,
+        groups: Groups,
+        nonfinite: Nonfinite,
+        grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
     ) -> None: ...
     def run(self) -> Report: ...
     @property

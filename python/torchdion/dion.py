@@ -141,7 +141,8 @@ class Dion(Optimizer):
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_broken": self._broken, "_counts": self._counts}
+        own = ("_broken", "_counts", "_step_supports_amp_scaling")  # torch keeps none but its own
+        return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
