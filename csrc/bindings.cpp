@@ -65,7 +65,13 @@ void bind_engine(py::module_& m) {
       .def_readonly("batches", &engine::Report::batches)
       .def_readonly("workspace_bytes", &engine::Report::workspace_bytes);
   py::class_<engine::Step>(m, "Step")
-      .def(py::init<engine::Groups, Nonfinite>())
+      .def(py::init([](engine::Groups groups, Nonfinite nonfinite, std::optional<at::Tensor> grad_scale,
+                       std::optional<at::Tensor> found_inf) {
+             engine::GradientScaling scaling{grad_scale.value_or(at::Tensor()), found_inf.value_or(at::Tensor())};
+             return std::make_unique<engine::Step>(std::move(groups), nonfinite, std::move(scaling));
+           }),
+           py::arg("groups"), py::arg("nonfinite"), py::arg("grad_scale") = py::none(),
+           py::arg("found_inf") = py::none())
       .def("run", &engine::Step::run, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("wrote", &engine::Step::wrote)
       .def_property_readonly("batches", &engine::Step::batches)

@@ -22,7 +22,8 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   at::Tensor R = batch.workspace.narrow(0, count * m * r, count * n * r).view({count, n, r});
 
   // B = M + G, where M lies
-  *batch.nonfinite += linalg::accumulate_(B, batch.G, hyper.maximize ? -1 : 1, batch.zero_nonfinite);
+  const double alpha = hyper.maximize ? -batch.gradient_factor : batch.gradient_factor;
+  *batch.nonfinite += linalg::accumulate_(B, batch.G, alpha, batch.zero_nonfinite);
 
   // P = orthonormalize(B Q)
   linalg::gemm_(Matrices(P), B, Q, 1, 0);

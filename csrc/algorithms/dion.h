@@ -16,9 +16,10 @@ struct DionBatch {
   linalg::Matrices M;  // momenta with error feedback, m×n
   linalg::Matrices Q;  // right factors, n×r
   Layout layout;
-  int64_t global_rows = 0;  // of X, over all ranks
-  double shape_factor = 1;  // sqrt(fan-out / fan-in) of the user's X
-  int64_t step = 0;         // keys the sketch
+  int64_t global_rows = 0;     // of X, over all ranks
+  double shape_factor = 1;     // sqrt(fan-out / fan-in) of the user's X
+  int64_t step = 0;            // keys the sketch
+  double gradient_factor = 1;  // of G: what a gradient scaler's factor is undone by
   bool zero_nonfinite = false;
   at::Tensor workspace;          // room for P and R: dion_workspace() elements of the computing dtype
   int64_t* nonfinite = nullptr;  // += entries that counted as zero

@@ -14,6 +14,7 @@ struct ElementwiseBatch {
   std::vector<at::Tensor> X, G, M;  // parameters, gradients, momenta: contiguous, alike in shape
   std::vector<at::Tensor> V;        // second moments; AdamW only
   std::vector<int64_t> step;        // of each parameter, this step included; AdamW only
+  double gradient_factor = 1;       // of G: what a gradient scaler's factor is undone by
   bool zero_nonfinite = false;
   int64_t* nonfinite = nullptr;  // += entries that counted as zero
 };

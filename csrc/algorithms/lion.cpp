@@ -6,16 +6,16 @@ namespace torchdion::algorithms {
 namespace {
 
 template <class T>
-int64_t update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, bool zero_nonfinite,
-               const LionHyperparameters& hyper) {
+int64_t update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, double gradient_factor,
+               bool zero_nonfinite, const LionHyperparameters& hyper) {
   const T keep = static_cast<T>(1 - hyper.lr * hyper.weight_decay), lr = static_cast<T>(hyper.lr);
   const T beta1 = static_cast<T>(hyper.beta1), rest1 = static_cast<T>(1 - hyper.beta1);
   const T beta2 = static_cast<T>(hyper.beta2), rest2 = static_cast<T>(1 - hyper.beta2);
-  const T ascent = hyper.maximize ? -1 : 1;
+  const T alpha = static_cast<T>(hyper.maximize ? -gradient_factor : gradient_factor);
   return for_each_run<T>(G, zero_nonfinite, [&](int64_t begin, int64_t count, const Run<T>& gradient) {
     const Run<T> x(X, begin, count), m(M, begin, count);
     for (int64_t i = 0; i < count; ++i) {
-      const T g = ascent * gradient[i];
+      const T g = alpha * gradient[i];
       const T mixed = beta1 * m[i] + rest1 * g;
       const T sign = mixed > 0 ? T(1) : mixed < 0 ? T(-1) : mixed;  // a NaN stays one: it must reach the weights
       x[i] = keep * x[i] - lr * sign;
@@ -31,7 +31,8 @@ int64_t update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, bo
 comm::Task<> lion(ElementwiseBatch batch, LionHyperparameters hyper) {
   for (std::size_t i = 0; i < batch.X.size(); ++i) {
     const auto update_tensor = batch.X[i].scalar_type() == at::kDouble ? update<double> : update<float>;
-    *batch.nonfinite += update_tensor(batch.X[i], batch.G[i], batch.M[i], batch.zero_nonfinite, hyper);
+    *batch.nonfinite +=
+        update_tensor(batch.X[i], batch.G[i], batch.M[i], batch.gradient_factor, batch.zero_nonfinite, hyper);
   }
   co_return;
 }

@@ -46,7 +46,7 @@ Entry entry_of(const DionGroup& group, std::size_t i, Copies& copies) {
   check_elementwise_state(X, M, "state momentum");
   check_Q(X, Q, group.form);
   std::optional<at::Tensor> x = matrix_view(X, group.form), g = matrix_view(G, group.form);
-  if (!x || !linalg::is_strided_for_gemm(*x)) x = matrix_view(copies.writable(X), group.form);
+  if (!x || !linalg::is_strided_for_gemm(*x) || X.is_neg()) x = matrix_view(copies.writable(X), group.form);
   if (!g) g = matrix_view(copies.readable(G), group.form);
   const int64_t m = x->size(-2), n = x->size(-1);
   const bool right = m == n ? group.orientation == Orientation::right : Q.size(-2) == m;
@@ -90,8 +90,8 @@ int64_t matrices_per_task(const DionBatch& batch) {
 }  // namespace
 
 at::Tensor Copies::writable(const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) return tensor;
-  written_.push_back({tensor, tensor.contiguous()});
+  if (tensor.is_contiguous() && !tensor.is_neg()) return tensor;
+  written_.push_back({tensor, tensor.resolve_neg().contiguous()});
   return written_.back().source;
 }
 

@@ -11,7 +11,8 @@ namespace torchdion::engine {
 // The copies of tensors whose strides no kernel can follow, alive as long as the step that uses them.
 class Copies {
  public:
-  // A contiguous copy to write, which write_back() puts where it belongs; the tensor itself where it is contiguous.
+  // A contiguous copy to write, which write_back() puts where it belongs; the tensor itself where its memory holds its
+  // numbers in order.
   at::Tensor writable(const at::Tensor& tensor);
   // A contiguous copy to read.
   at::Tensor readable(const at::Tensor& tensor);

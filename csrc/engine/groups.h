@@ -36,4 +36,11 @@ struct Groups {
   std::vector<AdamWGroup> adamw;
 };
 
+// What a gradient scaler (torch.amp.GradScaler) says of all gradients. Both hold one number, on any device that the
+// step can read without waiting; undefined ones say nothing.
+struct GradientScaling {
+  at::Tensor scale;      // the gradients were multiplied by this
+  at::Tensor found_inf;  // not 0: some entry overflowed, and the step is to be left out
+};
+
 }  // namespace torchdion::engine

@@ -17,7 +17,7 @@ struct MatrixForm {
 // follows the rows is flattened into the columns.
 std::optional<at::Tensor> matrix_view(const at::Tensor& tensor, MatrixForm form);
 
-// The shape [stack..., m, n] of that view.
+// The shape [stack..., m, n] of that view. Throws c10::ValueError where the form does not fit the sizes.
 std::vector<int64_t> matrix_sizes(at::IntArrayRef sizes, MatrixForm form);
 
 }  // namespace torchdion::engine

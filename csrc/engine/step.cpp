@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -27,6 +28,22 @@ void bump_version(const at::Tensor& X) {
   if (!X.is_inference()) X.unsafeGetTensorImpl()->bump_version();
 }
 
+// Gradients whose memory does not hold their numbers, from complex views and forward-mode derivatives, become some that
+// does.
+void materialize(std::vector<at::Tensor>& gradients) {
+  for (at::Tensor& G : gradients) {
+    if (G._is_zerotensor()) G = at::zeros(G.sizes(), G.options());
+    if (G.is_neg()) G = G.resolve_neg();
+  }
+}
+
+double number_in(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(),
+                    "torchdion.Dion: ", what, " must be a tensor of one real number, got ", tensor.toString(),
+                    " of shape ", tensor.sizes());
+  return tensor.item<double>();
+}
+
 int64_t count_in(const std::vector<at::Tensor>& gradients) {
   int64_t found = 0;
   for (const at::Tensor& G : gradients) {
@@ -37,11 +54,14 @@ int64_t count_in(const std::vector<at::Tensor>& gradients) {
 
 }  // namespace
 
-Step::Step(Groups groups, Nonfinite nonfinite) : groups_(std::move(groups)), nonfinite_(nonfinite) {
+Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
+    : groups_(std::move(groups)), nonfinite_(nonfinite) {
   at::NoGradGuard no_grad;
-  for (const DionGroup& group : groups_.dion) plan(group);
-  for (const LionGroup& group : groups_.lion) plan(group);
-  for (const AdamWGroup& group : groups_.adamw) plan(group);
+  if (scaling.scale.defined()) gradient_factor_ = 1 / number_in(scaling.scale, "grad_scale");
+  if (scaling.found_inf.defined()) found_inf_ = number_in(scaling.found_inf, "found_inf") != 0;
+  for (DionGroup& group : groups_.dion) materialize(group.G), plan(group);
+  for (LionGroup& group : groups_.lion) materialize(group.G), plan(group);
+  for (AdamWGroup& group : groups_.adamw) materialize(group.G), plan(group);
   int64_t bytes = 0;
   for (const PlannedTask& task : tasks_) {
     bytes = std::max(bytes, task.workspace * static_cast<int64_t>(c10::elementSize(task.dtype)));
@@ -51,6 +71,7 @@ Step::Step(Groups groups, Nonfinite nonfinite) : groups_(std::move(groups)), non
 
 void Step::plan(const DionGroup& group) {
   for (algorithms::DionBatch& batch : dion_batches(group, copies_)) {
+    batch.gradient_factor = gradient_factor_;
     batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
     batch.nonfinite = &zeroed_;
     const int64_t workspace = algorithms::dion_workspace(batch.X, batch.Q.cols);
@@ -74,6 +95,7 @@ ElementwiseBatch Step::elementwise(const Group& group) {
     batch.G.push_back(group.G[i].contiguous());
     batch.M.push_back(group.M[i]);
   }
+  batch.gradient_factor = gradient_factor_;
   batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
   batch.nonfinite = &zeroed_;
   return batch;
@@ -108,6 +130,10 @@ Report Step::run() {
   Report report;
   report.batches = static_cast<int64_t>(tasks_.size());
   report.workspace_bytes = workspace_.numel();
+  if (found_inf_) {
+    report.skipped = true;
+    return report;
+  }
   if (nonfinite_ == Nonfinite::raise || nonfinite_ == Nonfinite::skip_step) {
     report.nonfinite = count_nonfinite();
     TORCH_CHECK_VALUE(report.nonfinite == 0 || nonfinite_ == Nonfinite::skip_step, "torchdion.Dion: ", report.nonfinite,

@@ -14,7 +14,7 @@ namespace torchdion::engine {
 
 // What a step found and did.
 struct Report {
-  bool skipped = false;         // left out whole, because of Nonfinite::skip_step
+  bool skipped = false;         // left out whole, because of Nonfinite::skip_step or GradientScaling::found_inf
   int64_t nonfinite = 0;        // gradient entries that were NaN or infinite; not counted under propagate
   int64_t batches = 0;          // tasks that the step was cut into
   int64_t workspace_bytes = 0;  // memory for P and R
@@ -23,7 +23,7 @@ struct Report {
 class Step {
  public:
   // Checks, groups and allocates; writes nothing. Throws c10::Error with one sentence for what it refuses.
-  Step(Groups groups, Nonfinite nonfinite);
+  Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling = {});
   Step(const Step&) = delete;  // its tasks point to its counters
 
   // Updates the parameters and their state. When it throws after wrote(), they are no longer what any step leaves.
@@ -51,6 +51,8 @@ class Step {
 
   Groups groups_;
   Nonfinite nonfinite_;
+  double gradient_factor_ = 1;
+  bool found_inf_ = false;
   std::vector<PlannedTask> tasks_;
   Copies copies_;
   at::Tensor workspace_;

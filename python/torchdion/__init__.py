@@ -16,7 +16,8 @@ build = read_build()
 check_torch(build)  # an undefined symbol would say less
 
 from torchdion import _C  # noqa: E402
-from torchdion.dion import Dion, DionMixedPrecisionConfig  # noqa: E402
+from torchdion.dion import Dion  # noqa: E402
+from torchdion.mixed_precision import DionMixedPrecisionConfig  # noqa: E402
 from torchdion.routing import param_groups  # noqa: E402
 
 __version__ = build["version"]

@@ -1,32 +1,29 @@
 """The optimizer: owns parameters and state, and hands both to the C++ engine once a step."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torchdion import _C
-from torchdion.options import OPTIMIZER_WIDE, check_options, resolve_betas, warn_of_near_misses
-from torchdion.parameters import algorithm_of, check_gradient, check_parameter, describe
-from torchdion.state import check_keys, create_state, restore_states
+from torchdion.hand_over import engine_groups
+from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
+from torchdion.options import (
+    DEFAULTS,
+    OPTIMIZER_WIDE,
+    check_options,
+    refuse_distributed,
+    resolve_betas,
+    warn_of_near_misses,
+)
+from torchdion.parameters import algorithm_of, check_parameter, describe, entries_of
+from torchdion.state import restore_states
 
-
-@dataclass(frozen=True)
-class DionMixedPrecisionConfig:
-    """The dtypes of the optimizer's state; None means the parameter's own.
-
-    Args:
-        momentum_dtype: of the momentum M of every algorithm.
-        Q_dtype: of Dion's right factor Q.
-        variance_dtype: of AdamW's second moment.
-    """
-
-    momentum_dtype: torch.dtype | None = None
-    Q_dtype: torch.dtype | None = None
-    variance_dtype: torch.dtype | None = None
+_COUNTS = ("steps", "skipped_steps", "nonfinite_entries", "batches", "workspace_bytes")
 
 
 class Dion(Optimizer):
@@ -84,6 +81,8 @@ class Dion(Optimizer):
         torch.Size([16, 4])
     """
 
+    _step_supports_amp_scaling = True  # GradScaler leaves unscaling, and leaving out a step, to step()
+
     def __init__(
         self,
         params: ParamsT,
@@ -115,8 +114,8 @@ class Dion(Optimizer):
             "outer_shard_mesh": outer_shard_mesh,
             "inner_shard_mesh": inner_shard_mesh,
         }
-        _refuse_distributed(meshes, replicate_mesh_grad_sync, capturable)
-        defaults = {
+        refuse_distributed(meshes, replicate_mesh_grad_sync, capturable)
+        defaults = DEFAULTS | {
             "lr": lr,
             "mu": mu,
             "betas": betas,
@@ -127,39 +126,35 @@ class Dion(Optimizer):
             "orientation": orientation,
             "orthonormalize": orthonormalize,
             "rcqr_oversample": rcqr_oversample,
-            "algorithm": "dion",
             "scalar_algorithm": scalar_algorithm,
-            "lr_scale": 1.0,
-            "batch_dims": None,
-            "blocks": 1,
-            "fan_in_first": False,
             "maximize": maximize,
             "capturable": capturable,
             "nonfinite": nonfinite,
             "precision": precision,
             "seed": seed,
-            **_state_dtypes(mixed_precision_config, ""),
+            **state_dtypes(mixed_precision_config, ""),
         }
         check_options(defaults, "")
+        name_dtypes(defaults)
         self._broken: str | None = None
-        self._counts = {
-            "steps": 0,
-            "skipped_steps": 0,
-            "nonfinite_entries": 0,
-            "batches": 0,
-            "workspace_bytes": 0,
-        }
+        self._counts = dict.fromkeys(_COUNTS, 0)
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_broken": self._broken, "_counts": self._counts}
+        own = ("_broken", "_counts", "_step_supports_amp_scaling")  # torch keeps none but its own
+        return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        for group in self.param_groups:  # saved before an option existed
+        # What was saved before an option existed gets its default.
+        self.defaults = DEFAULTS | self.defaults
+        self._broken = self.__dict__.get("_broken")
+        self._counts = dict.fromkeys(_COUNTS, 0) | self.__dict__.get("_counts", {})
+        for group in self.param_groups:
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
             resolve_betas(group, group)
+            name_dtypes(group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group after checking it: nothing is added when an option or a parameter is refused.
@@ -170,16 +165,17 @@ class Dion(Optimizer):
         if not isinstance(param_group, dict):
             raise TypeError(f"torchdion.Dion: a parameter group must be a dict, got {type(param_group).__name__}")
         where = f" (parameter group {len(self.param_groups)})"
-        entries = _entries(param_group, where)
+        entries = entries_of(param_group, where)
         group = {**param_group, "params": entries}
         if "mixed_precision_config" in group:
-            group |= _state_dtypes(group.pop("mixed_precision_config"), where)
+            group |= state_dtypes(group.pop("mixed_precision_config"), where)
         options = {**self.defaults, **group}
         check_options(options, where)
         for name in OPTIMIZER_WIDE:
             if options[name] != self.defaults[name]:
                 raise ValueError(f"torchdion.Dion: {name} holds for the whole optimizer, got {options[name]!r}{where}")
         resolve_betas(group, options)
+        name_dtypes(group)
         warn_of_near_misses(group, where)
         seen: set[int] = set()
         for index, entry in enumerate(entries):
@@ -189,7 +185,15 @@ class Dion(Optimizer):
             if id(tensor) in seen:
                 raise ValueError(f"torchdion.Dion: {name} is given twice")
             seen.add(id(tensor))
-        super().add_param_group(group)
+        given = dict(param_group)
+        param_group.clear()
+        param_group.update(group)
+        try:
+            super().add_param_group(param_group)  # the caller's own dict, as torch keeps it
+        except BaseException:
+            param_group.clear()
+            param_group.update(given)
+            raise
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -211,11 +215,14 @@ class Dion(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._update()
+        return loss
+
+    @_disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
+    def _update(self) -> None:
         self._refuse_if_broken()
-        groups = _C.Groups()
-        for group in self.param_groups:
-            self._add_to(groups, group)
-        step = _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]])
+        scaling = (_tensor(getattr(self, "grad_scale", None)), _tensor(getattr(self, "found_inf", None)))
+        step = _C.Step(engine_groups(self), _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
         try:
             report = step.run()
         except BaseException:
@@ -227,59 +234,10 @@ class Dion(Optimizer):
         self._counts["nonfinite_entries"] += report.nonfinite
         self._counts["batches"] = report.batches
         self._counts["workspace_bytes"] = report.workspace_bytes
-        return loss
 
     def _refuse_if_broken(self) -> None:
         if self._broken is not None:
             raise RuntimeError(f"torchdion.Dion: {self._broken}; load a checkpoint")
-
-    def _add_to(self, groups: _C.Groups, group: dict[str, Any]) -> None:
-        """Hands the parameters of a group that have gradients to the engine, by algorithm."""
-        params: dict[str, list[Tensor]] = {"dion": [], "lion": [], "adamw": []}
-        for param in group["params"]:
-            if param.grad is None:
-                continue
-            check_gradient(param)
-            params[algorithm_of(param, group)].append(param)
-        lr = float(group["lr"]) * group["lr_scale"]
-        shared = {"lr": lr, "weight_decay": group["weight_decay"], "maximize": group["maximize"]}
-        if params["dion"]:
-            method = _C.Orthonormalize.__members__[group["orthonormalize"]]
-            dion = _C.DionHyperparameters(
-                **shared,
-                mu=group["mu"],
-                orthonormalize=method,
-                rcqr_oversample=group["rcqr_oversample"],
-                seed=group["seed"],
-            )
-            form = (group["batch_dims"] or 0, group["blocks"], group["fan_in_first"])
-            orientation = _C.Orientation.__members__[group["orientation"]]
-            groups.add_dion(*self._lists(params["dion"], group, "momentum", "Q", "step"), dion, *form, orientation)
-        beta1, beta2 = group["betas"]
-        if params["lion"]:
-            lion = _C.LionHyperparameters(**shared, beta1=beta1, beta2=beta2)
-            groups.add_lion(*self._lists(params["lion"], group, "momentum", "step"), lion)
-        if params["adamw"]:
-            adamw = _C.AdamWHyperparameters(**shared, beta1=beta1, beta2=beta2, epsilon=group["epsilon"])
-            groups.add_adamw(*self._lists(params["adamw"], group, "momentum", "variance", "step"), adamw)
-
-    def _lists(self, params: list[Tensor], group: dict[str, Any], *keys: str) -> list[list[Tensor]]:
-        """The parameters, their gradients and the named states, each as a list; creates states that are missing."""
-        states = [self.state[param] for param in params]
-        if not all(states):
-            indices = self._indices()
-            for param, state in zip(params, states, strict=True):
-                if not state:
-                    state.update(create_state(param, group, indices[param]))
-        for param, state in zip(params, states, strict=True):
-            check_keys(param, state, keys)
-        gradients = [param.grad for param in params if param.grad is not None]
-        return [params, gradients, *([state[key] for state in states] for key in keys)]
-
-    def _indices(self) -> dict[Tensor, int]:
-        """Each parameter's place among all: what Q's start is drawn by."""
-        every = (param for group in self.param_groups for param in group["params"])
-        return {param: index for index, param in enumerate(every)}
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's. Refuses to save what a failed step left behind.
@@ -293,13 +251,20 @@ class Dion(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's; states keep the dtypes of ``mixed_precision_config`` instead of taking the parameter's."""
         originals: list[dict[str, Any]] = []
-        hook = self.register_load_state_dict_pre_hook(lambda _, loaded: originals.append(loaded))  # the last: it sees
-        try:  # what the others have made of it
+
+        def restore(_: Optimizer) -> None:
+            restore_states(self, originals[0])
+            self._broken = None
+
+        hooks = [  # around torch's part: the last before it, which sees what the others made of it, the first after it
+            self.register_load_state_dict_pre_hook(lambda _, loaded: originals.append(loaded)),
+            self.register_load_state_dict_post_hook(restore, prepend=True),
+        ]
+        try:
             super().load_state_dict(state_dict)
         finally:
-            hook.remove()
-        restore_states(self, originals[0])
-        self._broken = None
+            for hook in hooks:
+                hook.remove()
 
     def stats(self) -> dict[str, Any]:
         """What the optimizer has done and what it holds.
@@ -312,8 +277,10 @@ class Dion(Optimizer):
         parameters = {"dion": 0, "lion": 0, "adamw": 0}
         for group in self.param_groups:
             for param in group["params"]:
-                parameters[algorithm_of(param, group)] += 1
-        tensors = (value for state in self.state.values() for value in state.values() if isinstance(value, Tensor))
+                if not is_lazy(param):  # a lazy module's has no shape before its first input
+                    parameters[algorithm_of(param, group)] += 1
+        states = (state for param, state in self.state.items() if isinstance(param, Tensor))
+        tensors = (value for state in states for value in state.values() if isinstance(value, Tensor))
         return {
             **self._counts,
             "parameters": parameters,
@@ -321,32 +288,6 @@ class Dion(Optimizer):
         }
 
 
-def _entries(param_group: dict[str, Any], where: str) -> list[Any]:
-    """The group's parameters, named or not, as a list."""
-    if "params" not in param_group:
-        raise ValueError(f"torchdion.Dion: a parameter group must have the key 'params'{where}")
-    params = param_group["params"]
-    if isinstance(params, set):
-        raise TypeError(f"torchdion.Dion: parameters must be in an ordered collection, got a set{where}")
-    return [params] if isinstance(params, Tensor) else list(params)
-
-
-def _state_dtypes(config: DionMixedPrecisionConfig | None, where: str) -> dict[str, Any]:
-    if config is None:
-        return asdict(DionMixedPrecisionConfig())
-    if not isinstance(config, DionMixedPrecisionConfig):
-        raise ValueError(
-            "torchdion.Dion: mixed_precision_config must be None or a torchdion.DionMixedPrecisionConfig, "
-            f"got {config!r}{where}"
-        )
-    return asdict(config)
-
-
-def _refuse_distributed(meshes: dict[str, Any], grad_sync: bool, capturable: bool) -> None:
-    for name, mesh in meshes.items():
-        if mesh is not None:
-            raise NotImplementedError(f"torchdion.Dion: {name} must be None: this version runs in one process")
-    if not isinstance(grad_sync, bool):
-        raise ValueError(f"torchdion.Dion: replicate_mesh_grad_sync must be True or False, got {grad_sync!r}")
-    if capturable is True:
-        raise NotImplementedError("torchdion.Dion: capturable must be False: this version computes on the CPU")
+def _tensor(number: Tensor | float | None) -> Tensor | None:
+    """What a GradScaler has set; the sum of its flags is a plain 0 where no parameter has a gradient."""
+    return torch.as_tensor(number, device="cpu") if isinstance(number, (int, float)) else number

@@ -4,18 +4,18 @@ import difflib
 import math
 import math
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchdion import _C
+from torchdion.mixed_precision import is_state_dtype
+from torchdion.warning import warn
 
 ALGORITHMS = ("dion", "lion", "adamw")
 SCALAR_ALGORITHMS = ("lion", "adamw")
 BETAS = {"lion": (0.95, 0.98), "adamw": (0.9, 0.95)}
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 Check = tuple[Callable[[Any], bool], str]
 
@@ -46,7 +46,7 @@ def _one_of(*allowed: Any) -> Check:
 _BETA: Check = (lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"
 _FLAG: Check = (lambda value: isinstance(value, bool)), "True or False"
 _NOT_NEGATIVE: Check = (lambda value: _is_number(value) and value >= 0), "a number ≥ 0"
-_DTYPE: Check = (lambda value: value is None or value in DTYPES), "None or a floating-point torch.dtype"
+_DTYPE: Check = is_state_dtype, "None, a floating-point torch.dtype or its name"
 
 CHECKS: dict[str, Check] = {
     "lr": (_is_learning_rate, "a finite number ≥ 0 or a tensor of one"),
@@ -72,6 +72,7 @@ CHECKS: dict[str, Check] = {
     "fan_in_first": _FLAG,
     "maximize": _FLAG,
     "capturable": _FLAG,
+    "differentiable": ((lambda value: value is False), "False (no graph goes through a step)"),
     "nonfinite": _one_of(*_C.Nonfinite.__members__),
     "precision": _one_of("highest", "high", "medium"),
     "seed": ((lambda value: _is_int(value) and -(2**63) <= value < 2**63), "an integer of 64 bits"),
@@ -80,6 +81,35 @@ CHECKS: dict[str, Check] = {
     "variance_dtype": _DTYPE,
 }
 """What each option of a group may be: a predicate, and its words in an error."""
+
+DEFAULTS: dict[str, Any] = {
+    "lr": 0.01,
+    "mu": 0.95,
+    "betas": None,
+    "weight_decay": 0.01,
+    "epsilon": 1e-8,
+    "rank_fraction": 1.0,
+    "rank_multiple_of": 1,
+    "orientation": "right",
+    "orthonormalize": "auto",
+    "rcqr_oversample": 1.25,
+    "algorithm": "dion",
+    "scalar_algorithm": "lion",
+    "lr_scale": 1.0,
+    "batch_dims": None,
+    "blocks": 1,
+    "fan_in_first": False,
+    "maximize": False,
+    "capturable": False,
+    "differentiable": False,
+    "nonfinite": "propagate",
+    "precision": "high",
+    "seed": 0,
+    "momentum_dtype": None,
+    "Q_dtype": None,
+    "variance_dtype": None,
+}
+"""Of a group that is given nothing."""
 
 OPTIMIZER_WIDE = ("nonfinite", "precision", "capturable")
 """Options that hold for the whole optimizer: a group may not have its own."""
@@ -113,10 +143,17 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
             continue
         near = difflib.get_close_matches(key, CHECKS, n=1, cutoff=0.8)
         if near:
-            warnings.warn(
-                f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?",
-                stacklevel=4,
-            )
+            warn(f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?")
+
+
+def refuse_distributed(meshes: dict[str, Any], grad_sync: bool, capturable: bool) -> None:
+    for name, mesh in meshes.items():
+        if mesh is not None:
+            raise NotImplementedError(f"torchdion.Dion: {name} must be None: this version runs in one process")
+    if not isinstance(grad_sync, bool):
+        raise ValueError(f"torchdion.Dion: replicate_mesh_grad_sync must be True or False, got {grad_sync!r}")
+    if capturable is True:
+        raise NotImplementedError("torchdion.Dion: capturable must be False: this version computes on the CPU")
 
 
 def resolve_betas(group: dict[str, Any], options: dict[str, Any]) -> None:

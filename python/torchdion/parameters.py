@@ -1,15 +1,26 @@
 """What a parameter is to the optimizer: which algorithm updates it, and whether any can."""
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
-from torchdion.options import DTYPES
+from torchdion.mixed_precision import DTYPES
+from torchdion.warning import warn
 
 # By name, because importing their libraries only to refuse them would cost seconds.
 _FLATTENED = {"FlatParameter": "FSDP1's FlatParameter", "FlatParameterMeta": "FSDP1's FlatParameter"}
+
+
+def entries_of(param_group: dict[str, Any], where: str) -> list[Any]:
+    """The group's parameters, named or not, as a list."""
+    if "params" not in param_group:
+        raise ValueError(f"torchdion.Dion: a parameter group must have the key 'params'{where}")
+    params = param_group["params"]
+    if isinstance(params, set):
+        raise TypeError(f"torchdion.Dion: parameters must be in an ordered collection, got a set{where}")
+    return [params] if isinstance(params, Tensor) else list(params)
 
 
 def describe(entry: Any, index: int, where: str) -> str:
@@ -47,22 +58,25 @@ def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         raise ValueError(f"torchdion.Dion: {name} must be real floating-point, got {param.dtype}")
     if param.device.type != "cpu":
         raise NotImplementedError(f"torchdion.Dion: {name} is on {param.device}: this version computes on the CPU")
-    if group["algorithm"] == "dion":
-        _check_form(param, group, name)
+    if group["algorithm"] == "dion" and not is_lazy(param):  # a lazy module's has no shape before its first input
+        _warn_of_stack(param, group, name)
+        _check_blocks(param, group, name)
 
 
-def _check_form(param: Tensor, group: dict[str, Any], name: str) -> None:
-    batch_dims = group["batch_dims"]
-    if param.dim() == 3 and batch_dims is None:
-        warnings.warn(
+def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
+    if param.dim() == 3 and group["batch_dims"] is None:
+        warn(
             f"torchdion.Dion: {name} has shape {tuple(param.shape)} and is taken for a convolution, one matrix of "
             f"{param.shape[0]}×{param.shape[1] * param.shape[2]}; set batch_dims=1 in its group if it is a stack of "
-            "matrices, batch_dims=0 if not",
-            stacklevel=4,
+            "matrices, batch_dims=0 if not"
         )
-    if param.dim() - (batch_dims or 0) < 2:
+
+
+def _check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
+    batch_dims = group["batch_dims"] or 0
+    if param.dim() - batch_dims < 2:
         return
-    rows = param.shape[batch_dims or 0]
+    rows = param.shape[batch_dims]
     if rows % group["blocks"]:
         raise ValueError(f"torchdion.Dion: blocks must divide the {rows} rows of {name}, got {group['blocks']}")
 

@@ -7,21 +7,18 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
+from torchdion.mixed_precision import STATE_DTYPES, dtype_of
 from torchdion.parameters import algorithm_of
-
-DTYPE_OPTIONS = {"momentum": "momentum_dtype", "Q": "Q_dtype", "variance": "variance_dtype"}
-"""The group key that gives the dtype of each state."""
 
 
 def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, Tensor]:
     """The state before the first step: zero momentum, Q from a counter-based generator keyed by ``index``."""
 
     def zeros(key: str) -> Tensor:
-        dtype = group[DTYPE_OPTIONS[key]] or param.dtype
-        return torch.zeros(param.shape, dtype=dtype, device=param.device)
+        return torch.zeros(param.shape, dtype=dtype_of(key, param, group), device=param.device)
 
     algorithm = algorithm_of(param, group)
-    state = {"step": torch.zeros((), dtype=torch.float32), "momentum": zeros("momentum")}
+    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu"), "momentum": zeros("momentum")}
     if algorithm == "adamw":
         state["variance"] = zeros("variance")
     if algorithm == "dion":
@@ -33,7 +30,7 @@ def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
     form = (group["batch_dims"] or 0, group["blocks"], group["fan_in_first"])
     orientation = _C.Orientation.__members__[group["orientation"]]
     rank = (group["rank_fraction"], group["rank_multiple_of"])
-    dtype = group["Q_dtype"] or param.dtype
+    dtype = dtype_of("Q", param, group)
     return _C.start_of_Q(list(param.shape), *form, orientation, *rank, group["seed"], index, dtype)
 
 
@@ -58,9 +55,9 @@ def restore_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
             if not original:
                 continue
             state = optimizer.state[param]
-            for key, option in DTYPE_OPTIONS.items():
+            for key in STATE_DTYPES:
                 if isinstance(original.get(key), Tensor):
-                    dtype = group[option] or param.dtype
+                    dtype = dtype_of(key, param, group)
                     state[key] = original[key].to(param.device, dtype, copy=True).contiguous()
             step = original.get("step", saved_group.get("step", 0))
-            state["step"] = torch.as_tensor(step, dtype=torch.float32).detach().clone()
+            state["step"] = torch.as_tensor(step, dtype=torch.float32, device="cpu").detach().clone()

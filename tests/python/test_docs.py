@@ -12,7 +12,7 @@ import pytest
 import torchdion
 
 ROOT = Path(__file__).parents[2]
-MODULES = ["torchdion", "torchdion.dion", "torchdion.options", "torchdion.routing"]
+MODULES = ["torchdion", "torchdion.dion", "torchdion.mixed_precision", "torchdion.routing"]
 
 
 @pytest.mark.parametrize("name", MODULES)

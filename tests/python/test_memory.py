@@ -72,6 +72,14 @@ def test_a_step_allocates_less_than_a_tenth_of_the_parameters(options, tmp_path)
     assert optimizer.stats()["workspace_bytes"] <= peak <= 0.1 * total_bytes(params)
 
 
+def test_unscaling_the_gradients_takes_no_memory(tmp_path):
+    _, optimizer = prepared([(300, 400), (5000,)], rank_fraction=0.25)
+    plain = peak_bytes(optimizer.step, tmp_path)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(1024.0), torch.tensor(0.0)
+    assert plain > 0
+    assert peak_bytes(optimizer.step, tmp_path) <= plain + 64
+
+
 @pytest.mark.parametrize("shape", [(700, 900), (3, 400, 300), (900, 30, 5, 5)])
 def test_one_matrix_at_a_small_rank_needs_no_temporary_of_its_size(shape, tmp_path):
     X = Parameter(torch.randn(shape))

@@ -9,7 +9,6 @@ import torch
 from runs import error, follow, normals, run
 from torch import Tensor, nn
 from torch.nn import Parameter
-from torch.optim import lr_scheduler
 
 import torchdion
 
@@ -75,37 +74,6 @@ def test_every_model_trains(name, scalar_algorithm, routed):
     losses = train(model, optimizer, inputs, targets, 120)
     assert losses[0] >= 1.2
     assert losses[-1] <= 0.5 * losses[0]
-
-
-def schedulers(optimizer: torch.optim.Optimizer) -> dict:
-    return {
-        "step": lambda: lr_scheduler.StepLR(optimizer, 2, 0.5),
-        "cosine": lambda: lr_scheduler.CosineAnnealingLR(optimizer, 8),
-        "lambda": lambda: lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-        "one cycle": lambda: lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=10, cycle_momentum=False),
-        "one cycle of betas": lambda: lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=10),
-        "warm-up and decay": lambda: lr_scheduler.SequentialLR(
-            optimizer, [lr_scheduler.LinearLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)], [3]
-        ),
-    }
-
-
-@pytest.mark.parametrize("tensor_lr", [False, True])
-@pytest.mark.parametrize("name", schedulers(None))
-def test_schedulers_set_the_learning_rate_of_each_step(name, tensor_lr):
-    [X0], *gradients = normals(8, (6, 4))
-    X = Parameter(X0.clone())
-    optimizer = torchdion.Dion([X], lr=torch.tensor(0.02, dtype=torch.float64) if tensor_lr else 0.02, weight_decay=0.0)
-    scheduler = schedulers(optimizer)[name]()
-    rates = []
-    for step in gradients:
-        before = X.detach().clone()
-        rates.append(float(optimizer.param_groups[0]["lr"]))
-        follow(optimizer, [X], [step])
-        scheduler.step()
-        moved = torch.linalg.vector_norm(X.detach() - before).item()
-        assert moved == pytest.approx(rates[-1] * (6 / 4) ** 0.5 * 4**0.5, rel=1e-12)
-    assert len(set(rates)) > 2
 
 
 def test_a_closure_is_evaluated_once_with_gradients_and_its_loss_returned():
@@ -237,34 +205,6 @@ def test_a_copy_of_the_optimizer_continues_identically(copier):
     assert all(map(torch.equal, params, copies))
     assert params[0].isfinite().all()
     assert twin.param_groups[0]["mine"] == "kept"
-
-
-def test_hooks_run_around_a_step():
-    X = Parameter(torch.ones(3, 3))
-    optimizer = torchdion.Dion([X])
-    seen: list[str] = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append("pre"))
-    optimizer.register_step_post_hook(lambda *_: seen.append("post"))
-    optimizer.register_state_dict_post_hook(lambda _, state_dict: seen.append("saved"))
-    optimizer.register_load_state_dict_post_hook(lambda _: seen.append("loaded"))
-    X.grad = torch.ones(3, 3)
-    optimizer.step()
-    optimizer.load_state_dict(optimizer.state_dict())
-    assert seen == ["pre", "post", "saved", "loaded"]
-
-
-def test_a_gradient_scaler_leaves_out_the_step_of_an_overflow():
-    model = nn.Linear(4, 3)
-    optimizer = torchdion.Dion(model.parameters())
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    before = copy.deepcopy(model.state_dict())
-    for factor, moves in ((float("inf"), False), (1.0, True)):
-        optimizer.zero_grad()
-        scaler.scale(model(torch.ones(2, 4)).sum() * factor).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        assert torch.equal(model.weight, before["weight"]) != moves
-    assert model.weight.isfinite().all()
 
 
 def test_stats_say_what_happened():

@@ -11,6 +11,7 @@ import torchdion
 from torchdion._C import rank_of
 
 NAN, INF = math.nan, math.inf
+DTYPE = "None, a floating-point torch.dtype or its name"
 
 # option: (what the sentence says is allowed, values that are refused)
 REFUSED = {
@@ -37,9 +38,10 @@ GROUP_REFUSED = {
     "batch_dims": ("None or an integer ≥ 0", [-1, 1.0, "1", True]),
     "blocks": ("an integer ≥ 1", [0, -3, 3.0, "3", None]),
     "fan_in_first": ("True or False", [0, "yes", None]),
-    "momentum_dtype": ("None or a floating-point torch.dtype", [torch.int32, torch.complex64, "float32", float]),
-    "Q_dtype": ("None or a floating-point torch.dtype", [torch.bool, 32]),
-    "variance_dtype": ("None or a floating-point torch.dtype", [torch.uint8]),
+    "differentiable": ("False", [True, 1, 0, None]),
+    "momentum_dtype": (DTYPE, [torch.int32, torch.complex64, "int32", "torch.float32", float]),
+    "Q_dtype": (DTYPE, [torch.bool, 32]),
+    "variance_dtype": (DTYPE, [torch.uint8, ""]),
 }
 
 

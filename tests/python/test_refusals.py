@@ -192,6 +192,21 @@ def test_a_loaded_state_of_another_shape_is_refused_at_step_before_any_write():
     assert_refused_before_any_write(params, optimizer, ValueError, "must be 5×r or 4×r with 1 ≤ r ≤ 4, got 9×2")
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"blocks": 4}, "blocks must divide the 6 rows of a parameter of shape .6, 4., got 4"),
+        ({"batch_dims": -1}, "has no matrices after -1 leading dimensions"),
+    ],
+)
+def test_a_loaded_or_written_form_that_does_not_fit_is_refused_before_any_write(options, sentence):
+    params, optimizer = trained()
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["param_groups"][0] |= options
+    optimizer.load_state_dict(saved)
+    assert_refused_before_any_write(params, optimizer, ValueError, sentence)
+
+
 def test_a_checkpoint_of_another_optimizer_is_refused_before_any_write():
     X, Y = matrix(), matrix()
     adam = torch.optim.AdamW([Y])

@@ -92,6 +92,20 @@ TEST(AdamWStep, MaximizesByTakingTheGradientWithTheOtherSign) {
   EXPECT_TRUE(bitwise_equal(results[0], results[1]));
 }
 
+TEST(AdamWStep, TakesTheGradientTimesItsFactorIntoAccount) {
+  std::vector<at::Tensor> results;
+  for (double scale : {1.0, 65'536.0}) {
+    const at::Tensor X = normal({3000}, 1, at::kBFloat16), M = at::zeros({3000}), V = at::zeros({3000});
+    int64_t nonfinite = 0;
+    ElementwiseBatch batch{.X = {X}, .G = {normal({3000}, 2, at::kFloat) * scale}, .M = {M}, .V = {V}, .step = {1}};
+    batch.gradient_factor = 1 / scale;
+    batch.nonfinite = &nonfinite;
+    comm::run(adamw(batch, {}));
+    results.insert(results.end(), {X, M, V});
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(bitwise_equal(results[i], results[3 + i])) << i;
+}
+
 }  // namespace
 
 }  // namespace torchdion::algorithms

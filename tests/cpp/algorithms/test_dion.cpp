@@ -156,6 +156,23 @@ TEST(DionStep, MaximizesByTakingTheGradientWithTheOtherSign) {
   EXPECT_TRUE(bitwise_equal(up.X, down.X));
 }
 
+TEST(DionStep, TakesTheGradientTimesItsFactorIntoAccount) {
+  for (bool maximize : {false, true}) {
+    const Problem p = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
+    const Problem scaled = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
+    for (int64_t step = 1; step <= 3; ++step) {
+      take_step(p, p.gradients[step], Orientation::right, step, {.maximize = maximize});
+      const at::Tensor G = scaled.gradients[step] * 65'536;
+      int64_t nonfinite = 0;
+      DionBatch batch = batch_of(scaled, G, Orientation::right, step, &nonfinite);
+      batch.gradient_factor = 1.0 / 65'536;
+      comm::run(dion(batch, {.maximize = maximize}));
+    }
+    EXPECT_TRUE(bitwise_equal(scaled.X, p.X));
+    EXPECT_TRUE(bitwise_equal(scaled.M, p.M));
+  }
+}
+
 TEST(DionStep, CountsNonfiniteEntriesAsZeroWhenAsked) {
   const Problem p = problem(2, 12, 20, 5, Orientation::right, at::kFloat);
   const Problem reference = problem(2, 12, 20, 5, Orientation::right, at::kFloat);

@@ -65,9 +65,10 @@ struct OneStep {
   int64_t nonfinite = 0;
 };
 
-OneStep lion_step(const at::Tensor& G, bool zero_nonfinite, const LionHyperparameters& hyper) {
+OneStep lion_step(const at::Tensor& G, bool zero_nonfinite, const LionHyperparameters& hyper, double factor = 1) {
   OneStep result{normal({G.numel()}, 1, at::kFloat), normal({G.numel()}, 2, at::kFloat)};
   ElementwiseBatch batch{.X = {result.X}, .G = {G}, .M = {result.M}, .V = {}, .step = {}};
+  batch.gradient_factor = factor;
   batch.zero_nonfinite = zero_nonfinite;
   batch.nonfinite = &result.nonfinite;
   comm::run(lion(batch, hyper));
@@ -88,6 +89,16 @@ TEST(LionStep, MaximizesByTakingTheGradientWithTheOtherSign) {
   const OneStep up = lion_step(G, false, {.maximize = true}), down = lion_step(-G, false, {});
   EXPECT_TRUE(bitwise_equal(up.X, down.X));
   EXPECT_TRUE(bitwise_equal(up.M, down.M));
+}
+
+TEST(LionStep, TakesTheGradientTimesItsFactorIntoAccount) {
+  const at::Tensor G = normal({3000}, 5, at::kFloat);
+  for (bool maximize : {false, true}) {
+    const OneStep expected = lion_step(G, false, {.maximize = maximize});
+    const OneStep scaled = lion_step(G * 4096, false, {.maximize = maximize}, 1.0 / 4096);
+    EXPECT_TRUE(bitwise_equal(scaled.X, expected.X));
+    EXPECT_TRUE(bitwise_equal(scaled.M, expected.M));
+  }
 }
 
 TEST(LionStep, LetsANaNReachTheWeightsOrCountsItAsZero) {

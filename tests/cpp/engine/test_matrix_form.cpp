@@ -75,6 +75,15 @@ TEST_P(MatrixFormOf, ViewsEveryMatrixWhereItLies) {
 INSTANTIATE_TEST_SUITE_P(Forms, MatrixFormOf, testing::ValuesIn(kForms),
                          [](const auto& info) { return info.param.name; });
 
+TEST(MatrixForm, ThatDoesNotFitIsRefused) {
+  for (MatrixForm form : {MatrixForm{.blocks = 4}, MatrixForm{.blocks = 0}, MatrixForm{.blocks = -3},
+                          MatrixForm{.batch_dims = 2}, MatrixForm{.batch_dims = 3}, MatrixForm{.batch_dims = -1}}) {
+    EXPECT_THROW(matrix_sizes({6, 4}, form), c10::ValueError);
+    EXPECT_THROW(matrix_view(normal({6, 8}, 1).slice(1, 0, 4), form), c10::ValueError);
+  }
+  EXPECT_THROW(matrix_sizes({}, {}), c10::ValueError);
+}
+
 TEST(MatrixView, FollowsStridesWhereTheyAllowIt) {
   const at::Tensor transposed = normal({8, 12}, 1).mT();
   EXPECT_EQ(matrix_view(transposed, {})->data_ptr(), transposed.data_ptr());

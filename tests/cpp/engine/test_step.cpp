@@ -328,6 +328,68 @@ TEST(StepNonfinite, PropagateShowsThemInTheirOwnParametersAlone) {
   EXPECT_EQ(groups.adamw[0].X[1].isfinite().logical_not().sum().item<int64_t>(), 1);
 }
 
+void scale_gradients(Groups& groups, double scale) {
+  for (DionGroup& g : groups.dion) {
+    for (at::Tensor& G : g.G) G = G * scale;
+  }
+  for (LionGroup& g : groups.lion) {
+    for (at::Tensor& G : g.G) G = G * scale;
+  }
+  for (AdamWGroup& g : groups.adamw) {
+    for (at::Tensor& G : g.G) G = G * scale;
+  }
+}
+
+TEST(StepOfScaledGradients, IsTheStepOfTheGradientsDividedByTheScaleWhichAreOnlyRead) {
+  for (bool maximize : {false, true}) {
+    Groups groups = all_groups(), reference = all_groups();
+    for (Groups* each : {&groups, &reference}) {
+      each->dion[0].hyper.maximize = each->lion[0].hyper.maximize = each->adamw[0].hyper.maximize = maximize;
+    }
+    scale_gradients(groups, 1024);
+    Step(groups, Nonfinite::propagate, {.scale = at::full({1}, 1024.0f), .found_inf = at::zeros({})}).run();
+    Step(reference, Nonfinite::propagate).run();
+    scale_gradients(reference, 1024);
+    expect_unchanged(groups, snapshot(reference));
+  }
+}
+
+TEST(StepOfScaledGradients, IsLeftOutWhereOneOverflowedWhateverThePolicy) {
+  for (Nonfinite policy : {Nonfinite::propagate, Nonfinite::zero, Nonfinite::raise, Nonfinite::skip_step}) {
+    for (const at::Tensor& found_inf : {at::ones({}), at::full({1}, 2.0), at::ones({}, at::kInt)}) {
+      Groups groups = all_groups();
+      put_two_nonfinite(groups);
+      const std::vector<at::Tensor> before = snapshot(groups);
+      Step step(groups, policy, {.scale = at::full({}, 8.0), .found_inf = found_inf});
+      EXPECT_TRUE(step.run().skipped);
+      EXPECT_FALSE(step.wrote());
+      expect_unchanged(groups, before);
+    }
+  }
+}
+
+TEST(StepOfScaledGradients, RefusesAScaleThatIsNotOneNumber) {
+  for (const at::Tensor& wrong : {at::ones({2}), at::empty({0}), at::ones({}, at::kComplexFloat)}) {
+    Groups groups = all_groups();
+    const std::vector<at::Tensor> before = snapshot(groups);
+    EXPECT_THROW(Step(groups, Nonfinite::propagate, {.scale = wrong, .found_inf = {}}), c10::ValueError);
+    EXPECT_THROW(Step(groups, Nonfinite::propagate, {.scale = {}, .found_inf = wrong}), c10::ValueError);
+    expect_unchanged(groups, before);
+  }
+}
+
+TEST(Step, ReadsAndWritesNumbersThatAreNotWhatTheirMemoryHolds) {
+  Groups groups = all_groups(), reference = all_groups();
+  for (at::Tensor* X : {&groups.dion[0].X[0], &groups.lion[0].X[0], &groups.adamw[0].X[0]}) *X = (-*X)._neg_view();
+  for (at::Tensor* G : {&groups.dion[0].G[0], &groups.lion[0].G[0], &groups.adamw[0].G[0]}) *G = (-*G)._neg_view();
+  groups.dion[0].G[1] = at::_efficientzerotensor({20, 12}, at::kDouble);
+  reference.dion[0].G[1].zero_();
+  Step(groups, Nonfinite::propagate).run();
+  Step(reference, Nonfinite::propagate).run();
+  const std::vector<at::Tensor*> now = tensors_of(groups), expected = tensors_of(reference);
+  for (std::size_t i = 0; i < now.size(); ++i) EXPECT_TRUE(at::equal(now[i]->resolve_neg(), *expected[i])) << i;
+}
+
 TEST(Step, WritesThroughStridesOfElementwiseParameters) {
   Groups groups, reference;
   groups.lion.push_back(elementwise_group<LionGroup>({{6, 4}}));

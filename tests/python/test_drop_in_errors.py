@@ -1,0 +1,89 @@
+"""What this optimizer cannot do is refused in a sentence that says so, before anything changes."""
+
+import copy
+
+import pytest
+import torch
+from regression import parameters, trained
+from torch import nn
+from torch.nn import Parameter
+
+import torchdion
+
+
+@pytest.mark.parametrize("option", ["fused", "foreach", "differentiable", "amsgrad", "eps"])
+def test_options_of_adamw_that_do_not_exist_here_are_refused_by_name(option):
+    """The engine is always fused, and no graph goes through a step."""
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        torchdion.Dion(parameters(), **{option: True})
+
+
+def test_keys_of_other_optimizers_in_a_group_are_kept_and_change_nothing():
+    expected, _ = trained(0)
+    params = parameters()
+    reference = torchdion.Dion(expected)
+    optimizer = torchdion.Dion([{"params": params, "fused": True, "foreach": False, "amsgrad": True, "eps": 1e-3}])
+    for each in (expected, params):
+        for param in each:
+            param.grad = torch.ones_like(param)
+    reference.step()
+    optimizer.step()
+    assert all(map(torch.equal, params, expected))
+    assert optimizer.param_groups[0]["fused"] is True
+
+
+@pytest.mark.parametrize("betas", [(torch.tensor(0.9), 0.99), (0.9, torch.tensor(0.99)), (1.0, 0.0)])
+def test_betas_are_two_plain_numbers(betas):
+    with pytest.raises(ValueError, match=r"^torchdion.Dion: betas must be None or two numbers in \[0, 1\), got "):
+        torchdion.Dion(parameters(), betas=betas)
+
+
+def test_names_are_given_to_all_parameters_or_to_none():
+    weight, bias = parameters()
+    with pytest.raises(ValueError, match=r"should be with/without names\. Some param names are missing"):
+        torchdion.Dion([("weight", weight), bias])
+    with pytest.raises(ValueError, match="cannot add param group with names to the optimizer"):
+        torchdion.Dion([{"params": [weight]}, {"params": [("bias", bias)]}])
+
+
+def test_a_complex_parameter_is_refused_and_trains_as_two_real_ones():
+    Z = torch.randn(4, 3, dtype=torch.complex64)
+    with pytest.raises(ValueError, match=r"must be real floating-point, got torch\.complex64"):
+        torchdion.Dion([Z])
+    real = Parameter(torch.view_as_real(Z).clone())
+    optimizer = torchdion.Dion([{"params": [real], "batch_dims": 0}])
+    torch.view_as_complex(real).abs().square().sum().backward()
+    optimizer.step()
+    assert real.detach().norm() < Z.norm()
+
+
+@pytest.mark.parametrize("algorithm", ["dion", "lion", "adamw"])
+@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
+def test_the_sparse_gradient_of_an_embedding_is_refused_before_any_write(layer, algorithm):
+    embedding, linear = layer(10, 4, sparse=True), nn.Linear(4, 3)
+    params = [*linear.parameters(), *embedding.parameters()]
+    optimizer = torchdion.Dion([{"params": params, "algorithm": algorithm}])
+    linear(embedding(torch.tensor([[1, 2]]))).sum().backward()
+    before = copy.deepcopy(params)
+    with pytest.raises(
+        ValueError, match=r"^torchdion.Dion: gradients must be dense, got torch.sparse_coo for a \(10, 4"
+    ):
+        optimizer.step()
+    assert all(map(torch.equal, params, before))
+    embedding.weight.grad = embedding.weight.grad.to_dense()
+    optimizer.step()
+    assert not torch.equal(embedding.weight, before[2])
+
+
+def test_a_state_on_the_meta_device_is_refused_as_adamw_refuses_it():
+    for cls in (torch.optim.AdamW, torchdion.Dion):
+        params = parameters()
+        optimizer = cls(params)
+        for param in params:
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+        saved = copy.deepcopy(optimizer.state_dict())
+        for state in saved["state"].values():
+            state.update({key: value.to("meta") for key, value in state.items() if key != "step"})
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+            optimizer.load_state_dict(saved)
