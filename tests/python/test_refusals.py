@@ -42,18 +42,6 @@ def test_a_parameter_that_cannot_be_updated_is_refused_at_construction(param, er
     assert len(optimizer.param_groups) == 1
 
 
-def test_flattened_and_partitioned_parameters_are_refused_by_name():
-    class FlatParameter(Parameter):
-        pass
-
-    with pytest.raises(ValueError, match=r"FSDP1's FlatParameter.* use fully_shard"):
-        torchdion.Dion([FlatParameter(torch.zeros(8))])
-    partitioned = matrix()
-    partitioned.ds_id = 3
-    with pytest.raises(ValueError, match="is partitioned by DeepSpeed"):
-        torchdion.Dion([partitioned])
-
-
 @pytest.mark.parametrize("same_group", [True, False])
 def test_a_parameter_given_twice_is_refused(same_group):
     X = matrix()
