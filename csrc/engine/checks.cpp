@@ -40,7 +40,8 @@ void check_parameters(const std::vector<at::Tensor>& X) {
 
 void check_storage(const std::vector<at::Tensor>& tensors, const char* what) {
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_cpu() || tensor.layout() != at::kStrided) continue;  // refused with their place, later
+    if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor._is_zerotensor())
+      continue;  // has none, or is refused later
     const std::size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
                                                                 tensor.storage_offset());
     TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.storage().nbytes() >= needed, "torchdion.Dion: the storage of a ",

@@ -1,5 +1,6 @@
 """What a parameter is to the optimizer: which algorithm updates it, and whether any can."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,7 +22,11 @@ def entries_of(param_group: dict[str, Any], where: str) -> list[Any]:
     params = param_group["params"]
     if isinstance(params, set):
         raise TypeError(f"torchdion.Dion: parameters must be in an ordered collection, got a set{where}")
-    return [params] if isinstance(params, Tensor) else list(params)
+    if isinstance(params, Tensor):
+        return [params]
+    if not isinstance(params, Iterable):
+        raise TypeError(f"torchdion.Dion: params must be tensors, got {type(params).__name__}{where}")
+    return list(params)
 
 
 def describe(entry: Any, index: int, where: str) -> str:
@@ -37,6 +42,11 @@ def algorithm_of(param: Tensor, group: dict[str, Any]) -> str:
     if algorithm == "dion" and param.dim() - (group["batch_dims"] or 0) < 2:
         algorithm = group["scalar_algorithm"]
     return algorithm
+
+
+def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
+    """How the matrices of the group's parameters lie in their tensors, as the engine takes it."""
+    return group["batch_dims"] or 0, group["blocks"], group["fan_in_first"]
 
 
 def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:

@@ -9,7 +9,14 @@ from torch.optim.optimizer import Optimizer
 from torchdion import _C
 from torchdion.mixed_precision import STATE_DTYPES, dtype_of
 from torchdion.options import rank_of
-from torchdion.parameters import algorithm_of
+from torchdion.parameters import algorithm_of, form_of
+
+STATES = {
+    "dion": ("momentum", "Q", "step"),
+    "lion": ("momentum", "step"),
+    "adamw": ("momentum", "variance", "step"),
+}
+"""The state of each algorithm's parameters, in the order of the engine's lists."""
 
 
 def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, Tensor]:
@@ -28,8 +35,7 @@ def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, 
 
 
 def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
-    form = (group["batch_dims"] or 0, group["blocks"], group["fan_in_first"])
-    *stack, m, n = _C.matrix_sizes(list(param.shape), *form)
+    *stack, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
     rows = m if group["orientation"] == "right" else n
     rank = rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"]) if m * n > 0 else 0
     Q = torch.empty((*stack, rows, rank), dtype=dtype_of("Q", param, group), device=param.device)
@@ -37,13 +43,18 @@ def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
     return Q
 
 
-def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...]) -> None:
+def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name: str = "a parameter") -> None:
     """Raises ValueError where a loaded state is not that of the algorithm that updates the parameter."""
     for key in keys:
-        if not isinstance(state.get(key), Tensor):
+        if key not in state:
             raise ValueError(
-                f"torchdion.Dion: the state of a parameter of shape {tuple(param.shape)} lacks the tensor {key!r}: it "
-                f"has {sorted(state)}; is it the checkpoint of another optimizer or with other options?"
+                f"torchdion.Dion: the state of {name} of shape {tuple(param.shape)} lacks the tensor {key!r}: it has "
+                f"{sorted(map(str, state))}; is it the checkpoint of another optimizer or with other options?"
+            )
+        if not isinstance(state[key], Tensor):
+            raise ValueError(
+                f"torchdion.Dion: the state {key!r} of {name} of shape {tuple(param.shape)} must be a tensor, got "
+                f"{type(state[key]).__name__}"
             )
 
 
