@@ -145,6 +145,14 @@ def test_a_sparse_gradient_is_refused_before_any_write(index):
     )
 
 
+def test_a_checkpoint_with_another_number_of_groups_or_parameters_is_refused():
+    optimizer = trained()[1]
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        torchdion.Dion([matrix()]).load_state_dict(optimizer.state_dict())
+    with pytest.raises(ValueError, match="doesn't match the size"):
+        torchdion.Dion([matrix(), matrix()]).load_state_dict(torchdion.Dion([matrix()]).state_dict())
+
+
 def test_a_step_that_fails_after_writing_marks_the_optimizer_as_broken(monkeypatch):
     class Failing:
         wrote, completed, batches = True, 1, 3
