@@ -84,6 +84,9 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "torchdion's C++ engine";
   bind_hyperparameters(m);
   bind_engine(m);
+  m.def("matrix_sizes", [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
+    return engine::matrix_sizes(sizes, {batch_dims, blocks, fan_in_first});
+  });
   m.def("rank_of", &engine::rank_of);
   m.def(
       "start_of_Q",

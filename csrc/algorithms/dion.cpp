@@ -32,7 +32,8 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   options.method = hyper.orthonormalize;
   options.oversample = hyper.rcqr_oversample;
   options.random = linalg::RandomMatrix::sketch(hyper.seed, batch.step);
-  options.noise = linalg::rounding_noise(P.scalar_type(), n);
+  const double rounding = linalg::rounding_noise(P.scalar_type(), n);
+  options.noise = {rounding, rounding};
   co_await linalg::orthonormalize_(P, rows, rows.rank * m, batch.global_rows, options);
 
   // R = Bᵀ P

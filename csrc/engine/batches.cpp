@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "engine/state.h"
+#include "engine/checks.h"
 
 namespace torchdion::engine {
 

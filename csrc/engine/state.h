@@ -1,4 +1,4 @@
-// The state of one parameter: how Dion's Q starts, and whether gradient and state fit the parameter.
+// How the state of a parameter starts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,10 +23,5 @@ struct QStart {
 // The Q of a parameter of these sizes before the first step, [stack..., m or n, r]: independent N(0, 1 / rows) entries,
 // which depend on seed, parameter, place in the stack, row and column alone.
 at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options);
-
-// These throw c10::ValueError with one sentence where a gradient or a state does not fit the parameter X.
-void check_gradient(const at::Tensor& X, const at::Tensor& G);
-void check_Q(const at::Tensor& X, const at::Tensor& Q, MatrixForm form);
-void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what);
 
 }  // namespace torchdion::engine

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "engine/state.h"
+#include "engine/checks.h"
 #include "linalg/accumulate.h"
 
 namespace torchdion::engine {
@@ -52,6 +52,16 @@ int64_t count_in(const std::vector<at::Tensor>& gradients) {
   return found;
 }
 
+template <class Group>
+void check_tensors(const std::vector<Group>& groups) {
+  for (const Group& group : groups) {
+    check_parameters(group.X);
+    check_storage(group.G, "gradient");
+    check_storage(group.M, "state momentum");
+    check_steps(group.steps);
+  }
+}
+
 }  // namespace
 
 Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
@@ -59,6 +69,11 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
   at::NoGradGuard no_grad;
   if (scaling.scale.defined()) gradient_factor_ = 1 / number_in(scaling.scale, "grad_scale");
   if (scaling.found_inf.defined()) found_inf_ = number_in(scaling.found_inf, "found_inf") != 0;
+  check_tensors(groups_.dion);
+  check_tensors(groups_.lion);
+  check_tensors(groups_.adamw);
+  for (const DionGroup& group : groups_.dion) check_storage(group.Q, "state Q");
+  for (const AdamWGroup& group : groups_.adamw) check_storage(group.V, "state variance");
   for (DionGroup& group : groups_.dion) materialize(group.G), plan(group);
   for (LionGroup& group : groups_.lion) materialize(group.G), plan(group);
   for (AdamWGroup& group : groups_.adamw) materialize(group.G), plan(group);

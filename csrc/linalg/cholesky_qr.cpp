@@ -1,7 +1,5 @@
 #include "linalg/cholesky_qr.h"
 
-#include <ATen/ops/full.h>
-
 #include <cmath>
 
 #include "comm/collectives.h"
@@ -37,13 +35,19 @@ double rounding_noise(at::ScalarType dtype, int64_t inner) {
   return epsilon * (inner == 0 ? 4 : 8 + std::sqrt(static_cast<double>(inner)) / 4);
 }
 
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise) {
+at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
+  const at::Tensor mean = lengths.square().mean(-1, /*keepdim=*/true).sqrt_();
+  return mean.div(lengths).mul_(noise.mean).clamp_(noise.own, 1).masked_fill_(lengths.eq(0), 1);
+}
+
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise) {
   Matrices active(P);
-  at::Tensor column_noise = at::full({P.size(0), P.size(2)}, noise, at::kDouble);
+  at::Tensor column_noise;
   const int passes = rows.size == 1 ? kMaxPasses : kPassesOverAxis;
   for (int pass = 0; pass < passes && active.count() > 0; ++pass) {
     at::Tensor H = gram(active);
     co_await comm::all_reduce(H, rows);
+    if (pass == 0) column_noise = relative_noise(H.diagonal(0, -2, -1).sqrt(), noise);
     const TriangularInverse factor = cholesky_inverse(H, column_noise, pass == 0, global_rows, P.scalar_type());
     multiply_triangular_(active, factor);
     if (rows.size > 1) continue;

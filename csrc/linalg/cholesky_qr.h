@@ -3,7 +3,7 @@
 //
 // The Gram matrix PᵀP is summed in FP64 and equilibrated (its diagonal made 1), so that columns of any scale weigh
 // the same and a condition number of 1/ε of FP32 data can be resolved. `noise` says how much of each column is
-// rounding, relative to its length; a column whose part outside the span of those before it is no larger than what
+// rounding; a column whose part outside the span of those before it is no larger than what
 // their rounding makes of it carries no signal: it becomes exactly zero. Columns that a first pass leaves far from
 // orthonormal are made so by further passes.
 #pragma once
@@ -14,6 +14,15 @@
 #include "linalg/matrices.h"
 
 namespace torchdion::linalg {
+
+// The part of each column of P that is rounding.
+struct Noise {
+  double own = 0;   // relative to its length
+  double mean = 0;  // relative to the root mean square of all lengths: what a product has, where columns may cancel
+};
+
+// [count, r] FP64: the noise of columns of these lengths ([count, r] FP64), relative to each, at most 1.
+at::Tensor relative_noise(const at::Tensor& lengths, Noise noise);
 
 // H_i ← P_iᵀ P_i: [count, r, r] FP64, of which only the lower triangle is set (the rest is zero).
 at::Tensor gram(const Matrices& P);
@@ -35,12 +44,12 @@ TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& noi
 // P_i ← P_i diag(scale_i) inverse_i, in place.
 void multiply_triangular_(const Matrices& P, const TriangularInverse& factor);
 
-// The relative rounding noise of the columns of a product with sums of `inner` terms, ε (8 + sqrt(inner) / 4): twice to
+// The rounding noise of the columns of a product with sums of `inner` terms, ε (8 + sqrt(inner) / 4): twice to
 // four times what products of low-rank matrices show (benchmarks/noise.py). With `inner` = 0, that of given data, 4 ε.
 double rounding_noise(at::ScalarType dtype, int64_t inner);
 
 // P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows,
 // `global_rows` their number on all ranks.
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise);
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise);
 
 }  // namespace torchdion::linalg

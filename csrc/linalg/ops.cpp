@@ -73,8 +73,8 @@ at::Tensor orthonormalize(const at::Tensor& P, c10::string_view method, double o
   const at::ScalarType dtype = compute_dtype({P.scalar_type()});
   const int64_t m = P.size(-2), r = P.size(-1);
   at::Tensor batch = P.to(dtype, /*non_blocking=*/false, /*copy=*/true).contiguous().view({-1, m, r});
-  const OrthonormalizeOptions options{parse_method(method), oversample, RandomMatrix::sketch(seed, step),
-                                      noise.value_or(rounding_noise(dtype, 0))};
+  const OrthonormalizeOptions options{
+      parse_method(method), oversample, RandomMatrix::sketch(seed, step), {noise.value_or(rounding_noise(dtype, 0))}};
   comm::run(orthonormalize_(batch, Axis(), 0, m, options));
   return result.copy_(batch.view(P.sizes()));
 }

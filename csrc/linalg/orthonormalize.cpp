@@ -30,11 +30,14 @@ at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const Orthonormaliz
 }
 
 // The matrices in whose QR some column may be rounding.
-std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, double noise) {
+std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, Noise noise) {
   std::vector<int64_t> indices;
   const at::Tensor norms = at::linalg_vector_norm(P, 2, {1}, /*keepdim=*/true, at::kDouble);
   at::Tensor clear = at::zeros({P.size(0)}, at::kBool);
-  if (P.size(1) >= P.size(2)) clear = column_amplification(R.to(at::kDouble).div(norms)).lt(1 / noise).all(-1);
+  if (P.size(1) >= P.size(2)) {
+    const at::Tensor largest = relative_noise(norms.squeeze(1), noise).amax(-1, /*keepdim=*/true);
+    clear = column_amplification(R.to(at::kDouble).div(norms)).mul(largest).lt(1).all(-1);
+  }
   for (int64_t i = 0; i < clear.size(0); ++i) {
     if (!clear[i].item<bool>()) indices.push_back(i);
   }
@@ -46,7 +49,8 @@ std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, double n
 comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows, OrthonormalizeOptions options) {
   at::Tensor SP = sketched(P, row_offset, options);
   co_await comm::all_reduce(SP, rows);
-  const double noise = options.noise + rounding_noise(at::kDouble, global_rows);
+  Noise noise = options.noise;
+  noise.own += rounding_noise(at::kDouble, global_rows);  // of the sketch
   const TriangularInverse first = sketch_qr_inverse(SP, noise, P.scalar_type());
   multiply_triangular_(Matrices(P), first);
   at::Tensor H = gram(Matrices(P));
@@ -57,11 +61,12 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
   multiply_triangular_(Matrices(P), second);
 }
 
-comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise) {
+comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise) {
   TORCH_CHECK_NOT_IMPLEMENTED(rows.size == 1, "torchdion: orthonormalize='qr' needs whole columns of P, but ",
                               rows.size, " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
   const std::tuple<at::Tensor, at::Tensor> qr = at::linalg_qr(P, "reduced");
-  const double doubt = noise + rounding_noise(P.scalar_type(), global_rows);  // LAPACK adds its own
+  Noise doubt = noise;
+  doubt.own += rounding_noise(P.scalar_type(), global_rows);  // LAPACK adds its own
   const std::vector<int64_t> robustly = doubtful(P, std::get<1>(qr), doubt);
   std::vector<at::Tensor> originals;
   for (int64_t index : robustly) originals.push_back(P[index].clone());

@@ -6,6 +6,7 @@
 #include <torchdion/options.h>
 
 #include "comm/task.h"
+#include "linalg/cholesky_qr.h"
 #include "linalg/matrices.h"
 #include "linalg/sketch.h"
 
@@ -15,7 +16,7 @@ struct OrthonormalizeOptions {
   Orthonormalize method = Orthonormalize::automatic;
   double oversample = 1.25;  // k / r: the sketch's rows over P's columns
   RandomMatrix random;       // what the sketch is drawn from
-  double noise = 0;          // the part of each column of P that is rounding, relative to its length
+  Noise noise;               // the part of each column of P that is rounding
 };
 
 // P ([count, m, r], contiguous, FP32 or FP64) ← its orthonormal factor, in place. `rows` is the axis that cuts its m
@@ -28,6 +29,6 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
 
 // Householder QR, on an axis that is absent. Matrices with columns that may carry no signal go to cholesky_qr_, because
 // a Householder reflection gives such a column an arbitrary direction.
-comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, double noise);
+comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise);
 
 }  // namespace torchdion::linalg

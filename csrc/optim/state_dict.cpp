@@ -5,10 +5,9 @@
 #include <ATen/ops/full.h>
 #include <torch/serialize/archive.h>
 
-#include <cmath>
 #include <map>
 
-#include "engine/state.h"
+#include "engine/checks.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -113,6 +112,7 @@ class SavedState {
     TORCH_CHECK_VALUE(dense, "torchdion::Dion: the state ", key, " of ", name_,
                       " must be a dense floating-point tensor, got ", saved.tagKind());
     const at::Tensor& source = saved.toTensor();
+    engine::check_storage({source}, "saved state");
     const at::Tensor copy = at::empty(source.sizes(), at::TensorOptions(dtype.value_or(param_.scalar_type())));
     return copy.copy_(source);
   }
@@ -123,8 +123,8 @@ class SavedState {
     TORCH_CHECK_VALUE(one || saved.isInt() || saved.isDouble(), "torchdion::Dion: the step of ", name_,
                       " must be a number, got ", saved.tagKind());
     const double count = one ? saved.toTensor().item<double>() : saved.toScalar().toDouble();
-    TORCH_CHECK_VALUE(count >= 0 && std::isfinite(count), "torchdion::Dion: the step of ", name_,
-                      " must be a number ≥ 0, got ", count);
+    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53, "torchdion::Dion: the step of ", name_,
+                      " must be a number from 0 to 2^53, got ", count);
     return at::full({}, count, at::kFloat);
   }
 

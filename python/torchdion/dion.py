@@ -1,6 +1,6 @@
 """The optimizer: owns parameters and state, and hands both to the C++ engine once a step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 import torch
@@ -11,6 +11,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from torchdion import _C
 from torchdion.hand_over import engine_groups
+from torchdion.loading import check_is_state_dict, check_state_dict
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
 from torchdion.options import (
     DEFAULTS,
@@ -135,6 +136,11 @@ class Dion(Optimizer):
             **state_dtypes(mixed_precision_config, ""),
         }
         check_options(defaults, "")
+        if not isinstance(params, Iterable):
+            raise TypeError(
+                "torchdion.Dion: params must be tensors, (name, tensor) pairs or groups, such as model.parameters(), "
+                f"got {type(params).__name__}"
+            )
         name_dtypes(defaults)
         self._broken: str | None = None
         self._counts = dict.fromkeys(_COUNTS, 0)
@@ -222,12 +228,18 @@ class Dion(Optimizer):
     def _update(self) -> None:
         self._refuse_if_broken()
         scaling = (_tensor(getattr(self, "grad_scale", None)), _tensor(getattr(self, "found_inf", None)))
-        step = _C.Step(engine_groups(self), _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
+        step = None
+        created: list[Tensor] = []
         try:
+            groups = engine_groups(self, created)
+            step = _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
             report = step.run()
         except BaseException:
-            if step.wrote:
+            if step is not None and step.wrote:
                 self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
+            else:
+                for param in created:
+                    del self.state[param]
             raise
         self._counts["steps"] += 1
         self._counts["skipped_steps"] += report.skipped
@@ -249,15 +261,24 @@ class Dion(Optimizer):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's; states keep the dtypes of ``mixed_precision_config`` instead of taking the parameter's."""
+        """As torch's; states keep the dtypes of ``mixed_precision_config`` instead of taking the parameter's.
+
+        Raises:
+            ValueError: the checkpoint of another model or optimizer, or a damaged one; nothing was loaded.
+        """
         originals: list[dict[str, Any]] = []
+        check_is_state_dict(state_dict)
+
+        def check(_: Optimizer, loaded: dict[str, Any]) -> None:
+            check_state_dict(self, loaded)
+            originals.append(loaded)
 
         def restore(_: Optimizer) -> None:
             restore_states(self, originals[0])
             self._broken = None
 
         hooks = [  # around torch's part: the last before it, which sees what the others made of it, the first after it
-            self.register_load_state_dict_pre_hook(lambda _, loaded: originals.append(loaded)),
+            self.register_load_state_dict_pre_hook(check),
             self.register_load_state_dict_post_hook(restore, prepend=True),
         ]
         try:

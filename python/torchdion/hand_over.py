@@ -6,28 +6,31 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
-from torchdion.parameters import algorithm_of, check_gradient
-from torchdion.state import check_keys, create_state
-
-_STATES = {
-    "dion": ("momentum", "Q", "step"),
-    "lion": ("momentum", "step"),
-    "adamw": ("momentum", "variance", "step"),
-}
+from torchdion.options import check_group
+from torchdion.parameters import algorithm_of, check_gradient, form_of
+from torchdion.state import STATES, check_keys, create_state
 
 
-def engine_groups(optimizer: Optimizer) -> _C.Groups:
-    """The parameters that have gradients, in the engine's terms. Creates states that are missing."""
+def engine_groups(optimizer: Optimizer, created: list[Tensor]) -> _C.Groups:
+    """The parameters that have gradients, in the engine's terms.
+
+    Args:
+        created: gets the parameters whose states were missing and are new.
+
+    Raises:
+        ValueError: an option that was set after construction is out of its range, or a state or a gradient cannot be.
+    """
     groups = _C.Groups()
-    for group in optimizer.param_groups:
-        params: dict[str, list[Tensor]] = {algorithm: [] for algorithm in _STATES}
+    for index, group in enumerate(optimizer.param_groups):
+        check_group(group, f" (parameter group {index})")
+        params: dict[str, list[Tensor]] = {algorithm: [] for algorithm in STATES}
         for param in group["params"]:
             if param.grad is not None:
                 check_gradient(param)
                 params[algorithm_of(param, group)].append(param)
         for algorithm, members in params.items():
             if members:
-                _ADD[algorithm](groups, _lists(optimizer, members, group, _STATES[algorithm]), group)
+                _ADD[algorithm](groups, _lists(optimizer, members, group, STATES[algorithm], created), group)
     return groups
 
 
@@ -44,8 +47,7 @@ def _add_dion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any
         rcqr_oversample=group["rcqr_oversample"],
         seed=group["seed"],
     )
-    form = (group["batch_dims"] or 0, group["blocks"], group["fan_in_first"])
-    groups.add_dion(*lists, hyper, *form, _C.Orientation.__members__[group["orientation"]])
+    groups.add_dion(*lists, hyper, *form_of(group), _C.Orientation.__members__[group["orientation"]])
 
 
 def _add_lion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any]) -> None:
@@ -63,15 +65,17 @@ _ADD = {"dion": _add_dion, "lion": _add_lion, "adamw": _add_adamw}
 
 
 def _lists(
-    optimizer: Optimizer, params: list[Tensor], group: dict[str, Any], keys: tuple[str, ...]
+    optimizer: Optimizer, params: list[Tensor], group: dict[str, Any], keys: tuple[str, ...], created: list[Tensor]
 ) -> list[list[Tensor]]:
     """The parameters, their gradients and the named states, each as a list."""
-    states = [optimizer.state[param] for param in params]
+    states = [optimizer.state.get(param, {}) for param in params]
     if not all(states):
         indices = _indices(optimizer)
-        for param, state in zip(params, states, strict=True):
-            if not state:
-                state.update(create_state(param, group, indices[param]))
+        for place, param in enumerate(params):
+            if not states[place]:
+                states[place] = create_state(param, group, indices[param])
+                optimizer.state[param] = states[place]
+                created.append(param)
     for param, state in zip(params, states, strict=True):
         check_keys(param, state, keys)
     gradients = [param.grad for param in params if param.grad is not None]

@@ -2,9 +2,8 @@
 
 import difflib
 import math
-import math
-import sys
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -20,12 +19,19 @@ BETAS = {"lion": (0.95, 0.98), "adamw": (0.9, 0.95)}
 Check = tuple[Callable[[Any], bool], str]
 
 
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(_float(value))
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_learning_rate(value: Any) -> bool:
@@ -134,6 +140,16 @@ def check_options(options: dict[str, Any], where: str) -> None:
             raise ValueError(f"torchdion.Dion: {name} must be {words}, got {options[name]!r}{where}")
     if options.get("fan_in_first") and options.get("blocks", 1) > 1:
         raise ValueError(f"torchdion.Dion: blocks cannot be combined with fan_in_first{where}")
+
+
+def check_group(group: dict[str, Any], where: str) -> None:
+    """What a step asks of a group, whose options anyone may have changed since it was added."""
+    for name in CHECKS:
+        if name not in group and name not in ("beta1", "beta2"):
+            raise ValueError(f"torchdion.Dion: {name} must be in the group, which lacks it{where}")
+    check_options(group, where)
+    if group["betas"] is None:
+        raise ValueError(f"torchdion.Dion: betas must be two numbers in [0, 1), got None{where}")
 
 
 def warn_of_near_misses(group: dict[str, Any], where: str) -> None:

@@ -1,5 +1,6 @@
 """What a parameter is to the optimizer: which algorithm updates it, and whether any can."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from torch.nn.parameter import is_lazy
 from torchdion.mixed_precision import DTYPES
 from torchdion.warning import warn
 
-# By name, because importing their libraries only to refuse them would cost seconds.
-_FLATTENED = {"FlatParameter": "FSDP1's FlatParameter", "FlatParameterMeta": "FSDP1's FlatParameter"}
+# By their marks, because importing their libraries only to refuse them would cost seconds. The second one is also on
+# the pieces of a FlatParameter that FSDP1 shows with use_orig_params=True.
+_FSDP1_MARKS = ("_is_flat_param", "_fsdp_flattened")
 
 
 def entries_of(param_group: dict[str, Any], where: str) -> list[Any]:
@@ -20,7 +22,11 @@ def entries_of(param_group: dict[str, Any], where: str) -> list[Any]:
     params = param_group["params"]
     if isinstance(params, set):
         raise TypeError(f"torchdion.Dion: parameters must be in an ordered collection, got a set{where}")
-    return [params] if isinstance(params, Tensor) else list(params)
+    if isinstance(params, Tensor):
+        return [params]
+    if not isinstance(params, Iterable):
+        raise TypeError(f"torchdion.Dion: params must be tensors, got {type(params).__name__}{where}")
+    return list(params)
 
 
 def describe(entry: Any, index: int, where: str) -> str:
@@ -38,15 +44,20 @@ def algorithm_of(param: Tensor, group: dict[str, Any]) -> str:
     return algorithm
 
 
+def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
+    """How the matrices of the group's parameters lie in their tensors, as the engine takes it."""
+    return group["batch_dims"] or 0, group["blocks"], group["fan_in_first"]
+
+
 def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
     """Raises ValueError or TypeError with one sentence for a parameter that no algorithm can update."""
     param = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
     if not isinstance(param, Tensor):
         raise TypeError(f"torchdion.Dion: {name} must be a tensor, got {type(param).__name__}")
-    if type(param).__name__ in _FLATTENED or hasattr(param, "_is_flat_param"):
+    if any(hasattr(param, mark) for mark in _FSDP1_MARKS) or type(param).__name__ == "FlatParameter":
         raise ValueError(
-            f"torchdion.Dion: {name} is {_FLATTENED.get(type(param).__name__, 'a flattened parameter')}, which hides "
-            "the matrices; use fully_shard (FSDP2) or no sharding"
+            f"torchdion.Dion: {name} is FSDP1's FlatParameter or a piece of one, which hides the matrices; use "
+            "fully_shard (FSDP2) or no sharding"
         )
     if hasattr(param, "ds_id"):
         raise ValueError(f"torchdion.Dion: {name} is partitioned by DeepSpeed, which hides the matrices")

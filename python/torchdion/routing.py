@@ -10,6 +10,7 @@ from torchdion.options import check_options
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_LINEAR_OF_GPT2 = "Conv1D"  # transformers': a Linear of weight (in, out); by name, because its import costs seconds
 _KINDS = ("matrix", "convolution", "transposed", "embedding", "vector", "head")  # the order of the groups
 _HEAD_NAMES = ("lm_head", "head", "unembed", "unembedding", "embed_out", "output_projection")
 
@@ -36,8 +37,9 @@ def param_groups(
         model: its trainable parameters are routed, each once; an embedding tied to the head counts as the head.
         weight_decay: λ of the matrices.
         scalar_algorithm: "lion" or "adamw" for what is no matrix.
-        head: the module name or names of the output layer. None: a Linear whose out_features is the num_embeddings
-            of an Embedding, or which is called lm_head, head, unembed, unembedding, embed_out or output_projection.
+        head: the module name or names of the output layer. None: every Linear called lm_head, head, unembed,
+            unembedding, embed_out or output_projection; where there is none, every Linear whose out_features is the
+            num_embeddings of an Embedding.
 
     Returns:
         Groups with named parameters (``params`` holds (name, parameter) pairs) and a ``kind`` key that says what
@@ -98,7 +100,7 @@ def _kind(owner: nn.Module, param: Tensor, heads: set[int]) -> str:
         return "embedding"
     if param.dim() < 2:
         return "vector"
-    if isinstance(owner, _TRANSPOSED):
+    if isinstance(owner, _TRANSPOSED) or type(owner).__name__ == _LINEAR_OF_GPT2:
         return "transposed"
     if isinstance(owner, _CONVOLUTIONS):
         return "convolution"
@@ -114,10 +116,9 @@ def _head_weights(model: nn.Module, head: str | Iterable[str] | None) -> set[int
             if not isinstance(getattr(modules.get(name), "weight", None), Tensor):
                 raise ValueError(f"torchdion.param_groups: head must name a module with a weight, got {name!r}")
         return {id(modules[name].weight) for name in names}
+    linears = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
+    named = {id(module.weight) for name, module in linears.items() if name.rpartition(".")[2] in _HEAD_NAMES}
+    if named:  # an MLP may be as wide as the vocabulary of bytes is large
+        return named
     vocabularies = {m.num_embeddings for m in modules.values() if isinstance(m, nn.Embedding)}
-    return {
-        id(module.weight)
-        for name, module in modules.items()
-        if isinstance(module, nn.Linear)
-        and (module.out_features in vocabularies or name.rpartition(".")[2] in _HEAD_NAMES)
-    }
+    return {id(module.weight) for module in linears.values() if module.out_features in vocabularies}

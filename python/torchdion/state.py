@@ -8,7 +8,14 @@ from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.mixed_precision import STATE_DTYPES, dtype_of
-from torchdion.parameters import algorithm_of
+from torchdion.parameters import algorithm_of, form_of
+
+STATES = {
+    "dion": ("momentum", "Q", "step"),
+    "lion": ("momentum", "step"),
+    "adamw": ("momentum", "variance", "step"),
+}
+"""The state of each algorithm's parameters, in the order of the engine's lists."""
 
 
 def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, Tensor]:
@@ -27,20 +34,24 @@ def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, 
 
 
 def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
-    form = (group["batch_dims"] or 0, group["blocks"], group["fan_in_first"])
     orientation = _C.Orientation.__members__[group["orientation"]]
     rank = (group["rank_fraction"], group["rank_multiple_of"])
     dtype = dtype_of("Q", param, group)
-    return _C.start_of_Q(list(param.shape), *form, orientation, *rank, group["seed"], index, dtype)
+    return _C.start_of_Q(list(param.shape), *form_of(group), orientation, *rank, group["seed"], index, dtype)
 
 
-def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...]) -> None:
+def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name: str = "a parameter") -> None:
     """Raises ValueError where a loaded state is not that of the algorithm that updates the parameter."""
     for key in keys:
-        if not isinstance(state.get(key), Tensor):
+        if key not in state:
             raise ValueError(
-                f"torchdion.Dion: the state of a parameter of shape {tuple(param.shape)} lacks the tensor {key!r}: it "
-                f"has {sorted(state)}; is it the checkpoint of another optimizer or with other options?"
+                f"torchdion.Dion: the state of {name} of shape {tuple(param.shape)} lacks the tensor {key!r}: it has "
+                f"{sorted(map(str, state))}; is it the checkpoint of another optimizer or with other options?"
+            )
+        if not isinstance(state[key], Tensor):
+            raise ValueError(
+                f"torchdion.Dion: the state {key!r} of {name} of shape {tuple(param.shape)} must be a tensor, got "
+                f"{type(state[key]).__name__}"
             )
 
 

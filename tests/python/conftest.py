@@ -8,6 +8,11 @@ import torch
 import torchdion  # noqa: F401  registers torch.ops.torchdion.*
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", type=int, default=300, help="random cases of test_differential.py")
+    parser.addoption("--case", type=int, help="the one random case of this seed")
+
+
 @pytest.fixture(autouse=True)
 def reproducible() -> Iterator[None]:
     """Seeded and on one thread: on a busy machine threads that wait for each other take 500 times as long."""

@@ -121,7 +121,9 @@ def test_python_begins_cpp_continues_and_python_ends_on_one_trajectory(consumer,
         assert_same([copy.detach() for copy in copies], [param.detach() for param in params])
         assert_same(resumed.state_dict()["state"], optimizer.state_dict()["state"])
         for mine, its in zip(resumed.param_groups, optimizer.param_groups, strict=True):
-            assert_same({name: mine[name] for name in optimizer.defaults}, {name: its[name] for name in optimizer.defaults})
+            assert_same(
+                {name: mine[name] for name in optimizer.defaults}, {name: its[name] for name in optimizer.defaults}
+            )
 
 
 @pytest.mark.timeout(600)

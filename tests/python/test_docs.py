@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
+from trainer_readme import README, python_blocks, section
 
 import torchdion
 
-ROOT = Path(__file__).parents[2]
 MODULES = ["torchdion", "torchdion.dion", "torchdion.mixed_precision", "torchdion.routing"]
 
 
@@ -25,7 +25,7 @@ def test_docstring_examples_run(name):
 
 def test_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = python_blocks(README.replace(section(), ""))  # which the tests of each trainer run
     assert blocks
     namespace: dict[str, object] = {"__name__": "readme"}
     for block in blocks:
@@ -34,7 +34,7 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch):
 
 def readme_table(first_column: str) -> dict[str, str]:
     """The first two columns of a table of the README."""
-    rows = (ROOT / "README.md").read_text().split(f"| {first_column} | default |")[1].split("\n\n")[0]
+    rows = README.split(f"| {first_column} | default |")[1].split("\n\n")[0]
     return dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", rows, re.MULTILINE))
 
 

@@ -6,15 +6,11 @@ import warnings
 import numpy
 import pytest
 import torch
-from runs import follow, normals
-from torch import Tensor
+from refused import assert_refused_before_any_write, matrix, trained
+from runs import follow
 from torch.nn import Parameter
 
 import torchdion
-
-
-def matrix() -> Parameter:
-    return Parameter(torch.zeros(6, 4))
 
 
 @pytest.mark.parametrize(
@@ -42,18 +38,6 @@ def test_a_parameter_that_cannot_be_updated_is_refused_at_construction(param, er
     assert len(optimizer.param_groups) == 1
 
 
-def test_flattened_and_partitioned_parameters_are_refused_by_name():
-    class FlatParameter(Parameter):
-        pass
-
-    with pytest.raises(ValueError, match=r"FSDP1's FlatParameter.* use fully_shard"):
-        torchdion.Dion([FlatParameter(torch.zeros(8))])
-    partitioned = matrix()
-    partitioned.ds_id = 3
-    with pytest.raises(ValueError, match="is partitioned by DeepSpeed"):
-        torchdion.Dion([partitioned])
-
-
 @pytest.mark.parametrize("same_group", [True, False])
 def test_a_parameter_given_twice_is_refused(same_group):
     X = matrix()
@@ -74,6 +58,11 @@ def test_collections_of_parameters_are_checked_as_torch_does():
         torchdion.Dion([matrix()]).add_param_group([matrix()])
     with pytest.raises((KeyError, ValueError), match=r"params"):
         torchdion.Dion([matrix()]).add_param_group({"lr": 0.1})
+    for params in (torch.nn.Linear(3, 3), None, 3):
+        with pytest.raises(TypeError, match=rf"^torchdion.Dion: params must be .* got {type(params).__name__}$"):
+            torchdion.Dion(params)
+    with pytest.raises(TypeError, match=r"^torchdion.Dion: params must be .* got NoneType \(parameter group 0\)$"):
+        torchdion.Dion([{"params": None}])
     with pytest.raises(ValueError, match=r"can't optimize a non-leaf Tensor"):
         torchdion.Dion([torch.ones(3, 3, requires_grad=True) * 2])
 
@@ -110,34 +99,6 @@ def test_a_near_miss_of_an_option_warns_and_other_keys_are_kept():
         optimizer = torchdion.Dion([{"params": [matrix()], "kind": "matrix", "initial_lr": 1.0, 7: "seven"}])
     assert optimizer.param_groups[0]["kind"] == "matrix"
     assert optimizer.param_groups[0][7] == "seven"
-
-
-def trained() -> tuple[list[Parameter], torchdion.Dion]:
-    """A matrix, a stack, a Lion and an AdamW vector after two steps, with gradients for a third."""
-    shapes = [(6, 4), (3, 5, 4), (7,), (8,)]
-    params = [Parameter(X) for X in normals(1, *shapes, dtype=torch.float32)[0]]
-    groups = [
-        {"params": params[:1]},
-        {"params": params[1:2], "batch_dims": 1},
-        {"params": params[2:3], "algorithm": "lion"},
-        {"params": params[3:], "algorithm": "adamw"},
-    ]
-    optimizer = torchdion.Dion(groups, rank_fraction=0.5)
-    follow(optimizer, params, normals(2, *shapes, dtype=torch.float32))
-    return params, optimizer
-
-
-def assert_refused_before_any_write(params, optimizer, error, sentence) -> None:
-    weights = [param.detach().clone() for param in params]
-    states = copy.deepcopy([dict(optimizer.state[param]) for param in params])
-    with pytest.raises(error, match=sentence) as refusal:
-        optimizer.step()
-    assert "\n" not in str(refusal.value).split("Exception raised from")[0].strip()
-    for param, weight, state in zip(params, weights, states, strict=True):
-        assert torch.equal(param, weight)
-        for key, value in state.items():
-            assert torch.equal(optimizer.state[param][key], value) if isinstance(value, Tensor) else True
-    optimizer.state_dict()  # not marked as broken
 
 
 @pytest.mark.parametrize(
@@ -182,39 +143,6 @@ def test_a_sparse_gradient_is_refused_before_any_write(index):
     assert_refused_before_any_write(
         params, optimizer, ValueError, "^torchdion.Dion: gradients must be dense, got torch.sparse"
     )
-
-
-def test_a_loaded_state_of_another_shape_is_refused_at_step_before_any_write():
-    params, optimizer = trained()
-    saved = copy.deepcopy(optimizer.state_dict())
-    saved["state"][1]["Q"] = torch.zeros(3, 9, 2)
-    optimizer.load_state_dict(saved)
-    assert_refused_before_any_write(params, optimizer, ValueError, "must be 5×r or 4×r with 1 ≤ r ≤ 4, got 9×2")
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"blocks": 4}, "blocks must divide the 6 rows of a parameter of shape .6, 4., got 4"),
-        ({"batch_dims": -1}, "has no matrices after -1 leading dimensions"),
-    ],
-)
-def test_a_loaded_or_written_form_that_does_not_fit_is_refused_before_any_write(options, sentence):
-    params, optimizer = trained()
-    saved = copy.deepcopy(optimizer.state_dict())
-    saved["param_groups"][0] |= options
-    optimizer.load_state_dict(saved)
-    assert_refused_before_any_write(params, optimizer, ValueError, sentence)
-
-
-def test_a_checkpoint_of_another_optimizer_is_refused_before_any_write():
-    X, Y = matrix(), matrix()
-    adam = torch.optim.AdamW([Y])
-    follow(adam, [Y], [[torch.ones(6, 4)]])
-    optimizer = torchdion.Dion([X])
-    X.grad = torch.ones(6, 4)
-    optimizer.load_state_dict(adam.state_dict())
-    assert_refused_before_any_write([X], optimizer, ValueError, "^torchdion.Dion: .*momentum")
 
 
 def test_a_checkpoint_with_another_number_of_groups_or_parameters_is_refused():

@@ -90,6 +90,12 @@ def test_a_head_is_found_by_its_name_or_by_the_size_of_the_vocabulary(name):
     assert [route[f"{i}.weight"]["kind"] for i in range(3)] == ["embedding", "matrix", "head"]
 
 
+def test_a_layer_as_wide_as_the_vocabulary_is_no_head_beside_one_with_its_name():
+    model = nn.ModuleDict({"tokens": nn.Embedding(16, 4), "fc": nn.Linear(4, 16), "lm_head": nn.Linear(4, 16)})
+    route = routes(torchdion.param_groups(model))
+    assert [route[f"{name}.weight"]["kind"] for name in model] == ["embedding", "matrix", "head"]
+
+
 def test_heads_given_by_name_replace_the_guess():
     model = nn.ModuleDict(
         {"tokens": nn.Embedding(30, 9), "a": nn.Linear(9, 30), "b": nn.Linear(9, 7), "c": nn.Linear(9, 6)}

@@ -12,17 +12,18 @@ namespace torchdion::linalg {
 
 namespace {
 
-// ‖c‖ for the combination Σ c_i a_i, c_j = 1, that is left of column j when the columns before it have taken their
-// part: by back substitution in the rows of R that stand so far.
-double combination_norm(const double* A, int64_t r, int64_t j, const std::vector<int64_t>& columns_of_rows) {
+// ‖(c_i noise_i)‖ for the combination Σ c_i a_i, c_j = 1, that is left of column j when the columns before it have
+// taken their part: by back substitution in the rows of R that stand so far.
+double combined_noise(const double* A, const double* noise, int64_t r, int64_t j,
+                      const std::vector<int64_t>& columns_of_rows) {
   const int64_t top = static_cast<int64_t>(columns_of_rows.size());
   std::vector<double> c(top);
-  double square = 1;
+  double square = noise[j] * noise[j];
   for (int64_t i = top; i-- > 0;) {
     double sum = A[i * r + j];
     for (int64_t k = i + 1; k < top; ++k) sum -= A[i * r + columns_of_rows[k]] * c[k];
     c[i] = sum / A[i * r + columns_of_rows[i]];
-    square += c[i] * c[i];
+    square += c[i] * c[i] * noise[columns_of_rows[i]] * noise[columns_of_rows[i]];
   }
   return std::sqrt(square);
 }
@@ -30,7 +31,7 @@ double combination_norm(const double* A, int64_t r, int64_t j, const std::vector
 // The first r rows of A ← R of A = Q R by Householder reflections, where a column without signal is passed over rather
 // than given a direction of its own: it neither turns the later columns nor uses up a row. Only for matrices in which
 // LAPACK's QR found such a column.
-void echelon_qr(double* A, int64_t k, int64_t r, double noise, std::vector<char>& dead) {
+void echelon_qr(double* A, int64_t k, int64_t r, const double* noise, std::vector<char>& dead) {
   std::vector<double> v(k);
   int64_t top = 0;
   std::vector<int64_t> row_of(r, -1), columns_of_rows;
@@ -38,7 +39,7 @@ void echelon_qr(double* A, int64_t k, int64_t r, double noise, std::vector<char>
     double square = 0;
     for (int64_t i = top; i < k; ++i) square += A[i * r + j] * A[i * r + j];
     const double length = std::sqrt(square);
-    dead[j] = top == k || length <= noise * combination_norm(A, r, j, columns_of_rows);
+    dead[j] = top == k || length <= combined_noise(A, noise, r, j, columns_of_rows);
     if (dead[j]) continue;
     const double alpha = A[top * r + j] > 0 ? -length : length;
     double v_square = 0;
@@ -71,20 +72,22 @@ at::Tensor column_amplification(const at::Tensor& R) {
   return at::linalg_vector_norm(at::linalg_solve_triangular(R, identity, /*upper=*/true), 2, {-2});
 }
 
-TriangularInverse sketch_qr_inverse(const at::Tensor& SP, double noise, at::ScalarType dtype) {
+TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype) {
   const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
   const at::Tensor norms = at::linalg_vector_norm(SP, 2, {1});
   const at::Tensor scale = norms.reciprocal().masked_fill_(norms.eq(0), 0);
   const at::Tensor unit = SP.mul(scale.unsqueeze(1));  // FP64, as the scale is
   const at::Tensor R = std::get<1>(at::linalg_qr(unit, "r")).contiguous();
-  const at::Tensor clear = column_amplification(R).lt(1 / noise).all(-1);  // a NaN is not
+  const at::Tensor column_noise = relative_noise(norms, noise).contiguous();
+  const at::Tensor largest = column_noise.amax(-1, /*keepdim=*/true);
+  const at::Tensor clear = column_amplification(R).mul(largest).lt(1).all(-1);  // a NaN is not
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {
       double* upper = R.mutable_data_ptr<double>() + index * r * r;
       if (clear.const_data_ptr<bool>()[index]) continue;
       std::vector<char> dead(r, 0);
       double* columns = unit.mutable_data_ptr<double>() + index * k * r;
-      echelon_qr(columns, k, r, noise, dead);
+      echelon_qr(columns, k, r, column_noise.const_data_ptr<double>() + index * r, dead);
       std::copy_n(columns, r * r, upper);
       for (int64_t j = 0; j < r; ++j) {
         if (dead[j]) scale.mutable_data_ptr<double>()[index * r + j] = 0;

@@ -258,6 +258,10 @@ INSTANTIATE_TEST_SUITE_P(
               [](Groups& g) {
                 g.dion[1].G[0] = at::zeros({3, 8, 11}, at::kDouble);
               }},
+        Spoil{"BlocksThatDoNotDivideTheRows", [](Groups& g) { g.dion[0].form.blocks = 7; }},
+        Spoil{"StepOfLion", [](Groups& g) { g.lion[0].steps[2] = at::zeros({}, at::kHalf); }},
+        Spoil{"ParameterWhoseRowsAreOne",
+              [](Groups& g) { g.adamw[0].X[1] = at::zeros({1}, at::kDouble).expand({2000}); }},
         Spoil{"LionMomentum", [](Groups& g) { g.lion[0].M[2] = at::zeros({1}, at::kDouble); }},
         Spoil{"LionMomentumWithGaps",
               [](Groups& g) {

@@ -16,7 +16,7 @@ OrthonormalizeOptions options_for(Orthonormalize method, const at::Tensor& P) {
   OrthonormalizeOptions options;
   options.method = method;
   options.random = RandomMatrix::sketch(5, 2);
-  options.noise = rounding_noise(P.scalar_type(), 0);
+  options.noise = {rounding_noise(P.scalar_type(), 0)};
   return options;
 }
 
@@ -86,7 +86,7 @@ TEST_P(Orthonormalizing, KeepsAColumnThatStandsOutOfTheNoiseAndZeroesOneThatDoes
     at::Tensor P = Q.unsqueeze(0).clone();
     P[0].select(1, 2).copy_(Q.select(1, 0) - Q.select(1, 1) + stands_out * Q.select(1, 2));
     OrthonormalizeOptions options = options_for(GetParam(), P);
-    options.noise = 1e-8;
+    options.noise = {1e-8};
     comm::run(orthonormalize_(P, Axis(), 0, 60, options));
     const at::Tensor expected = survives ? Q.select(1, 2) : at::zeros({60}, at::kDouble);
     const at::Tensor column = P[0].select(1, 2);
@@ -144,7 +144,7 @@ TEST(Orthonormalizing, ByHouseholderQrIsRefusedWhereRowsAreCut) {
 
 TEST(SketchQr, InvertsTheTriangleOfTheSketchWithUnitColumns) {
   const at::Tensor SP = normal({3, 15, 12}, 1) * at::logspace(-8, 8, 12, 10, at::kDouble);
-  const TriangularInverse factor = sketch_qr_inverse(SP, 1e-15, at::kDouble);
+  const TriangularInverse factor = sketch_qr_inverse(SP, Noise{1e-15}, at::kDouble);
   const at::Tensor Q = SP * factor.scale.unsqueeze(1);
   EXPECT_LE(relative_error(at::linalg_vector_norm(Q, 2, {1}), at::ones({3, 12})), 1e-14);
   EXPECT_TRUE(at::equal(factor.inverse, factor.inverse.triu()));

@@ -208,9 +208,11 @@ INSTANTIATE_TEST_SUITE_P(
                "the state momentum of a parameter of shape [9, 9] must have that shape, got [9, 8]"},
         Damage{"NoVariance", [](Dict& saved) { (void)state_of(saved, 4).erase("variance"); }, "lacks 'variance'"},
         Damage{"StepIsNaN", [](Dict& saved) { state_of(saved, 0).insert_or_assign("step", at::full({}, NAN)); },
-               "the step of parameter 0 (parameter group 0) must be a number ≥ 0, got nan"},
+               "the step of parameter 0 (parameter group 0) must be a number from 0 to 2^53, got nan"},
         Damage{"NegativeStep", [](Dict& saved) { state_of(saved, 0).insert_or_assign("step", -1); },
-               "must be a number ≥ 0, got -1"}),
+               "must be a number from 0 to 2^53, got -1"},
+        Damage{"StepBeyondIntegers", [](Dict& saved) { state_of(saved, 4).insert_or_assign("step", 1e30); },
+               "must be a number from 0 to 2^53, got 1e+30"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(StateDict, OfNoDictIsRefused) {

@@ -1,0 +1,108 @@
+#include "engine/checks.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace torchdion::engine {
+
+namespace {
+
+// Whether distinct indices have distinct addresses: from the shortest stride on, each leaps over all before it.
+bool has_distinct_elements(const at::Tensor& tensor) {
+  if (tensor.numel() == 0 || tensor.is_contiguous()) return true;
+  std::vector<int64_t> order(tensor.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) < tensor.stride(b); });
+  int64_t extent = 1;
+  for (const int64_t d : order) {
+    if (tensor.size(d) == 1) continue;
+    if (tensor.stride(d) < extent) return false;
+    extent += (tensor.size(d) - 1) * tensor.stride(d);
+  }
+  return true;
+}
+
+void check_dense(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && tensor.is_cpu() && at::isFloatingType(tensor.scalar_type()),
+                    "torchdion.Dion: the ", what, " of a parameter of shape ", X.sizes(),
+                    " must be a dense floating-point CPU tensor, got ", tensor.toString());
+}
+
+void check_contiguous(const at::Tensor& X, const at::Tensor& state, const char* what) {
+  TORCH_CHECK_VALUE(state.is_contiguous(), "torchdion.Dion: the ", what, " of a parameter of shape ", X.sizes(),
+                    " must be contiguous, got strides ", state.strides());
+}
+
+void check_shape(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(tensor.sizes() == X.sizes(), "torchdion.Dion: the ", what, " of a parameter of shape ", X.sizes(),
+                    " must have that shape, got ", tensor.sizes());
+}
+
+}  // namespace
+
+void check_parameters(const std::vector<at::Tensor>& X) {
+  for (const at::Tensor& x : X) {
+    TORCH_CHECK_VALUE(x.is_cpu() && x.layout() == at::kStrided && at::isFloatingType(x.scalar_type()),
+                      "torchdion.Dion: a parameter must be a dense floating-point CPU tensor, got ", x.toString(),
+                      " of shape ", x.sizes());
+    TORCH_CHECK_VALUE(has_distinct_elements(x), "torchdion.Dion: the elements of a parameter must not share memory, ",
+                      "got shape ", x.sizes(), " with strides ", x.strides());
+  }
+  check_storage(X, "parameter");
+}
+
+void check_storage(const std::vector<at::Tensor>& tensors, const char* what) {
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor._is_zerotensor())
+      continue;  // has none, or is refused later
+    const std::size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
+                                                                tensor.storage_offset());
+    TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.storage().nbytes() >= needed, "torchdion.Dion: the storage of a ",
+                      what, " of shape ", tensor.sizes(), " must hold its ", needed, " bytes, got ",
+                      tensor.storage().nbytes());
+  }
+}
+
+void check_steps(const std::vector<at::Tensor>& steps) {
+  for (const at::Tensor& step : steps) {
+    const bool counts = step.scalar_type() == at::kFloat || step.scalar_type() == at::kDouble ||
+                        at::isIntegralType(step.scalar_type(), /*includeBool=*/false);
+    TORCH_CHECK_VALUE(step.is_cpu() && step.layout() == at::kStrided && step.numel() == 1 && counts,
+                      "torchdion.Dion: the state step must be one integer, FP32 or FP64 number on the CPU, got ",
+                      step.toString(), " of shape ", step.sizes());
+    const double count = step.item<double>();
+    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53, "torchdion.Dion: the state step must count from 0, got ", count);
+  }
+}
+
+void check_gradient(const at::Tensor& X, const at::Tensor& G) {
+  check_dense(X, X, "data");
+  check_shape(X, G, "gradient");
+  check_dense(X, G, "gradient");
+}
+
+void check_Q(const at::Tensor& X, const at::Tensor& Q, MatrixForm form) {
+  check_dense(X, Q, "state Q");
+  check_contiguous(X, Q, "state Q");
+  const std::vector<int64_t> sizes = matrix_sizes(X.sizes(), form);
+  const int64_t m = sizes.end()[-2], n = sizes.end()[-1], largest = std::min(m, n);
+  const at::IntArrayRef stack(sizes.data(), sizes.size() - 2);
+  TORCH_CHECK_VALUE(Q.dim() >= 2 && Q.sizes().slice(0, Q.dim() - 2) == stack,
+                    "torchdion.Dion: the state Q of a parameter of shape ", X.sizes(),
+                    " must hold one matrix for each of ", stack, ", got shape ", Q.sizes());
+  const int64_t rows = Q.size(-2), r = Q.size(-1), least = largest == 0 ? 0 : 1;
+  const std::string shapes = m == n ? c10::str(m, "×r") : c10::str(m, "×r or ", n, "×r");
+  TORCH_CHECK_VALUE((rows == m || rows == n) && r >= least && r <= largest, "torchdion.Dion: the state Q of a ", m, "×",
+                    n, " matrix must be ", shapes, " with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×", r);
+}
+
+void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what) {
+  check_shape(X, state, what);
+  check_dense(X, state, what);
+  check_contiguous(X, state, what);
+}
+
+}  // namespace torchdion::engine

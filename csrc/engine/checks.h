@@ -1,0 +1,26 @@
+// What the engine asks of every tensor, whichever algorithm it belongs to. Each throws c10::Error with one sentence.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "engine/matrix_form.h"
+
+namespace torchdion::engine {
+
+// The parameters are dense floating-point CPU tensors of which no two elements share memory.
+void check_parameters(const std::vector<at::Tensor>& X);
+
+// The storage of each tensor holds all its elements: a resized one would be read and written beyond its end.
+void check_storage(const std::vector<at::Tensor>& tensors, const char* what);
+
+// Each counter holds one finite number that is not negative and that a step can increment.
+void check_steps(const std::vector<at::Tensor>& steps);
+
+// The gradient, or a state, of the parameter X has its shape, or that of a Q of its matrices.
+void check_gradient(const at::Tensor& X, const at::Tensor& G);
+void check_Q(const at::Tensor& X, const at::Tensor& Q, MatrixForm form);
+void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what);
+
+}  // namespace torchdion::engine
