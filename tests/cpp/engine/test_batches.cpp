@@ -139,7 +139,8 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 "must have that shape, got [12, 21]"},
         Refusal{"MomentumByColumns", [](DionGroup& g) { g.M[1] = column_major(g.M[1]); }, "must be contiguous"},
-        Refusal{"QByColumns", [](DionGroup& g) { g.Q[1] = column_major(g.Q[1]); }, "the state Q of a parameter of shape [12, 20] must be contiguous"},
+        Refusal{"QByColumns", [](DionGroup& g) { g.Q[1] = column_major(g.Q[1]); },
+                "the state Q of a parameter of shape [12, 20] must be contiguous"},
         Refusal{"QOfOtherRows",
                 [](DionGroup& g) {
                   g.Q[1] = at::zeros({13, 4});
