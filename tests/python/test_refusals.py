@@ -9,6 +9,7 @@ import torch
 from refused import assert_refused_before_any_write, matrix, trained
 from runs import follow
 from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchdion
 
@@ -153,19 +154,28 @@ def test_a_checkpoint_with_another_number_of_groups_or_parameters_is_refused():
         torchdion.Dion([matrix(), matrix()]).load_state_dict(torchdion.Dion([matrix()]).state_dict())
 
 
-def test_a_step_that_fails_after_writing_marks_the_optimizer_as_broken(monkeypatch):
-    class Failing:
-        wrote, completed, batches = True, 1, 3
+class FailingQR(TorchDispatchMode):
+    """The second QR of a step runs out of memory."""
 
-        def run(self):
-            raise MemoryError("no memory")
+    calls = 0
 
-    optimizer = trained()[1]
-    saved = copy.deepcopy(optimizer.state_dict())
-    with monkeypatch.context() as patch:
-        patch.setattr(torchdion.dion._C, "Step", lambda *_: Failing())
-        with pytest.raises(MemoryError):
-            optimizer.step()
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += func is torch.ops.aten.linalg_qr.default
+        if self.calls == 2:
+            raise MemoryError("no memory for the second")
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_that_fails_after_writing_marks_the_optimizer_as_broken():
+    params = [matrix(), Parameter(torch.randn(9, 5)), Parameter(torch.randn(7))]
+    optimizer = torchdion.Dion(params, orthonormalize="qr")
+    for param in params:
+        param.grad = torch.randn_like(param)
+    optimizer.step()
+    saved, before = copy.deepcopy(optimizer.state_dict()), [param.detach().clone() for param in params]
+    with FailingQR(), pytest.raises(MemoryError, match="the second"):
+        optimizer.step()
+    assert [torch.equal(param, old) for param, old in zip(params, before, strict=True)].count(True) == 2
     sentence = "^torchdion.Dion: the last step failed after 1 of 3 batches; load a checkpoint$"
     for refused in (optimizer.step, optimizer.state_dict, copy.deepcopy(optimizer).step):
         with pytest.raises(RuntimeError, match=sentence):
