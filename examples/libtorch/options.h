@@ -1,0 +1,67 @@
+// The command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace gpt {
+
+constexpr int64_t kVocabulary = 256;  // bytes
+
+// What fixes the losses of a run. Checkpoints hold it, and a resumed run keeps it.
+struct Recipe {
+  int64_t layers = 4;
+  int64_t d_model = 128;
+  int64_t heads = 4;
+  int64_t context = 256;  // bytes in a window
+  int64_t batch = 32;     // windows in a step
+  int64_t steps = 200;
+  double lr = 0.02;
+  double rank_fraction = 1;
+  double weight_decay = 0.01;
+  double warmup = 0.05;
+  double decay = 0.3;
+  double clip = 1;  // largest norm of the gradient; 0: no clipping
+  int64_t validate_every = 50;
+  int64_t validation_windows = 256;
+  int64_t seed = 0;
+};
+
+// A number of the command line.
+struct Field {
+  std::string name;  // d_model, of the flag --d-model
+  std::variant<int64_t*, double*> value;
+  double lowest;
+  bool lowest_is_allowed;
+  double highest;
+  std::string meaning;
+};
+
+std::vector<Field> fields(Recipe& recipe);
+
+struct Options {
+  Recipe recipe;
+  std::string text;
+  std::string run = "runs/libtorch";
+  int64_t checkpoint_every = 100;
+  int64_t sample_length = 300;  // bytes
+  int64_t threads = 0;          // 0: as torch chooses
+  bool resume = false;
+  bool overwrite = false;
+  bool help = false;
+};
+
+// Reads the arguments over `recipe`. Throws Problem for one that is unknown, out of range or has no value.
+Options parse(const std::vector<std::string>& arguments, const Recipe& recipe = {});
+
+// Throws Problem where one field of the recipe does not fit another.
+void check(const Recipe& recipe);
+
+// Throws Problem where `recipe` would not continue the run of `saved`; the number of steps may change.
+void check_continues(Recipe recipe, Recipe saved);
+
+std::string help();
+
+}  // namespace gpt

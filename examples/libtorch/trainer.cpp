@@ -1,0 +1,113 @@
+#include "trainer.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "problem.h"
+#include "sample.h"
+#include "schedule.h"
+
+namespace gpt {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kTemperature = 0.8;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::shared_ptr<GPT> first_model(const Recipe& recipe) {
+  at::manual_seed(static_cast<uint64_t>(recipe.seed));
+  return std::make_shared<GPT>(kVocabulary, recipe.layers, recipe.d_model, recipe.heads);
+}
+
+torchdion::DionOptions dion_options(const Recipe& recipe) {
+  return torchdion::DionOptions(recipe.lr)
+      .rank_fraction(recipe.rank_fraction)
+      .weight_decay(recipe.weight_decay)
+      .seed(recipe.seed);
+}
+
+c10::impl::GenericDict new_dict() { return c10::impl::GenericDict(c10::StringType::get(), c10::AnyType::get()); }
+
+at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU); }
+
+}  // namespace
+
+Trainer::Trainer(const Recipe& recipe, const Text& text)
+    : recipe_(recipe),
+      model_(first_model(recipe)),
+      optimizer_(torchdion::param_groups(*model_, dion_options(recipe))),
+      train_(text.train(), recipe.context),
+      validation_(Windows(text.validation(), recipe.context).evenly_spaced(recipe.validation_windows)) {}
+
+StepReport Trainer::train_step() {
+  const Clock::time_point start = Clock::now();
+  optimizer_.zero_grad();
+  const at::Tensor loss = loss_of(train_.batch(recipe_.seed, step_, recipe_.batch));
+  loss.backward();
+  if (recipe_.clip > 0) torch::nn::utils::clip_grad_norm_(model_->parameters(), recipe_.clip);
+  StepReport report{.loss = finite(loss.item<double>()), .tokens_per_second = 0, .optimizer_ms = 0};
+
+  const Clock::time_point before_update = Clock::now();
+  const double factor = Schedule{recipe_.steps, recipe_.warmup, recipe_.decay}.factor(step_);
+  for (auto& group : optimizer_.param_groups()) group.options().set_lr(recipe_.lr * factor);
+  optimizer_.step();
+  report.optimizer_ms = 1000 * seconds_since(before_update);
+  report.tokens_per_second = static_cast<double>(recipe_.batch * recipe_.context) / seconds_since(start);
+  ++step_;
+  return report;
+}
+
+double Trainer::validate() {
+  const at::NoGradGuard no_gradient;
+  const int64_t windows = validation_.inputs.size(0);
+  double total = 0;
+  for (int64_t first = 0; first < windows; first += recipe_.batch) {
+    const int64_t count = std::min(recipe_.batch, windows - first);
+    const Batch part{validation_.inputs.narrow(0, first, count), validation_.targets.narrow(0, first, count)};
+    total += loss_of(part).item<double>() * static_cast<double>(count);
+  }
+  return finite(total / static_cast<double>(windows));
+}
+
+std::string Trainer::sample(int64_t length) {
+  return gpt::sample([&](const at::Tensor& tokens) { return model_->forward(tokens); }, length, recipe_.context,
+                     kTemperature);
+}
+
+c10::impl::GenericDict Trainer::state() const {
+  c10::impl::GenericDict weights = new_dict();
+  for (const auto& item : model_->named_parameters()) weights.insert(item.key(), item.value().detach());
+  c10::impl::GenericDict state = new_dict();
+  state.insert("step", step_);
+  state.insert("model", weights);
+  state.insert("optimizer", optimizer_.state_dict());
+  state.insert("random", generator().get_state());
+  return state;
+}
+
+void Trainer::load(const c10::impl::GenericDict& state) {
+  const at::NoGradGuard no_gradient;
+  const c10::impl::GenericDict weights = state.at("model").toGenericDict();
+  for (auto& item : model_->named_parameters()) item.value().copy_(weights.at(item.key()).toTensor());
+  optimizer_.load_state_dict(state.at("optimizer"));
+  generator().set_state(state.at("random").toTensor());
+  step_ = state.at("step").toInt();
+}
+
+at::Tensor Trainer::loss_of(const Batch& batch) {
+  return at::cross_entropy_loss(model_->forward(batch.inputs).flatten(0, 1), batch.targets.flatten());
+}
+
+double Trainer::finite(double loss) const {
+  if (std::isfinite(loss)) return loss;
+  throw Problem("the loss is not finite after " + std::to_string(step_) + " steps; a lower --lr may help", Fault::run);
+}
+
+}  // namespace gpt

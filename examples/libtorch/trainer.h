@@ -1,0 +1,48 @@
+// The training state and what happens to it: one step, one validation, saved and restored.
+#pragma once
+
+#include <torchdion/torchdion.h>
+
+#include <memory>
+#include <string>
+
+#include "model.h"
+#include "options.h"
+#include "progress.h"
+#include "text.h"
+
+namespace gpt {
+
+class Trainer {
+ public:
+  // Begins with the weights that the recipe's seed draws; `text` must outlive the trainer.
+  Trainer(const Recipe& recipe, const Text& text);
+
+  int64_t step() const { return step_; }  // the updates made
+
+  // One update from the next batch. Throws Problem when the loss is not finite.
+  StepReport train_step();
+
+  // Mean loss, in nats per byte, over the same validation windows every time.
+  double validate();
+
+  std::string sample(int64_t length);
+
+  // Everything that the next step depends on: {"step", "model", "optimizer", "random"}. The batches need no more than
+  // the step; see text.h. Tensors are shared with the trainer.
+  c10::impl::GenericDict state() const;
+  void load(const c10::impl::GenericDict& state);
+
+ private:
+  at::Tensor loss_of(const Batch& batch);
+  double finite(double loss) const;
+
+  Recipe recipe_;
+  std::shared_ptr<GPT> model_;
+  torchdion::Dion optimizer_;
+  Windows train_;
+  Batch validation_;
+  int64_t step_ = 0;
+};
+
+}  // namespace gpt
