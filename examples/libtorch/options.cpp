@@ -106,7 +106,7 @@ Options parse(const std::vector<std::string>& arguments, const Recipe& recipe) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (read_switch(options, argument)) continue;
-    if (!argument.starts_with("--")) {
+    if (!argument.starts_with("-")) {
       if (!options.text.empty())
         throw Problem("one text is expected, got '" + options.text + "' and '" + argument + "'");
       options.text = argument;

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <sstream>
 
 #include "checkpoint.h"
 #include "interrupt.h"
@@ -26,8 +27,24 @@ std::optional<c10::impl::GenericDict> state_to_resume(const Options& options) {
   return std::nullopt;
 }
 
-std::string resume_command(const std::string& program, const Options& options) {
-  return program + " " + options.text + " --run " + options.run + " --resume";
+constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,+:";
+
+// A word as a shell reads it back.
+std::string quoted(const std::string& word) {
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::ostringstream text;
+  text << '\'';
+  for (const char byte : word) text << (byte == '\'' ? "'\\'" : "") << byte;
+  text << '\'';
+  return text.str();
+}
+
+std::string resume_command(const std::string& program, const std::vector<std::string>& arguments) {
+  std::string command = quoted(program);
+  for (const std::string& argument : arguments) {
+    if (argument != "--resume" && argument != "--overwrite") command.append(" ").append(quoted(argument));
+  }
+  return command.append(" --resume");
 }
 
 void validate(Trainer& trainer, Progress& progress) {
@@ -55,7 +72,7 @@ int finish(Trainer& trainer, const Options& options, int64_t fingerprint) {
   return 0;
 }
 
-int train(const std::string& program, const Options& options, const std::optional<c10::impl::GenericDict>& state) {
+int train(const Options& options, const std::optional<c10::impl::GenericDict>& state, const std::string& resume) {
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
   const Text text(options.text);
   check_length(text, options.text, options.recipe.context);
@@ -73,8 +90,7 @@ int train(const std::string& program, const Options& options, const std::optiona
   }
   prepare_folder(options.run, /*afresh=*/!state);
   if (const int signal = finish(trainer, options, fingerprint); signal != 0) {
-    std::cout << "interrupted after step " << trainer.step() << "; to go on: " << resume_command(program, options)
-              << std::endl;
+    std::cout << "interrupted after step " << trainer.step() << "; to go on: " << resume << std::endl;
     return 128 + signal;
   }
   if (options.sample_length > 0) std::cout << trainer.sample(options.sample_length) << std::endl;
@@ -96,7 +112,7 @@ int run(const std::string& program, const std::vector<std::string>& arguments) {
     check_continues(options.recipe, saved);
   }
   check(options.recipe);
-  return train(program, options, state);
+  return train(options, state, resume_command(program, arguments));
 }
 
 }  // namespace gpt
