@@ -42,7 +42,7 @@ at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU
 Trainer::Trainer(const Recipe& recipe, const Text& text)
     : recipe_(recipe),
       model_(first_model(recipe)),
-      optimizer_(torchdion::param_groups(*model_, dion_options(recipe))),
+      optimizer_(torchdion::param_groups(*model_, dion_options(recipe), {"head"})),
       train_(text.train(), recipe.context),
       validation_(Windows(text.validation(), recipe.context).evenly_spaced(recipe.validation_windows)) {}
 
