@@ -223,6 +223,20 @@ def test_a_run_that_is_prolonged_goes_on_with_its_flags(place, uninterrupted):
     assert checkpoint(place / "prolonged", 64)["recipe"] == uninterrupted[1]["recipe"] | {"steps": 64}
 
 
+def test_a_run_goes_on_with_the_random_state_of_a_checkpoint_that_python_wrote(place, uninterrupted):
+    (place / "random").mkdir()
+    drawn = torch.Generator().manual_seed(5).get_state()
+    torch.save(uninterrupted[1] | {"random": drawn}, place / "random" / "checkpoint-00000060.pt")
+    for folder in ("random", "other"):
+        if folder == "other":
+            shutil.copytree(place / "whole", place / folder)
+        succeed(place, RESUME, "--run", folder, "--steps", "61", "--sample-length", "0")
+    random, other = (checkpoint(place / folder, 61) for folder in ("random", "other"))
+    assert torch.equal(random["random"], drawn)
+    assert not torch.equal(other["random"], drawn)
+    assert_same(random["model"], other["model"])
+
+
 REFUSED = {
     "": "a text file is expected, as in: train text.txt; --help lists the flags",
     "absent.txt": "there is no file absent.txt",
