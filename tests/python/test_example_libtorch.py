@@ -172,7 +172,7 @@ def test_python_reads_weights_and_optimizer_and_finds_the_same_validation_loss(p
 
 
 def stopped(place: Path, number: signal.Signals, *flags: str) -> tuple[int, str]:
-    """Exit status and output of a run that gets a signal after step 30."""
+    """Exit status and output of a run that gets a signal after step 12."""
     command = [*shlex.split(TRAIN), *SHORT, *DUE, *flags]
     process = subprocess.Popen(
         command, cwd=place, env=environment(), stdout=subprocess.PIPE, text=True, errors="replace"
@@ -181,7 +181,7 @@ def stopped(place: Path, number: signal.Signals, *flags: str) -> tuple[int, str]
     output = ""
     for line in process.stdout:
         output += line
-        if line.startswith("step 30/60: loss"):
+        if line.startswith("step 12/60: loss"):
             process.send_signal(number)
     return process.wait(timeout=60), output
 
@@ -194,7 +194,7 @@ def test_a_killed_run_that_is_resumed_is_the_whole_run(place, uninterrupted):
     unfinished.write_bytes(b"half a checkpoint")
     first, *rest = losses(succeed(place, RESUME, *DUE, "--run", "killed"))
     match = re.fullmatch(r"resuming killed after step (\d+)", first)
-    assert match is not None and int(match[1]) >= 28 and int(match[1]) % 7 == 0
+    assert match is not None and int(match[1]) >= 7 and int(match[1]) % 7 == 0
     printed, state = uninterrupted
     assert rest == printed[-len(rest) :]
     assert_same(checkpoint(place / "killed", 60), state)
@@ -207,7 +207,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_is_the_whole_run_then(place, u
     assert status == 128 + number
     *begun, last = losses(output)
     match = re.fullmatch(r"interrupted after step (\d+); to go on: (.*)", last)
-    assert match is not None and 30 <= int(match[1]) < 60
+    assert match is not None and 12 <= int(match[1]) < 60
     checkpoint(place / folder, int(match[1]))
     _, *rest = losses(succeed(place, match[2]))
     printed, state = uninterrupted
