@@ -5,8 +5,8 @@
 
 #include <array>
 #include <cmath>
-#include <map>
 #include <unordered_set>
+#include <utility>
 
 namespace torchdion {
 
@@ -17,13 +17,17 @@ namespace {
 
 constexpr std::array kHeadNames = {"lm_head", "head", "unembed", "unembedding", "embed_out", "output_projection"};
 
-enum class Kind { matrix, convolution, transposed, embedding, vector, head };  // in the order of the groups
+enum class Kind { matrix, convolution, transposed, embedding, vector, head };
+constexpr std::array kKinds = {Kind::matrix,    Kind::convolution, Kind::transposed,  // the order of the groups
+                               Kind::embedding, Kind::vector,      Kind::head};
 
-// The modules of a model by name, itself included under the empty one.
-std::map<std::string, const Module*> modules_of(const Module& model) {
-  std::map<std::string, const Module*> modules{{"", &model}};
+using NamedModules = std::vector<std::pair<std::string, const Module*>>;
+
+// The modules of a model in the order of their registration, itself first under the empty name.
+NamedModules modules_of(const Module& model) {
+  NamedModules modules{{"", &model}};
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
-    modules.emplace(item.key(), item.value().get());
+    modules.emplace_back(item.key(), item.value().get());
   }
   return modules;
 }
@@ -41,28 +45,33 @@ bool is_called_head(const std::string& name) {
 
 using Weights = std::unordered_set<const void*>;
 
-Weights head_weights(const std::map<std::string, const Module*>& modules, const std::vector<std::string>& heads) {
+Weights named_heads(const NamedModules& modules, const std::vector<std::string>& heads) {
   Weights weights;
-  for (const std::string& name : heads) {
-    const auto found = modules.find(name);
+  for (const std::string& head : heads) {
+    const auto found =
+        std::find_if(modules.begin(), modules.end(), [&](const auto& item) { return item.first == head; });
     const at::Tensor weight = found == modules.end() ? at::Tensor() : weight_of(*found->second);
-    TORCH_CHECK_VALUE(weight.defined(), "torchdion::param_groups: heads must name modules with a weight, got ", name);
+    TORCH_CHECK_VALUE(weight.defined(), "torchdion::param_groups: heads must name modules with a weight, got ", head);
     weights.insert(weight.unsafeGetTensorImpl());
   }
-  if (!heads.empty()) return weights;
+  return weights;
+}
+
+Weights found_heads(const NamedModules& modules) {
   std::unordered_set<int64_t> vocabularies;
   for (const auto& [name, module] : modules) {
     if (const auto* embedding = module->as<torch::nn::EmbeddingImpl>()) {
       vocabularies.insert(embedding->options.num_embeddings());
     }
   }
+  Weights called, wide;
   for (const auto& [name, module] : modules) {
     const auto* linear = module->as<torch::nn::LinearImpl>();
-    if (linear && (vocabularies.count(linear->options.out_features()) || is_called_head(name))) {
-      weights.insert(linear->weight.unsafeGetTensorImpl());
-    }
+    if (!linear) continue;
+    if (is_called_head(name)) called.insert(linear->weight.unsafeGetTensorImpl());
+    if (vocabularies.count(linear->options.out_features())) wide.insert(linear->weight.unsafeGetTensorImpl());
   }
-  return weights;
+  return called.empty() ? wide : called;  // an MLP may be as wide as the vocabulary of bytes is large
 }
 
 Kind kind_of(const Module& owner, const at::Tensor& param, const Weights& heads) {
@@ -75,6 +84,13 @@ Kind kind_of(const Module& owner, const at::Tensor& param, const Weights& heads)
   }
   if (owner.as<Conv1dImpl>() || owner.as<Conv2dImpl>() || owner.as<Conv3dImpl>()) return Kind::convolution;
   return Kind::matrix;
+}
+
+std::vector<at::Tensor>& params_of(std::vector<std::pair<int64_t, std::vector<at::Tensor>>>& by_width, int64_t width) {
+  for (auto& [other, params] : by_width) {
+    if (other == width) return params;
+  }
+  return by_width.emplace_back(width, std::vector<at::Tensor>{}).second;
 }
 
 DionOptions options_for(Kind kind, DionOptions options, int64_t width) {
@@ -96,20 +112,22 @@ DionOptions options_for(Kind kind, DionOptions options, int64_t width) {
 
 std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOptions& options,
                                               const std::vector<std::string>& heads) {
-  const std::map<std::string, const Module*> modules = modules_of(model);
-  const Weights head = head_weights(modules, heads);
-  std::map<std::pair<Kind, int64_t>, std::vector<at::Tensor>> sorted;  // by the width too: the head's rate follows it
-  Weights seen;
-  for (const auto& [name, module] : modules) {
-    for (const at::Tensor& param : module->parameters(/*recurse=*/false)) {
-      if (!param.requires_grad() || !seen.insert(param.unsafeGetTensorImpl()).second) continue;
-      const Kind kind = kind_of(*module, param, head);
-      sorted[{kind, kind == Kind::head ? param.size(1) : 0}].push_back(param);
-    }
-  }
+  const NamedModules modules = modules_of(model);
+  const Weights head = heads.empty() ? found_heads(modules) : named_heads(modules, heads);
   std::vector<OptimizerParamGroup> groups;
-  for (const auto& [key, params] : sorted) {
-    groups.emplace_back(params, std::make_unique<DionOptions>(options_for(key.first, options, key.second)));
+  Weights seen;
+  for (const Kind kind : kKinds) {
+    std::vector<std::pair<int64_t, std::vector<at::Tensor>>> by_width;  // the head's rate follows it
+    for (const auto& [name, module] : modules) {
+      for (const at::Tensor& param : module->parameters(/*recurse=*/false)) {
+        if (!param.requires_grad() || kind_of(*module, param, head) != kind) continue;
+        if (!seen.insert(param.unsafeGetTensorImpl()).second) continue;
+        params_of(by_width, kind == Kind::head ? param.size(1) : 0).push_back(param);
+      }
+    }
+    for (const auto& [width, params] : by_width) {
+      groups.emplace_back(params, std::make_unique<DionOptions>(options_for(kind, options, width)));
+    }
   }
   return groups;
 }

@@ -19,9 +19,12 @@ namespace torchdion {
 //   the output head, d_in wide     the same, lr_scale 1 / sqrt(d_in)
 //   biases, norms, other vectors   the same, lr_scale 1
 //
-// heads: names of the modules that are output layers. None: a Linear whose out_features is the num_embeddings of an
-// Embedding, or that is called lm_head, head, unembed, unembedding, embed_out or output_projection. An embedding tied
-// to the head counts as the head. Throws c10::ValueError for a head that names no module with a weight.
+// in the order of their modules' registration, so that groups and parameters are those of Python's param_groups.
+//
+// heads: names of the modules that are output layers. None: every Linear called lm_head, head, unembed, unembedding,
+// embed_out or output_projection; where there is none, every Linear whose out_features is the num_embeddings of an
+// Embedding. An embedding tied to the head counts as the head. Throws c10::ValueError for a head that names no module
+// with a weight.
 //
 //   torchdion::Dion optimizer(torchdion::param_groups(*model, torchdion::DionOptions(0.02)));
 std::vector<torch::optim::OptimizerParamGroup> param_groups(const torch::nn::Module& model,

@@ -80,6 +80,31 @@ TEST(ParamGroups, TakeTheHeadsThatAreNamed) {
             "torchdion::param_groups: heads must name modules with a weight, got nothing");
 }
 
+struct WideImpl : torch::nn::Module {  // an MLP as wide as the vocabulary of bytes, registered up before down
+  torch::nn::Embedding embedding{register_module("embedding", torch::nn::Embedding(256, 64))};
+  torch::nn::Linear up{register_module("up", torch::nn::Linear(64, 256))};
+  torch::nn::Linear down{register_module("down", torch::nn::Linear(256, 64))};
+};
+
+TEST(ParamGroups, KeepTheOrderOfRegistration) {
+  const WideImpl model;
+  const auto groups = param_groups(model, {}, {"embedding"});
+  ASSERT_EQ(groups.front().params().size(), 2);
+  EXPECT_TRUE(groups.front().params()[0].is_same(model.up->weight));
+  EXPECT_TRUE(groups.front().params()[1].is_same(model.down->weight));
+}
+
+TEST(ParamGroups, GiveANameMoreWeightThanAWidth) {
+  const WideImpl unnamed;
+  EXPECT_EQ(options_of(param_groups(unnamed), unnamed.up->weight).algorithm(), Algorithm::lion);
+
+  WideImpl model;
+  const torch::nn::Linear head = model.register_module("head", torch::nn::Linear(64, 100));
+  const auto groups = param_groups(model);
+  EXPECT_EQ(options_of(groups, model.up->weight).algorithm(), Algorithm::dion);
+  EXPECT_EQ(options_of(groups, head->weight).algorithm(), Algorithm::lion);
+}
+
 TEST(ParamGroups, KnowAHeadByItsName) {
   torch::nn::Sequential model;
   model->push_back("body", torch::nn::Linear(16, 9));
