@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torchdion/layout.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <coroutine>
 #include <vector>

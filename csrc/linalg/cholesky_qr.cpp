@@ -43,14 +43,14 @@ at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
 comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise) {
   Matrices active(P);
   at::Tensor column_noise;
-  const int passes = rows.size == 1 ? kMaxPasses : kPassesOverAxis;
+  const int passes = rows.absent() ? kMaxPasses : kPassesOverAxis;
   for (int pass = 0; pass < passes && active.count() > 0; ++pass) {
     at::Tensor H = gram(active);
     co_await comm::all_reduce(H, rows);
     if (pass == 0) column_noise = relative_noise(H.diagonal(0, -2, -1).sqrt(), noise);
     const TriangularInverse factor = cholesky_inverse(H, column_noise, pass == 0, global_rows, P.scalar_type());
     multiply_triangular_(active, factor);
-    if (rows.size > 1) continue;
+    if (!rows.absent()) continue;
     const std::vector<int64_t> again = unsettled(factor, P.scalar_type());
     if (again.size() == factor.amplification.size()) continue;
     active = active.select(again);

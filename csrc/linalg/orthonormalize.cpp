@@ -62,7 +62,7 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
 }
 
 comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise) {
-  TORCH_CHECK_NOT_IMPLEMENTED(rows.size == 1, "torchdion: orthonormalize='qr' needs whole columns of P, but ",
+  TORCH_CHECK_NOT_IMPLEMENTED(rows.absent(), "torchdion: orthonormalize='qr' needs whole columns of P, but ",
                               rows.size, " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
   const std::tuple<at::Tensor, at::Tensor> qr = at::linalg_qr(P, "reduced");
   Noise doubt = noise;

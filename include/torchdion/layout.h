@@ -1,31 +1,86 @@
 // Where the pieces of a matrix lie in a job.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class ProcessGroup;
+}
 
 namespace torchdion {
 
-// One line of ranks. Size 1 means "absent": every collective on it is the identity and costs nothing, so that
+namespace comm {
+struct Line;
+}
+
+// What one kind of collective sent over an axis.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t elements = 0;  // of the full tensor on this rank, as the paper counts (arXiv 2504.05295, Table 2)
+  int64_t bytes = 0;     // that this rank sends, a ring's for all-reduce, reduce-scatter and all-gather
+};
+
+// What an axis has carried. A sum that is scattered and gathered again counts its elements once, as `reduce_scatter`;
+// `completion` has the calls and bytes of the gathering.
+struct AxisTraffic {
+  Traffic all_reduce, reduce_scatter, all_gather, completion;
+
+  int64_t elements() const { return all_reduce.elements + reduce_scatter.elements + all_gather.elements; }
+  int64_t bytes() const { return all_reduce.bytes + reduce_scatter.bytes + all_gather.bytes + completion.bytes; }
+};
+
+// A contiguous part of a dimension.
+struct Piece {
+  int64_t begin = 0, size = 0;
+  int64_t end() const { return begin + size; }
+};
+
+struct AxisOptions {
+  std::string name;         // in stats and errors; empty: the group's
+  std::vector<int> chunks;  // a dimension is cut into chunks[0] chunks, each of these into chunks[1], …; empty: {size}
+  std::vector<int> places;       // of the ranks of the group among the chunks of all levels; empty: their order
+  bool real_when_alone = false;  // a group of one communicates too: for tests of a backend
+};
+
+// One line of ranks. A line of one rank is "absent": every collective on it is the identity and costs nothing, so that
 // single-process code is the distributed code.
 struct Axis {
   int rank = 0;
   int size = 1;
-  c10::intrusive_ptr<c10d::ProcessGroup> group;  // null when size is 1
+  std::shared_ptr<comm::Line> line;  // null when the axis is absent
 
   Axis() = default;
-  explicit Axis(c10::intrusive_ptr<c10d::ProcessGroup> process_group)
-      : rank(process_group->getRank()), size(process_group->getSize()), group(std::move(process_group)) {}
+  // Throws c10::ValueError for chunks and places that are not those of the group's ranks.
+  explicit Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& options = {});
+
+  bool absent() const { return !line; }
+  // The part of a dimension of this length that a rank holds: chunks of ⌈length / count⌉ as torch.chunk makes them, the
+  // last ones shorter or empty.
+  Piece piece(int64_t length, int of_rank) const;
+  Piece piece(int64_t length) const { return piece(length, rank); }
+  const std::string& name() const;
+  AxisTraffic traffic() const;
 };
 
-// What the job does to one matrix.
+// What the job does to the matrices of one parameter.
 struct Layout {
-  Axis rows;      // cuts its rows
-  Axis cols;      // cuts its columns
-  Axis replicas;  // holds copies of it
-  Axis batch;     // cuts a stack of matrices (experts); needs no collective
+  Axis rows;                   // cuts their rows
+  Axis cols;                   // cuts their columns
+  Axis replicas;               // holds copies whose gradients differ: the optimizer averages them
+  Axis batch;                  // cuts the leading dimension of a stack of matrices (experts); needs no collective
+  std::vector<int64_t> sizes;  // of the whole parameter; empty: those of the tensor, which is whole
+  // More copies lie elsewhere, whose gradients are averaged already (DistributedDataParallel, a Replicate placement).
+  // Sums over rows and cols are added in rank order then, so that the copies stay equal to the last bit.
+  bool has_averaged_copies = false;
 
-  // The layout of the transposed matrix.
-  Layout t() const { return Layout{cols, rows, replicas, batch}; }
+  bool is_local() const { return rows.absent() && cols.absent() && replicas.absent() && batch.absent(); }
+  // The layout of the transposed matrices.
+  Layout t() const;
 };
 
 }  // namespace torchdion

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <torchdion/layout.h>
-
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <condition_variable>
 #include <functional>

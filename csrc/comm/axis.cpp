@@ -1,0 +1,70 @@
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "comm/line.h"
+
+namespace torchdion {
+
+namespace {
+
+void check_options(const AxisOptions& options, int size) {
+  const int chunks = std::accumulate(options.chunks.begin(), options.chunks.end(), 1, std::multiplies<>());
+  TORCH_CHECK_VALUE(chunks == size, "torchdion::Axis: chunks must be as many as the group has ranks, ", size, ", got ",
+                    chunks);
+  std::vector<int> places = options.places;
+  std::sort(places.begin(), places.end());
+  for (int i = 0; i < size; ++i) {
+    TORCH_CHECK_VALUE(static_cast<int>(places.size()) == size && places[i] == i,
+                      "torchdion::Axis: places must hold every number below ", size, " once, got ", options.places);
+  }
+}
+
+Piece chunk(Piece whole, int index, int count) {
+  const int64_t size = (whole.size + count - 1) / count;
+  const int64_t begin = std::min(index * size, whole.size);
+  return {whole.begin + begin, std::min(size, whole.size - begin)};
+}
+
+}  // namespace
+
+Axis::Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& options)
+    : rank(group->getRank()), size(group->getSize()) {
+  AxisOptions all = options;
+  if (all.chunks.empty()) all.chunks = {size};
+  if (all.places.empty()) {
+    all.places.resize(size);
+    std::iota(all.places.begin(), all.places.end(), 0);
+  }
+  check_options(all, size);
+  if (size == 1 && !options.real_when_alone) return;
+  if (all.name.empty()) all.name = group->getGroupName();
+  line = std::make_shared<comm::Line>(comm::Line{std::move(group), std::move(all), {}});
+}
+
+Piece Axis::piece(int64_t length, int of_rank) const {
+  Piece piece{0, length};
+  if (absent()) return piece;
+  int place = line->options.places[of_rank], finer = size;
+  for (const int count : line->options.chunks) {
+    finer /= count;
+    piece = chunk(piece, place / finer, count);
+    place %= finer;
+  }
+  return piece;
+}
+
+const std::string& Axis::name() const {
+  static const std::string none;
+  return absent() ? none : line->options.name;
+}
+
+AxisTraffic Axis::traffic() const { return absent() ? AxisTraffic{} : line->traffic; }
+
+Layout Layout::t() const {
+  Layout transposed = *this;
+  std::swap(transposed.rows, transposed.cols);
+  return transposed;
+}
+
+}  // namespace torchdion
