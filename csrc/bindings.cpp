@@ -1,5 +1,7 @@
 // The pybind11 table: what the Python front calls.
 #include <torch/csrc/utils/pybind.h>
+#include <torchdion/layout.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "engine/state.h"
 #include "engine/step.h"
@@ -35,29 +37,81 @@ void bind_hyperparameters(py::module_& m) {
            py::arg("beta2"), py::arg("weight_decay"), py::arg("epsilon"), py::arg("maximize"));
 }
 
+void bind_layout(py::module_& m) {
+  const auto counted = [](const Traffic& traffic) {
+    return py::dict(py::arg("calls") = traffic.calls, py::arg("elements") = traffic.elements,
+                    py::arg("bytes") = traffic.bytes);
+  };
+  py::class_<Axis>(m, "Axis")
+      .def(py::init<>())
+      .def(py::init([](c10::intrusive_ptr<c10d::ProcessGroup> group, std::string name, std::vector<int> chunks,
+                       std::vector<int> places, bool real_when_alone) {
+             return Axis(std::move(group), {std::move(name), std::move(chunks), std::move(places), real_when_alone});
+           }),
+           py::arg("group"), py::kw_only(), py::arg("name") = "", py::arg("chunks") = std::vector<int>(),
+           py::arg("places") = std::vector<int>(), py::arg("real_when_alone") = false)
+      .def_readonly("rank", &Axis::rank)
+      .def_readonly("size", &Axis::size)
+      .def_property_readonly("name", &Axis::name)
+      .def_property_readonly("absent", &Axis::absent)
+      .def(
+          "piece",
+          [](const Axis& self, int64_t length, std::optional<int> rank) {
+            const Piece piece = self.piece(length, rank.value_or(self.rank));
+            return std::pair(piece.begin, piece.size);
+          },
+          py::arg("length"), py::arg("rank") = py::none())
+      .def("traffic", [counted](const Axis& self) {
+        const AxisTraffic traffic = self.traffic();
+        return py::dict(py::arg("all_reduce") = counted(traffic.all_reduce),
+                        py::arg("reduce_scatter") = counted(traffic.reduce_scatter),
+                        py::arg("all_gather") = counted(traffic.all_gather),
+                        py::arg("completion") = counted(traffic.completion));
+      });
+  py::class_<Layout>(m, "Layout")
+      .def(py::init([](Axis rows, Axis cols, Axis replicas, Axis batch, std::vector<int64_t> sizes,
+                       bool has_averaged_copies) {
+             return Layout{std::move(rows),  std::move(cols),  std::move(replicas),
+                           std::move(batch), std::move(sizes), has_averaged_copies};
+           }),
+           py::kw_only(), py::arg("rows") = Axis(), py::arg("cols") = Axis(), py::arg("replicas") = Axis(),
+           py::arg("batch") = Axis(), py::arg("sizes") = std::vector<int64_t>(), py::arg("has_averaged_copies") = false)
+      .def_readonly("rows", &Layout::rows)
+      .def_readonly("cols", &Layout::cols)
+      .def_readonly("replicas", &Layout::replicas)
+      .def_readonly("batch", &Layout::batch)
+      .def_readonly("sizes", &Layout::sizes)
+      .def_readonly("has_averaged_copies", &Layout::has_averaged_copies)
+      .def_property_readonly("is_local", &Layout::is_local);
+}
+
 void bind_engine(py::module_& m) {
   py::class_<engine::Groups>(m, "Groups")
       .def(py::init<>())
-      .def(
-          "add_dion",
-          [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors Q, Tensors steps, DionHyperparameters hyper,
-             int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation) {
-            self.dion.push_back({std::move(X),
-                                 std::move(G),
-                                 std::move(M),
-                                 std::move(Q),
-                                 std::move(steps),
-                                 hyper,
-                                 {batch_dims, blocks, fan_in_first},
-                                 orientation});
-          })
+      .def("add_dion",
+           [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors Q, Tensors steps,
+              DionHyperparameters hyper, int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation,
+              std::vector<Layout> layouts) {
+             self.dion.push_back({std::move(X),
+                                  std::move(G),
+                                  std::move(M),
+                                  std::move(Q),
+                                  std::move(steps),
+                                  hyper,
+                                  {batch_dims, blocks, fan_in_first},
+                                  orientation,
+                                  std::move(layouts)});
+           })
       .def("add_lion",
-           [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors steps, LionHyperparameters hyper) {
-             self.lion.push_back({std::move(X), std::move(G), std::move(M), std::move(steps), hyper});
+           [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors steps, LionHyperparameters hyper,
+              std::vector<Layout> layouts) {
+             self.lion.push_back(
+                 {std::move(X), std::move(G), std::move(M), std::move(steps), hyper, std::move(layouts)});
            })
       .def("add_adamw", [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors V, Tensors steps,
-                           AdamWHyperparameters hyper) {
-        self.adamw.push_back({std::move(X), std::move(G), std::move(M), std::move(V), std::move(steps), hyper});
+                           AdamWHyperparameters hyper, std::vector<Layout> layouts) {
+        self.adamw.push_back(
+            {std::move(X), std::move(G), std::move(M), std::move(V), std::move(steps), hyper, std::move(layouts)});
       });
   py::class_<engine::Report>(m, "Report")
       .def_readonly("skipped", &engine::Report::skipped)
@@ -83,6 +137,7 @@ void bind_engine(py::module_& m) {
 PYBIND11_MODULE(_C, m) {
   m.doc() = "torchdion's C++ engine";
   bind_hyperparameters(m);
+  bind_layout(m);
   bind_engine(m);
   m.def("matrix_sizes", [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
     return engine::matrix_sizes(sizes, {batch_dims, blocks, fan_in_first});
@@ -91,9 +146,10 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "start_of_Q",
       [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation,
-         double rank_fraction, int64_t rank_multiple_of, int64_t seed, int64_t parameter, at::ScalarType dtype) {
+         double rank_fraction, int64_t rank_multiple_of, int64_t seed, int64_t parameter, at::ScalarType dtype,
+         const Layout& layout) {
         const engine::QStart start{orientation, rank_fraction, rank_multiple_of, seed, parameter};
-        return engine::start_of_Q(sizes, {batch_dims, blocks, fan_in_first}, start, at::TensorOptions(dtype));
+        return engine::start_of_Q(sizes, {batch_dims, blocks, fan_in_first}, start, dtype, layout);
       },
       py::call_guard<py::gil_scoped_release>());
 }

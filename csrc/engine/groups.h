@@ -1,8 +1,10 @@
 // What the fronts hand to the engine: parameters that share their hyperparameters, entry i of each list belonging to
-// parameter i. M and V are as large as X and contiguous.
+// parameter i. M and V are as large as X and contiguous. Of cut parameters all tensors are this rank's pieces;
+// `layouts` is empty where every parameter of the group is whole and has no copies to average with.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torchdion/layout.h>
 #include <torchdion/options.h>
 
 #include <vector>
@@ -18,16 +20,19 @@ struct DionGroup {
   DionHyperparameters hyper;
   MatrixForm form;
   Orientation orientation = Orientation::right;  // of a square Q; the shape of any other tells
+  std::vector<Layout> layouts;
 };
 
 struct LionGroup {
   std::vector<at::Tensor> X, G, M, steps;
   LionHyperparameters hyper;
+  std::vector<Layout> layouts;
 };
 
 struct AdamWGroup {
   std::vector<at::Tensor> X, G, M, V, steps;
   AdamWHyperparameters hyper;
+  std::vector<Layout> layouts;
 };
 
 struct Groups {

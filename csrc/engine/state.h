@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torchdion/layout.h>
 #include <torchdion/options.h>
 
 #include "engine/matrix_form.h"
@@ -20,8 +21,10 @@ struct QStart {
   int64_t parameter = 0;  // the parameter's place among all of the optimizer
 };
 
-// The Q of a parameter of these sizes before the first step, [stack..., m or n, r]: independent N(0, 1 / rows) entries,
-// which depend on seed, parameter, place in the stack, row and column alone.
-at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options);
+// This rank's piece of the Q of a whole parameter of these sizes before the first step. The whole is [stack..., m or n,
+// r]: independent N(0, 1 / rows) entries, which depend on seed, parameter, place in the stack, row and column alone.
+// The axis that cuts the side that Q shares with the parameter cuts its rows, the other its columns.
+at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options,
+                      const Layout& layout = {});
 
 }  // namespace torchdion::engine

@@ -1,9 +1,10 @@
 """The pybind11 module of csrc/bindings.cpp: what the Python front calls."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from torch import Tensor, dtype
+from torch.distributed import ProcessGroup
 
 class _Enum:
     __members__: ClassVar[dict[str, _Enum]]
@@ -55,15 +56,77 @@ class AdamWHyperparameters:
         self, *, lr: float, beta1: float, beta2: float, weight_decay: float, epsilon: float, maximize: bool
     ) -> None: ...
 
+class Axis:
+    @overload
+    def __init__(self) -> None: ...
+    @overload
+    def __init__(
+        self,
+        group: ProcessGroup,
+        *,
+        name: str = "",
+        chunks: Sequence[int] = (),
+        places: Sequence[int] = (),
+        real_when_alone: bool = False,
+    ) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def absent(self) -> bool: ...
+    def piece(self, length: int, rank: int | None = None) -> tuple[int, int]: ...
+    def traffic(self) -> dict[str, dict[str, int]]: ...
+
+class Layout:
+    def __init__(
+        self,
+        *,
+        rows: Axis = ...,
+        cols: Axis = ...,
+        replicas: Axis = ...,
+        batch: Axis = ...,
+        sizes: Sequence[int] = (),
+        has_averaged_copies: bool = False,
+    ) -> None: ...
+    @property
+    def rows(self) -> Axis: ...
+    @property
+    def cols(self) -> Axis: ...
+    @property
+    def replicas(self) -> Axis: ...
+    @property
+    def batch(self) -> Axis: ...
+    @property
+    def sizes(self) -> list[int]: ...
+    @property
+    def has_averaged_copies(self) -> bool: ...
+    @property
+    def is_local(self) -> bool: ...
+
 class Groups:
-    """Each method takes equally long lists of tensors, then what its parameters share."""
+    """Each method takes equally long lists of tensors, then what its parameters share, then their layouts.
+
+    The list of layouts is empty where every parameter is whole.
+    """
 
     def __init__(self) -> None: ...
     def add_dion(
-        self, *X_G_M_Q_steps_hyper_form: Sequence[Tensor] | DionHyperparameters | int | Orientation
+        self,
+        *X_G_M_Q_steps_hyper_form_layouts: Sequence[Tensor]
+        | DionHyperparameters
+        | int
+        | Orientation
+        | Sequence[Layout],
     ) -> None: ...
-    def add_lion(self, *X_G_M_steps_hyper: Sequence[Tensor] | LionHyperparameters) -> None: ...
-    def add_adamw(self, *X_G_M_V_steps_hyper: Sequence[Tensor] | AdamWHyperparameters) -> None: ...
+    def add_lion(
+        self, *X_G_M_steps_hyper_layouts: Sequence[Tensor] | LionHyperparameters | Sequence[Layout]
+    ) -> None: ...
+    def add_adamw(
+        self, *X_G_M_V_steps_hyper_layouts: Sequence[Tensor] | AdamWHyperparameters | Sequence[Layout]
+    ) -> None: ...
 
 class Report:
     @property
@@ -104,5 +167,6 @@ def start_of_Q(
     seed: int,
     parameter: int,
     dtype: dtype,
+    layout: Layout,
     /,
 ) -> Tensor: ...

@@ -47,18 +47,18 @@ def _add_dion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any
         rcqr_oversample=group["rcqr_oversample"],
         seed=group["seed"],
     )
-    groups.add_dion(*lists, hyper, *form_of(group), _C.Orientation.__members__[group["orientation"]])
+    groups.add_dion(*lists, hyper, *form_of(group), _C.Orientation.__members__[group["orientation"]], [])
 
 
 def _add_lion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any]) -> None:
     beta1, beta2 = group["betas"]
-    groups.add_lion(*lists, _C.LionHyperparameters(**_shared(group), beta1=beta1, beta2=beta2))
+    groups.add_lion(*lists, _C.LionHyperparameters(**_shared(group), beta1=beta1, beta2=beta2), [])
 
 
 def _add_adamw(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any]) -> None:
     beta1, beta2 = group["betas"]
     hyper = _C.AdamWHyperparameters(**_shared(group), beta1=beta1, beta2=beta2, epsilon=group["epsilon"])
-    groups.add_adamw(*lists, hyper)
+    groups.add_adamw(*lists, hyper, [])
 
 
 _ADD = {"dion": _add_dion, "lion": _add_lion, "adamw": _add_adamw}

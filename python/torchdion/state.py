@@ -37,7 +37,9 @@ def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
     orientation = _C.Orientation.__members__[group["orientation"]]
     rank = (group["rank_fraction"], group["rank_multiple_of"])
     dtype = dtype_of("Q", param, group)
-    return _C.start_of_Q(list(param.shape), *form_of(group), orientation, *rank, group["seed"], index, dtype)
+    return _C.start_of_Q(
+        list(param.shape), *form_of(group), orientation, *rank, group["seed"], index, dtype, _C.Layout()
+    )
 
 
 def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name: str = "a parameter") -> None:
