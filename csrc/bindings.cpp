@@ -3,8 +3,10 @@
 #include <torchdion/layout.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "comm/trace.h"
 #include "engine/state.h"
 #include "engine/step.h"
+#include "engine/traffic.h"
 
 namespace py = pybind11;
 using namespace torchdion;
@@ -91,7 +93,7 @@ void bind_engine(py::module_& m) {
       .def("add_dion",
            [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors Q, Tensors steps,
               DionHyperparameters hyper, int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation,
-              std::vector<Layout> layouts) {
+              std::vector<Layout> layouts, std::vector<std::vector<int64_t>> whole_Q) {
              self.dion.push_back({std::move(X),
                                   std::move(G),
                                   std::move(M),
@@ -100,7 +102,8 @@ void bind_engine(py::module_& m) {
                                   hyper,
                                   {batch_dims, blocks, fan_in_first},
                                   orientation,
-                                  std::move(layouts)});
+                                  std::move(layouts),
+                                  std::move(whole_Q)});
            })
       .def("add_lion",
            [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors steps, LionHyperparameters hyper,
@@ -132,6 +135,39 @@ void bind_engine(py::module_& m) {
       .def_property_readonly("completed", &engine::Step::completed);
 }
 
+// What the steps of this thread did, in order.
+comm::Trace trace;
+
+void bind_trace(py::module_& m) {
+  m.def("start_trace", [] {
+    trace = {};
+    comm::active_trace = &trace;
+  });
+  m.def("take_trace", [] {
+    comm::active_trace = nullptr;
+    py::list events;
+    for (const comm::Event& event : trace.events) {
+      events.append(py::dict(py::arg("what") = event.what, py::arg("task") = event.task, py::arg("axis") = event.axis,
+                             py::arg("kind") = event.kind, py::arg("elements") = event.elements));
+    }
+    return events;
+  });
+}
+
+void bind_traffic(py::module_& m) {
+  m.def(
+      "traffic",
+      [](int64_t rows, int64_t cols, int64_t r, const Layout& layout, Orientation orientation,
+         Orthonormalize orthonormalize, double rcqr_oversample, at::ScalarType dtype, int64_t count) {
+        const engine::MatrixTraffic sent =
+            engine::traffic({count, rows, cols, r, orientation, orthonormalize, rcqr_oversample, dtype}, layout);
+        return py::dict(py::arg("rows") = sent.rows, py::arg("cols") = sent.cols, py::arg("replicas") = sent.replicas);
+      },
+      py::arg("m"), py::arg("n"), py::arg("r"), py::arg("layout"), py::kw_only(),
+      py::arg("orientation") = Orientation::right, py::arg("orthonormalize") = Orthonormalize::automatic,
+      py::arg("rcqr_oversample") = 1.25, py::arg("dtype") = at::kFloat, py::arg("count") = 1);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -139,6 +175,8 @@ PYBIND11_MODULE(_C, m) {
   bind_hyperparameters(m);
   bind_layout(m);
   bind_engine(m);
+  bind_trace(m);
+  bind_traffic(m);
   m.def("matrix_sizes", [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
     return engine::matrix_sizes(sizes, {batch_dims, blocks, fan_in_first});
   });

@@ -3,30 +3,35 @@
 #include <torchdion/layout.h>
 #include <torchdion/options.h>
 
+#include "comm/sums.h"
 #include "comm/task.h"
 #include "linalg/matrices.h"
 
 namespace torchdion::algorithms {
 
 // Equally shaped matrices with the same hyperparameters, oriented so that the body is Algorithm 1: for
-// Orientation::right they are the transposes of the user's.
+// Orientation::right they are the transposes of the user's. Of cut matrices each is this rank's piece.
 struct DionBatch {
   linalg::Matrices X;  // weights, m×n
   linalg::Matrices G;  // gradients, m×n
   linalg::Matrices M;  // momenta with error feedback, m×n
-  linalg::Matrices Q;  // right factors, n×r
+  linalg::Matrices Q;  // right factors, n×r; where the rows of X are cut, a piece of their columns
   Layout layout;
-  int64_t global_rows = 0;     // of X, over all ranks
-  double shape_factor = 1;     // sqrt(fan-out / fan-in) of the user's X
-  int64_t step = 0;            // keys the sketch
-  double gradient_factor = 1;  // of G: what a gradient scaler's factor is undone by
+  comm::Order order = comm::Order::any;      // of sums over rows and columns
+  bool compressed = true;                    // replicas exchange P and R rather than M
+  int64_t global_rows = 0, global_cols = 0;  // of X, over all ranks
+  int64_t r = 0;                             // the columns of the whole Q
+  double shape_factor = 1;                   // sqrt(fan-out / fan-in) of the user's X
+  int64_t step = 0;                          // keys the sketch
+  double gradient_factor = 1;                // of G: what a gradient scaler's factor is undone by
   bool zero_nonfinite = false;
   at::Tensor workspace;          // room for P and R: dion_workspace() elements of the computing dtype
   int64_t* nonfinite = nullptr;  // += entries that counted as zero
 };
 
-// Elements of workspace that a batch needs: (m + n) r for each matrix.
-int64_t dion_workspace(const linalg::Matrices& X, int64_t r);
+// Elements of workspace that a batch needs: (m + n) r for each matrix, and n r more for Q where ranks hold pieces of
+// its columns.
+int64_t dion_workspace(const DionBatch& batch);
 
 // One step of Dion: Algorithm 1 of arXiv 2504.05295 on whole matrices, Algorithms 3 and 4 on cut ones.
 comm::Task<> dion(DionBatch batch, DionHyperparameters hyper);

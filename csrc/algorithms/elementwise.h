@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torchdion/layout.h>
 #include <torchdion/options.h>
 
 #include <vector>
@@ -16,8 +17,14 @@ struct ElementwiseBatch {
   std::vector<int64_t> step;        // of each parameter, this step included; AdamW only
   double gradient_factor = 1;       // of G: what a gradient scaler's factor is undone by
   bool zero_nonfinite = false;
-  int64_t* nonfinite = nullptr;  // += entries that counted as zero
+  int64_t* nonfinite = nullptr;      // += entries that counted as zero
+  Axis replicas = {};                // hold copies whose gradients differ
+  std::vector<at::Tensor> own = {};  // then the gradients of this one, and G views of `mean`, which is zero
+  at::Tensor mean = {};
 };
+
+// G ← the mean of the replicas' own gradients.
+comm::Task<> average_gradients(ElementwiseBatch batch);
 
 // Lion (arXiv 2302.06675): X ← (1 − η λ) X − η sign(β₁ M + (1 − β₁) G);  M ← β₂ M + (1 − β₂) G.
 comm::Task<> lion(ElementwiseBatch batch, LionHyperparameters hyper);

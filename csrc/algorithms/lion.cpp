@@ -29,12 +29,15 @@ int64_t update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, do
 }  // namespace
 
 comm::Task<> lion(ElementwiseBatch batch, LionHyperparameters hyper) {
+  if (!batch.replicas.absent()) {
+    co_await average_gradients(batch);
+    batch.zero_nonfinite = false;  // done
+  }
   for (std::size_t i = 0; i < batch.X.size(); ++i) {
     const auto update_tensor = batch.X[i].scalar_type() == at::kDouble ? update<double> : update<float>;
     *batch.nonfinite +=
         update_tensor(batch.X[i], batch.G[i], batch.M[i], batch.gradient_factor, batch.zero_nonfinite, hyper);
   }
-  co_return;
 }
 
 }  // namespace torchdion::algorithms

@@ -54,6 +54,12 @@ Piece Axis::piece(int64_t length, int of_rank) const {
   return piece;
 }
 
+int64_t Axis::largest_piece(int64_t length) const {
+  int64_t largest = length;
+  for (const int count : absent() ? std::vector<int>{} : line->options.chunks) largest = (largest + count - 1) / count;
+  return largest;
+}
+
 const std::string& Axis::name() const {
   static const std::string none;
   return absent() ? none : line->options.name;

@@ -1,5 +1,6 @@
 // Collectives on an Axis. Each starts its communication when it is called and hands control to the scheduler once
-// before it waits. On an absent axis (size 1) each returns at once: it neither communicates nor suspends.
+// before it waits. On an absent axis each returns at once: it neither communicates nor suspends. Without elements it
+// suspends all the same, so that tasks take as many turns on every rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,8 @@
 #include <coroutine>
 #include <vector>
 
+#include "comm/trace.h"
+
 namespace torchdion::comm {
 
 // What a collective returns. Awaited: suspends its task for one turn, then waits for the communication to end and
@@ -17,26 +20,35 @@ class Pending {
  public:
   Pending() = default;
   Pending(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
-      : work_(std::move(work)), tensors_(std::move(tensors)) {}
+      : suspends_(true), work_(std::move(work)), tensors_(std::move(tensors)) {}
 
-  bool await_ready() const noexcept { return !work_; }
+  bool await_ready() const noexcept { return !suspends_; }
   void await_suspend(std::coroutine_handle<>) const noexcept {}
   void await_resume() {
-    if (work_) work_->wait();
+    if (!work_) return;
+    note("wait");
+    work_->wait();
   }
 
  private:
-  c10::intrusive_ptr<c10d::Work> work_;
+  bool suspends_ = false;
+  c10::intrusive_ptr<c10d::Work> work_;  // null where there was nothing to send
   std::vector<at::Tensor> tensors_;
 };
 
 // tensor ← Σ over the axis of tensor, in place. Contiguous.
 Pending all_reduce(at::Tensor tensor, Axis axis);
 
-// output ← the inputs of all ranks one after the other: size · input.numel() elements. Both contiguous.
-Pending all_gather(at::Tensor output, at::Tensor input, Axis axis);
+// output ← the inputs of all ranks one after the other; splits: the elements of each rank's. `completes`: what a
+// reduce-scatter began, whose elements are counted already. Both contiguous.
+Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis, bool completes = false);
 
-// output ← this rank's piece of Σ over the axis of input: input.numel() / size elements. Both contiguous.
+// output ← what every rank has for this one, size · splits[rank] elements, one rank after the other; input: splits[k]
+// elements for each rank k. Counted as a reduce-scatter, of which it is the first half. Both contiguous.
+Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis);
+
+// output ← this rank's piece of Σ over the axis of input: input.numel() / size elements, added in the backend's order.
+// Both contiguous.
 Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis);
 
 }  // namespace torchdion::comm

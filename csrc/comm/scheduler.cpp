@@ -4,6 +4,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "comm/trace.h"
+
 namespace torchdion::comm {
 
 namespace {
@@ -11,8 +13,15 @@ namespace {
 struct Root {
   Task<> task;
   int slot;
+  int number;  // in the list of tasks
   std::coroutine_handle<> cursor;
 };
+
+void resume(Root& root) {
+  if (active_trace) active_trace->task = root.number;
+  root.cursor.resume();
+  if (active_trace) active_trace->task = -1;
+}
 
 }  // namespace
 
@@ -33,7 +42,8 @@ void Scheduler::run(const std::vector<Factory>& tasks) {
     if (next != tasks.end() && !error && !free_slots.empty()) {
       const int slot = free_slots.back();
       try {
-        alive.push_back(std::make_unique<Root>(Root{(*next)(slot), slot, {}}));
+        const int number = static_cast<int>(next - tasks.begin());
+        alive.push_back(std::make_unique<Root>(Root{(*next)(slot), slot, number, {}}));
         alive.back()->task.start_at(&alive.back()->cursor);
         free_slots.pop_back();
       } catch (...) {
@@ -44,7 +54,7 @@ void Scheduler::run(const std::vector<Factory>& tasks) {
     for (std::size_t turns = alive.size(); turns-- > 0;) {
       std::unique_ptr<Root> root = std::move(alive.front());
       alive.pop_front();
-      root->cursor.resume();
+      resume(*root);
       if (!root->task.done()) {
         alive.push_back(std::move(root));
         continue;

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "engine/checks.h"
+#include "engine/shapes.h"
 
 namespace torchdion::engine {
 
@@ -25,36 +28,57 @@ struct Entry {
   at::Tensor X, G, M, Q;
   bool right;
   int64_t step;
+  ParameterShape shape;
+};
+
+// The layouts of a group, each once, so that equal ones have the same number on every rank.
+class Layouts {
+ public:
+  int64_t number_of(const Layout& layout) {
+    const auto equal = [&](const Layout& other) { return is_same(layout, other); };
+    const auto found = std::find_if(seen_.begin(), seen_.end(), equal);
+    if (found != seen_.end()) return found - seen_.begin();
+    seen_.push_back(layout);
+    return static_cast<int64_t>(seen_.size()) - 1;
+  }
+
+ private:
+  std::vector<Layout> seen_;
 };
 
 using Key = std::tuple<std::vector<int64_t>, std::vector<at::ScalarType>, bool>;
 
-Key key_of(const Entry& entry, bool sketches) {
-  std::vector<int64_t> layout;
-  for (const at::Tensor* tensor : {&entry.X, &entry.G, &entry.M, &entry.Q}) {
-    layout.insert(layout.end(), {tensor->size(-2), tensor->size(-1), tensor->stride(-2), tensor->stride(-1)});
+Key key_of(const Entry& entry, const Layout& layout, Layouts& layouts, bool sketches) {
+  const ParameterShape& shape = entry.shape;
+  std::vector<int64_t> numbers{shape.m, shape.n, shape.r, layouts.number_of(layout)};
+  if (layout.is_local()) {  // elsewhere every tensor is contiguous
+    for (const at::Tensor* tensor : {&entry.X, &entry.G, &entry.M, &entry.Q}) {
+      numbers.insert(numbers.end(), {tensor->stride(-2), tensor->stride(-1)});
+    }
   }
-  layout.push_back(sketches ? entry.step : 0);  // a sketch is keyed by the step
-  return {layout,
+  numbers.push_back(sketches ? entry.step : 0);  // a sketch is keyed by the step
+  return {numbers,
           {entry.X.scalar_type(), entry.G.scalar_type(), entry.M.scalar_type(), entry.Q.scalar_type()},
           entry.right};
 }
 
-Entry entry_of(const DionGroup& group, std::size_t i, Copies& copies) {
+Entry entry_of(const DionGroup& group, std::size_t i, const Layout& layout, Copies& copies) {
   const at::Tensor &X = group.X[i], &G = group.G[i], &M = group.M[i], &Q = group.Q[i];
+  const ParameterShape shape = shape_of(group, i);
   check_gradient(X, G);
   check_elementwise_state(X, M, "state momentum");
-  check_Q(X, Q, group.form);
+  check_Q_memory(X, Q);
+  const bool cut = !layout.is_local();
   std::optional<at::Tensor> x = matrix_view(X, group.form), g = matrix_view(G, group.form);
-  if (!x || !linalg::is_strided_for_gemm(*x) || X.is_neg()) x = matrix_view(copies.writable(X), group.form);
-  if (!g) g = matrix_view(copies.readable(G), group.form);
-  const int64_t m = x->size(-2), n = x->size(-1);
-  const bool right = m == n ? group.orientation == Orientation::right : Q.size(-2) == m;
-  return {*x, *g, *matrix_view(M, group.form), Q, right, group.steps[i].item<int64_t>() + 1};
+  if (!x || !linalg::is_strided_for_gemm(*x) || X.is_neg() || (cut && !X.is_contiguous())) {
+    x = matrix_view(copies.writable(X), group.form);
+  }
+  if (!g || (cut && !G.is_contiguous())) g = matrix_view(copies.readable(G), group.form);
+  return {*x, *g, *matrix_view(M, group.form), Q, shape.right, group.steps[i].item<int64_t>() + 1, shape};
 }
 
 // The body of Dion is Algorithm 1; Orientation::right gives it the transposes.
-DionBatch batch_of(const std::vector<Entry>& entries) {
+DionBatch batch_of(const std::vector<Entry>& entries, const Layout& layout) {
   const auto matrices = [&](at::Tensor Entry::*member) {
     Matrices all(entries.front().*member);
     for (std::size_t i = 1; i < entries.size(); ++i) all.append(entries[i].*member);
@@ -62,29 +86,62 @@ DionBatch batch_of(const std::vector<Entry>& entries) {
   };
   DionBatch batch;
   const Entry& first = entries.front();
+  const ParameterShape& shape = first.shape;
   batch.X = matrices(&Entry::X);
   batch.G = matrices(&Entry::G);
   batch.M = matrices(&Entry::M);
   batch.Q = matrices(&Entry::Q);
-  batch.shape_factor = std::sqrt(static_cast<double>(batch.X.rows) / static_cast<double>(batch.X.cols));
+  batch.layout = layout;
+  batch.global_rows = shape.m;
+  batch.global_cols = shape.n;
+  batch.r = shape.r;
+  batch.shape_factor = std::sqrt(static_cast<double>(shape.m) / static_cast<double>(shape.n));
   batch.step = first.step;
+  batch.order = layout.has_averaged_copies || !layout.replicas.absent() ? comm::Order::fixed : comm::Order::any;
+  batch.compressed = compresses(shape.m, shape.n, shape.r, layout);
   if (first.right) {
     batch.X = batch.X.t();
     batch.G = batch.G.t();
     batch.M = batch.M.t();
+    batch.layout = layout.t();
+    std::swap(batch.global_rows, batch.global_cols);
   }
-  batch.global_rows = batch.X.rows;
   return batch;
 }
 
-// As many matrices as a cached workspace holds, a whole number for each thread. Where it holds fewer than there are
-// threads, one for each as far as the largest workspace goes.
-int64_t matrices_per_task(const DionBatch& batch) {
-  const int64_t threads = at::get_num_threads();
-  const int64_t each = algorithms::dion_workspace(batch.X.slice(0, 1), batch.Q.cols);
+// As many matrices as a cached workspace holds, a whole number for each thread or, of a batch whose ranks share the
+// work, for each rank. Where it holds fewer, one for each as far as the largest workspace goes.
+int64_t matrices_per_task(const DionBatch& batch, const Layout& layout) {
+  const int64_t workers =
+      layout.is_local() ? at::get_num_threads() : batch.layout.cols.size * batch.layout.replicas.size;
+  const int64_t factors_of_n = batch.layout.rows.absent() ? 1 : 2;
+  const int64_t rows = batch.layout.rows.largest_piece(batch.global_rows);
+  const int64_t cols = batch.layout.cols.largest_piece(batch.global_cols);
+  const int64_t each = (rows + factors_of_n * cols) * batch.r;
   const int64_t cached = kCachedWorkspace / each;
-  if (cached >= threads) return cached / threads * threads;
-  return std::clamp<int64_t>(kLargestWorkspace / each, 1, threads);
+  if (cached >= workers) return cached / workers * workers;
+  return std::clamp<int64_t>(kLargestWorkspace / each, 1, workers);
+}
+
+DionBatch piece_of(const DionBatch& whole, int64_t begin, int64_t end) {
+  DionBatch piece = whole;
+  piece.X = whole.X.slice(begin, end);
+  piece.G = whole.G.slice(begin, end);
+  piece.M = whole.M.slice(begin, end);
+  piece.Q = whole.Q.slice(begin, end);
+  return piece;
+}
+
+// The matrices of the entries on the rank that holds most of them.
+int64_t largest_count(const std::vector<Entry>& entries, const Layout& layout) {
+  int64_t count = 0;
+  for (const Entry& entry : entries) {
+    const std::vector<int64_t>& stack = entry.shape.stack;
+    int64_t matrices = std::accumulate(stack.begin(), stack.end(), int64_t{1}, std::multiplies<>());
+    if (!layout.batch.absent()) matrices = matrices / stack.front() * layout.batch.largest_piece(stack.front());
+    count += matrices;
+  }
+  return count;
 }
 
 }  // namespace
@@ -106,24 +163,23 @@ void Copies::write_back() const {
 
 std::vector<DionBatch> dion_batches(const DionGroup& group, Copies& copies) {
   const bool sketches = group.hyper.orthonormalize == Orthonormalize::rcqr;
-  std::map<Key, std::vector<Entry>> sorted;
+  Layouts layouts;
+  std::map<Key, std::size_t> places;  // batches stand in the order of their first parameters, the same on every rank
+  std::vector<std::pair<Layout, std::vector<Entry>>> sorted;
   for (std::size_t i = 0; i < group.X.size(); ++i) {
-    if (group.X[i].numel() == 0) continue;
-    Entry entry = entry_of(group, i, copies);
-    sorted[key_of(entry, sketches)].push_back(std::move(entry));
+    const Layout& layout = layout_of(group.layouts, i);
+    if (whole_numel(group.X[i], layout) == 0) continue;
+    Entry entry = entry_of(group, i, layout, copies);
+    const auto [found, is_new] = places.emplace(key_of(entry, layout, layouts, sketches), sorted.size());
+    if (is_new) sorted.push_back({layout, {}});
+    sorted[found->second].second.push_back(std::move(entry));
   }
   std::vector<DionBatch> batches;
-  for (const auto& [key, entries] : sorted) {
-    const DionBatch whole = batch_of(entries);
-    const int64_t size = matrices_per_task(whole);
-    for (int64_t begin = 0; begin < whole.X.count(); begin += size) {
-      const int64_t end = std::min(begin + size, whole.X.count());
-      DionBatch piece = whole;
-      piece.X = whole.X.slice(begin, end);
-      piece.G = whole.G.slice(begin, end);
-      piece.M = whole.M.slice(begin, end);
-      piece.Q = whole.Q.slice(begin, end);
-      batches.push_back(std::move(piece));
+  for (const auto& [layout, entries] : sorted) {
+    const DionBatch whole = batch_of(entries, layout);
+    const int64_t size = matrices_per_task(whole, layout), count = whole.X.count();
+    for (int64_t begin = 0; begin < largest_count(entries, layout); begin += size) {
+      batches.push_back(piece_of(whole, std::min(begin, count), std::min(begin + size, count)));
     }
   }
   return batches;

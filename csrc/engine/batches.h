@@ -26,8 +26,9 @@ class Copies {
   std::vector<at::Tensor> read_;
 };
 
-// Batches of matrices alike in shape, dtype, strides, orientation and rank, cut so that the workspace of each stays
-// small. Throws c10::Error where state and parameters do not fit together.
+// Batches of matrices alike in shape, dtype, strides, layout, orientation and rank, cut so that the workspace of each
+// stays small. Where ranks communicate, whole sizes alone decide: every rank gets as many batches in the same order, of
+// which some may be empty. Throws c10::Error where state, layout and parameters do not fit together.
 std::vector<algorithms::DionBatch> dion_batches(const DionGroup& group, Copies& copies);
 
 }  // namespace torchdion::engine

@@ -84,16 +84,19 @@ void check_gradient(const at::Tensor& X, const at::Tensor& G) {
   check_dense(X, G, "gradient");
 }
 
-void check_Q(const at::Tensor& X, const at::Tensor& Q, MatrixForm form) {
+void check_Q_memory(const at::Tensor& X, const at::Tensor& Q) {
   check_dense(X, Q, "state Q");
   check_contiguous(X, Q, "state Q");
-  const std::vector<int64_t> sizes = matrix_sizes(X.sizes(), form);
+}
+
+void check_Q_sizes(at::IntArrayRef X, at::IntArrayRef Q, MatrixForm form) {
+  const std::vector<int64_t> sizes = matrix_sizes(X, form);
   const int64_t m = sizes.end()[-2], n = sizes.end()[-1], largest = std::min(m, n);
   const at::IntArrayRef stack(sizes.data(), sizes.size() - 2);
-  TORCH_CHECK_VALUE(Q.dim() >= 2 && Q.sizes().slice(0, Q.dim() - 2) == stack,
-                    "torchdion.Dion: the state Q of a parameter of shape ", X.sizes(),
-                    " must hold one matrix for each of ", stack, ", got shape ", Q.sizes());
-  const int64_t rows = Q.size(-2), r = Q.size(-1), least = largest == 0 ? 0 : 1;
+  TORCH_CHECK_VALUE(Q.size() >= 2 && Q.slice(0, Q.size() - 2) == stack,
+                    "torchdion.Dion: the state Q of a parameter of shape ", X, " must hold one matrix for each of ",
+                    stack, ", got shape ", Q);
+  const int64_t rows = Q.end()[-2], r = Q.back(), least = largest == 0 ? 0 : 1;
   const std::string shapes = m == n ? c10::str(m, "×r") : c10::str(m, "×r or ", n, "×r");
   TORCH_CHECK_VALUE((rows == m || rows == n) && r >= least && r <= largest, "torchdion.Dion: the state Q of a ", m, "×",
                     n, " matrix must be ", shapes, " with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×", r);

@@ -18,9 +18,10 @@ void check_storage(const std::vector<at::Tensor>& tensors, const char* what);
 // Each counter holds one finite number that is not negative and that a step can increment.
 void check_steps(const std::vector<at::Tensor>& steps);
 
-// The gradient, or a state, of the parameter X has its shape, or that of a Q of its matrices.
+// The gradient, or a state, of the parameter X has its shape; a Q of these sizes is one of its matrices.
 void check_gradient(const at::Tensor& X, const at::Tensor& G);
-void check_Q(const at::Tensor& X, const at::Tensor& Q, MatrixForm form);
+void check_Q_sizes(at::IntArrayRef X, at::IntArrayRef Q, MatrixForm form);
+void check_Q_memory(const at::Tensor& X, const at::Tensor& Q);
 void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what);
 
 }  // namespace torchdion::engine

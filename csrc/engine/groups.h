@@ -21,6 +21,7 @@ struct DionGroup {
   MatrixForm form;
   Orientation orientation = Orientation::right;  // of a square Q; the shape of any other tells
   std::vector<Layout> layouts;
+  std::vector<std::vector<int64_t>> whole_Q;  // the sizes of each Q over all ranks; empty: those of Q
 };
 
 struct LionGroup {

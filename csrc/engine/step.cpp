@@ -7,7 +7,9 @@
 
 #include <algorithm>
 
+#include "comm/sums.h"
 #include "engine/checks.h"
+#include "engine/shapes.h"
 #include "linalg/accumulate.h"
 
 namespace torchdion::engine {
@@ -16,8 +18,29 @@ namespace {
 
 using algorithms::ElementwiseBatch;
 
-// Tasks alive at a time. Without communication there is nothing to overlap.
-constexpr int kWidth = 1;
+// Tasks alive at a time where ranks communicate: one computes while the others wait. Elsewhere there is nothing to
+// overlap.
+constexpr int kWidth = 3;
+
+// The members of a group that one task updates: those with the same replicas to average with and, where there are any,
+// the same computing dtype.
+template <class Group>
+std::vector<std::vector<std::size_t>> tasks_of(const Group& group) {
+  std::vector<std::vector<std::size_t>> tasks;
+  std::vector<std::pair<const void*, at::ScalarType>> keys;
+  for (std::size_t i = 0; i < group.X.size(); ++i) {
+    const Axis& replicas = layout_of(group.layouts, i).replicas;
+    const at::ScalarType dtype = replicas.absent() ? at::kFloat : linalg::compute_dtype({group.X[i].scalar_type()});
+    const std::pair<const void*, at::ScalarType> key{replicas.line.get(), dtype};
+    const auto place = std::find(keys.begin(), keys.end(), key) - keys.begin();
+    if (place == static_cast<std::ptrdiff_t>(keys.size())) {
+      keys.push_back(key);
+      tasks.emplace_back();
+    }
+    tasks[place].push_back(i);
+  }
+  return tasks;
+}
 
 void increment(const at::Tensor& step) {
   AT_DISPATCH_ALL_TYPES(step.scalar_type(), "torchdion::increment", [&] { *step.mutable_data_ptr<scalar_t>() += 1; });
@@ -52,6 +75,12 @@ int64_t count_in(const std::vector<at::Tensor>& gradients) {
   return found;
 }
 
+std::vector<int64_t> numels(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> all;
+  for (const at::Tensor& tensor : tensors) all.push_back(tensor.numel());
+  return all;
+}
+
 template <class Group>
 void check_tensors(const std::vector<Group>& groups) {
   for (const Group& group : groups) {
@@ -68,7 +97,8 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
     : groups_(std::move(groups)), nonfinite_(nonfinite) {
   at::NoGradGuard no_grad;
   if (scaling.scale.defined()) gradient_factor_ = 1 / number_in(scaling.scale, "grad_scale");
-  if (scaling.found_inf.defined()) found_inf_ = number_in(scaling.found_inf, "found_inf") != 0;
+  has_found_inf_ = scaling.found_inf.defined();
+  if (has_found_inf_) found_inf_ = number_in(scaling.found_inf, "found_inf");
   check_tensors(groups_.dion);
   check_tensors(groups_.lion);
   check_tensors(groups_.adamw);
@@ -77,11 +107,14 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
   for (DionGroup& group : groups_.dion) materialize(group.G), plan(group);
   for (LionGroup& group : groups_.lion) materialize(group.G), plan(group);
   for (AdamWGroup& group : groups_.adamw) materialize(group.G), plan(group);
+  add_axes(groups_.dion);
+  add_axes(groups_.lion);
+  add_axes(groups_.adamw);
   int64_t bytes = 0;
   for (const PlannedTask& task : tasks_) {
     bytes = std::max(bytes, task.workspace * static_cast<int64_t>(c10::elementSize(task.dtype)));
   }
-  workspace_ = at::empty({kWidth, bytes}, at::kByte);
+  workspace_ = at::empty({axes_.empty() ? 1 : kWidth, bytes}, at::kByte);
 }
 
 void Step::plan(const DionGroup& group) {
@@ -89,7 +122,7 @@ void Step::plan(const DionGroup& group) {
     batch.gradient_factor = gradient_factor_;
     batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
     batch.nonfinite = &zeroed_;
-    const int64_t workspace = algorithms::dion_workspace(batch.X, batch.Q.cols);
+    const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
     auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor elements) mutable {
       batch.workspace = std::move(elements);
@@ -100,36 +133,61 @@ void Step::plan(const DionGroup& group) {
 }
 
 template <class Group>
-ElementwiseBatch Step::elementwise(const Group& group) {
+ElementwiseBatch Step::elementwise(const Group& group, const std::vector<std::size_t>& members) {
   ElementwiseBatch batch;
-  for (std::size_t i = 0; i < group.X.size(); ++i) {
+  int64_t numel = 0;
+  for (const std::size_t i : members) {
     const at::Tensor& X = group.X[i];
     check_gradient(X, group.G[i]);
     check_elementwise_state(X, group.M[i], "state momentum");
     batch.X.push_back(copies_.writable(X));
     batch.G.push_back(group.G[i].contiguous());
     batch.M.push_back(group.M[i]);
+    numel += X.numel();
   }
   batch.gradient_factor = gradient_factor_;
   batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
   batch.nonfinite = &zeroed_;
+  batch.replicas = layout_of(group.layouts, members.front()).replicas;
+  if (batch.replicas.absent()) return batch;
+  batch.own.swap(batch.G);
+  batch.mean = at::zeros({numel}, linalg::compute_dtype({batch.X.front().scalar_type()}));
+  for (const at::Tensor& view : batch.mean.split_with_sizes(numels(batch.X))) batch.G.push_back(view);
   return batch;
 }
 
 void Step::plan(const LionGroup& group) {
-  auto make = [batch = elementwise(group), hyper = group.hyper](at::Tensor) { return algorithms::lion(batch, hyper); };
-  tasks_.push_back({std::move(make), 0, at::kFloat});
+  for (const std::vector<std::size_t>& members : tasks_of(group)) {
+    auto make = [batch = elementwise(group, members), hyper = group.hyper](at::Tensor) {
+      return algorithms::lion(batch, hyper);
+    };
+    tasks_.push_back({std::move(make), 0, at::kFloat});
+  }
 }
 
 void Step::plan(const AdamWGroup& group) {
-  ElementwiseBatch batch = elementwise(group);
-  for (std::size_t i = 0; i < group.X.size(); ++i) {
-    check_elementwise_state(group.X[i], group.V[i], "state variance");
-    batch.V.push_back(group.V[i]);
-    batch.step.push_back(group.steps[i].item<int64_t>() + 1);
+  for (const std::vector<std::size_t>& members : tasks_of(group)) {
+    ElementwiseBatch batch = elementwise(group, members);
+    for (const std::size_t i : members) {
+      check_elementwise_state(group.X[i], group.V[i], "state variance");
+      batch.V.push_back(group.V[i]);
+      batch.step.push_back(group.steps[i].item<int64_t>() + 1);
+    }
+    auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::adamw(batch, hyper); };
+    tasks_.push_back({std::move(make), 0, at::kFloat});
   }
-  auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::adamw(batch, hyper); };
-  tasks_.push_back({std::move(make), 0, at::kFloat});
+}
+
+template <class Group>
+void Step::add_axes(const std::vector<Group>& groups) {
+  for (const Group& group : groups) {
+    for (const Layout& layout : group.layouts) {
+      for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.batch}) {
+        const auto is_known = [&](const Axis& known) { return known.line == axis->line; };
+        if (!axis->absent() && std::none_of(axes_.begin(), axes_.end(), is_known)) axes_.push_back(*axis);
+      }
+    }
+  }
 }
 
 int64_t Step::count_nonfinite() const {
@@ -140,22 +198,25 @@ int64_t Step::count_nonfinite() const {
   return found;
 }
 
+// Every rank decides alike.
+bool Step::is_left_out(Report& report) const {
+  if (has_found_inf_ && comm::largest_of_ranks(found_inf_, axes_) != 0) return true;
+  if (nonfinite_ != Nonfinite::raise && nonfinite_ != Nonfinite::skip_step) return false;
+  report.nonfinite = count_nonfinite();
+  if (comm::largest_of_ranks(static_cast<double>(report.nonfinite), axes_) == 0) return false;
+  TORCH_CHECK_VALUE(nonfinite_ == Nonfinite::skip_step,
+                    "torchdion.Dion: ", report.nonfinite > 0 ? std::to_string(report.nonfinite) : "another rank's",
+                    " gradient entries are NaN or infinite (nonfinite='raise')");
+  return true;
+}
+
 Report Step::run() {
   at::NoGradGuard no_grad;
   Report report;
   report.batches = static_cast<int64_t>(tasks_.size());
   report.workspace_bytes = workspace_.numel();
-  if (found_inf_) {
-    report.skipped = true;
-    return report;
-  }
-  if (nonfinite_ == Nonfinite::raise || nonfinite_ == Nonfinite::skip_step) {
-    report.nonfinite = count_nonfinite();
-    TORCH_CHECK_VALUE(report.nonfinite == 0 || nonfinite_ == Nonfinite::skip_step, "torchdion.Dion: ", report.nonfinite,
-                      " gradient entries are NaN or infinite (nonfinite='raise')");
-    report.skipped = report.nonfinite > 0;
-    if (report.skipped) return report;
-  }
+  report.skipped = is_left_out(report);
+  if (report.skipped) return report;
 
   std::vector<comm::Scheduler::Factory> factories;
   for (PlannedTask& task : tasks_) {
@@ -164,7 +225,7 @@ Report Step::run() {
       return task.make(workspace_[slot].narrow(0, 0, bytes).view(task.dtype));
     });
   }
-  comm::Scheduler scheduler(kWidth);
+  comm::Scheduler scheduler(axes_.empty() ? 1 : kWidth);
   wrote_ = true;
   try {
     scheduler.run(factories);

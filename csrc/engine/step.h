@@ -45,15 +45,20 @@ class Step {
   void plan(const LionGroup& group);
   void plan(const AdamWGroup& group);
   template <class Group>
-  algorithms::ElementwiseBatch elementwise(const Group& group);
+  algorithms::ElementwiseBatch elementwise(const Group& group, const std::vector<std::size_t>& members);
+  template <class Group>
+  void add_axes(const std::vector<Group>& groups);
   int64_t count_nonfinite() const;
+  bool is_left_out(Report& report) const;
   void finish();
 
   Groups groups_;
   Nonfinite nonfinite_;
   double gradient_factor_ = 1;
-  bool found_inf_ = false;
+  bool has_found_inf_ = false;
+  double found_inf_ = 0;
   std::vector<PlannedTask> tasks_;
+  std::vector<Axis> axes_;  // of all layouts
   Copies copies_;
   at::Tensor workspace_;
   int64_t zeroed_ = 0;

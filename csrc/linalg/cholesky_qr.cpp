@@ -1,8 +1,10 @@
 #include "linalg/cholesky_qr.h"
 
-#include <cmath>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
-#include "comm/collectives.h"
+#include <algorithm>
+#include <cmath>
 
 namespace torchdion::linalg {
 
@@ -10,8 +12,6 @@ namespace {
 
 // A condition number of 1/ε needs three passes in FP64 and one in FP32; the fourth is for rounding.
 constexpr int kMaxPasses = 4;
-// Over an axis every rank must issue the same collectives, so the number of passes is fixed.
-constexpr int kPassesOverAxis = 2;
 
 // P's columns come out orthonormal to about ε · amplification. FP64 data asks for more than FP64 Grams give at once.
 double settled_amplification(at::ScalarType dtype) { return dtype == at::kDouble ? 1.5 : 8; }
@@ -22,6 +22,26 @@ std::vector<int64_t> unsettled(const TriangularInverse& factor, at::ScalarType d
     if (factor.amplification[i] > settled_amplification(dtype)) indices.push_back(static_cast<int64_t>(i));
   }
   return indices;
+}
+
+// [count, r (r + 1) / 2]: the lower triangles row by row, which is all of a symmetric matrix that has to be sent.
+at::Tensor packed(const at::Tensor& lower) {
+  const int64_t count = lower.size(0), r = lower.size(1);
+  at::Tensor rows = at::empty({count, r * (r + 1) / 2}, lower.options());
+  const double* source = lower.const_data_ptr<double>();
+  double* target = rows.mutable_data_ptr<double>();
+  for (int64_t row = 0; row < count * r; ++row, source += r) target = std::copy_n(source, row % r + 1, target);
+  return rows;
+}
+
+void unpack(const at::Tensor& lower, const at::Tensor& rows) {
+  const int64_t count = lower.size(0), r = lower.size(1);
+  const double* source = rows.const_data_ptr<double>();
+  double* target = lower.mutable_data_ptr<double>();
+  for (int64_t row = 0; row < count * r; ++row, target += r) {
+    std::copy_n(source, row % r + 1, target);
+    source += row % r + 1;
+  }
 }
 
 at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& indices) {
@@ -40,18 +60,25 @@ at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
   return mean.div(lengths).mul_(noise.mean).clamp_(noise.own, 1).masked_fill_(lengths.eq(0), 1);
 }
 
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise) {
+int passes_over_axis(at::ScalarType dtype) { return dtype == at::kDouble ? 3 : 2; }
+
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, comm::Order order, int64_t global_rows, Noise noise) {
   Matrices active(P);
   at::Tensor column_noise;
-  const int passes = rows.absent() ? kMaxPasses : kPassesOverAxis;
-  for (int pass = 0; pass < passes && active.count() > 0; ++pass) {
-    at::Tensor H = gram(active);
-    co_await comm::all_reduce(H, rows);
+  const int passes = rows.absent() ? kMaxPasses : passes_over_axis(P.scalar_type());
+  for (int pass = 0; pass < passes; ++pass) {
+    const at::Tensor H = gram(active);
+    if (!rows.absent()) {
+      at::Tensor triangles = packed(H);
+      co_await comm::sum(triangles, rows, order);
+      unpack(H, triangles);
+    }
     if (pass == 0) column_noise = relative_noise(H.diagonal(0, -2, -1).sqrt(), noise);
     const TriangularInverse factor = cholesky_inverse(H, column_noise, pass == 0, global_rows, P.scalar_type());
     multiply_triangular_(active, factor);
     if (!rows.absent()) continue;
     const std::vector<int64_t> again = unsettled(factor, P.scalar_type());
+    if (again.empty()) break;
     if (again.size() == factor.amplification.size()) continue;
     active = active.select(again);
     column_noise = rows_of(column_noise, again);

@@ -10,6 +10,7 @@
 
 #include <torchdion/layout.h>
 
+#include "comm/sums.h"
 #include "comm/task.h"
 #include "linalg/matrices.h"
 
@@ -48,8 +49,12 @@ void multiply_triangular_(const Matrices& P, const TriangularInverse& factor);
 // four times what products of low-rank matrices show (benchmarks/noise.py). With `inner` = 0, that of given data, 4 ε.
 double rounding_noise(at::ScalarType dtype, int64_t inner);
 
-// P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows,
-// `global_rows` their number on all ranks.
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise);
+// P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows, `order`
+// that of sums over it, `global_rows` their number on all ranks.
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, comm::Order order, int64_t global_rows, Noise noise);
+
+// How many passes cholesky_qr_ makes over an axis, each of which sums r (r + 1) / 2 elements: a number that no data
+// changes, so that every rank issues the same collectives.
+int passes_over_axis(at::ScalarType dtype);
 
 }  // namespace torchdion::linalg

@@ -7,7 +7,6 @@
 
 #include <cmath>
 
-#include "comm/collectives.h"
 #include "linalg/cholesky_qr.h"
 #include "linalg/gemm.h"
 #include "linalg/sketch_qr.h"
@@ -18,6 +17,11 @@ namespace {
 
 // k, the sketch's rows: a double, because any finite oversampling is allowed and most make no sketch.
 double sketch_rows(int64_t r, double oversample) { return std::ceil(oversample * static_cast<double>(r)); }
+
+// A sketch with as many rows as P has would save nothing.
+bool saves(int64_t r, double oversample, int64_t global_rows) {
+  return sketch_rows(r, oversample) < static_cast<double>(global_rows);
+}
 
 // S P in FP64 for the S of the step, of which this rank draws the columns that meet its rows of P.
 at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const OrthonormalizeOptions& options) {
@@ -48,24 +52,24 @@ std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, Noise no
 
 comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows, OrthonormalizeOptions options) {
   at::Tensor SP = sketched(P, row_offset, options);
-  co_await comm::all_reduce(SP, rows);
+  co_await comm::sum(SP, rows, options.order);
   Noise noise = options.noise;
   noise.own += rounding_noise(at::kDouble, global_rows);  // of the sketch
   const TriangularInverse first = sketch_qr_inverse(SP, noise, P.scalar_type());
   multiply_triangular_(Matrices(P), first);
   at::Tensor H = gram(Matrices(P));
-  co_await comm::all_reduce(H, rows);
+  co_await comm::sum(H, rows, options.order);
   // No column that survived the first factor can lose its signal now.
   at::Tensor no_noise = at::zeros({P.size(0), P.size(2)}, at::kDouble);
   const TriangularInverse second = cholesky_inverse(H, no_noise, true, global_rows, P.scalar_type());
   multiply_triangular_(Matrices(P), second);
 }
 
-comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise) {
-  TORCH_CHECK_NOT_IMPLEMENTED(rows.absent(), "torchdion: orthonormalize='qr' needs whole columns of P, but ",
-                              rows.size, " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
+comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, OrthonormalizeOptions options) {
+  TORCH_CHECK_NOT_IMPLEMENTED(rows.absent(), "torchdion: orthonormalize='qr' needs whole columns of P, but ", rows.size,
+                              " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
   const std::tuple<at::Tensor, at::Tensor> qr = at::linalg_qr(P, "reduced");
-  Noise doubt = noise;
+  Noise doubt = options.noise;
   doubt.own += rounding_noise(P.scalar_type(), global_rows);  // LAPACK adds its own
   const std::vector<int64_t> robustly = doubtful(P, std::get<1>(qr), doubt);
   std::vector<at::Tensor> originals;
@@ -73,22 +77,29 @@ comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise
   if (robustly.size() < static_cast<std::size_t>(P.size(0))) P.copy_(std::get<0>(qr));
   for (std::size_t i = 0; i < robustly.size(); ++i) {
     at::Tensor one = originals[i].unsqueeze(0);
-    co_await cholesky_qr_(one, rows, global_rows, noise);
+    co_await cholesky_qr_(one, rows, options.order, global_rows, options.noise);
     P[robustly[i]].copy_(one[0]);
   }
 }
 
 comm::Task<> orthonormalize_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows,
                              OrthonormalizeOptions options) {
-  // A sketch with as many rows as P has would save nothing.
-  const bool sketch_is_smaller = sketch_rows(P.size(2), options.oversample) < static_cast<double>(global_rows);
+  if (P.size(0) == 0 && rows.absent()) co_return;
   if (options.method == Orthonormalize::qr) {
-    co_await householder_qr_(P, rows, global_rows, options.noise);
-  } else if (options.method == Orthonormalize::rcqr && sketch_is_smaller) {
+    co_await householder_qr_(P, rows, global_rows, options);
+  } else if (options.method == Orthonormalize::rcqr && saves(P.size(2), options.oversample, global_rows)) {
     co_await rcqr_(P, rows, row_offset, global_rows, options);
   } else {
-    co_await cholesky_qr_(P, rows, global_rows, options.noise);
+    co_await cholesky_qr_(P, rows, options.order, global_rows, options.noise);
   }
+}
+
+int64_t orthonormalize_elements(int64_t r, int64_t global_rows, Orthonormalize method, double oversample,
+                                at::ScalarType dtype) {
+  if (method == Orthonormalize::rcqr && saves(r, oversample, global_rows)) {
+    return static_cast<int64_t>(sketch_rows(r, oversample)) * r + r * r;
+  }
+  return passes_over_axis(dtype) * (r * (r + 1) / 2);
 }
 
 }  // namespace torchdion::linalg

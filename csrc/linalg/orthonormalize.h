@@ -14,9 +14,10 @@ namespace torchdion::linalg {
 
 struct OrthonormalizeOptions {
   Orthonormalize method = Orthonormalize::automatic;
-  double oversample = 1.25;  // k / r: the sketch's rows over P's columns
-  RandomMatrix random;       // what the sketch is drawn from
-  Noise noise;               // the part of each column of P that is rounding
+  double oversample = 1.25;              // k / r: the sketch's rows over P's columns
+  RandomMatrix random;                   // what the sketch is drawn from
+  Noise noise;                           // the part of each column of P that is rounding
+  comm::Order order = comm::Order::any;  // of sums over the axis that cuts P's rows
 };
 
 // P ([count, m, r], contiguous, FP32 or FP64) ← its orthonormal factor, in place. `rows` is the axis that cuts its m
@@ -29,6 +30,10 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
 
 // Householder QR, on an axis that is absent. Matrices with columns that may carry no signal go to cholesky_qr_, because
 // a Householder reflection gives such a column an arbitrary direction.
-comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Noise noise);
+comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, OrthonormalizeOptions options);
+
+// Elements that orthonormalize_ sums for each P over the axis that cuts its rows.
+int64_t orthonormalize_elements(int64_t r, int64_t global_rows, Orthonormalize method, double oversample,
+                                at::ScalarType dtype);
 
 }  // namespace torchdion::linalg

@@ -88,7 +88,8 @@ class SavedState {
     const Algorithm algorithm = optim::algorithm_of(param_, options_);
     if (algorithm == Algorithm::dion) {
       state->Q(tensor("Q", options_.Q_dtype()));
-      engine::check_Q(param_, state->Q(), optim::form_of(options_));
+      engine::check_Q_memory(param_, state->Q());
+      engine::check_Q_sizes(param_.sizes(), state->Q().sizes(), optim::form_of(options_));
     }
     if (algorithm == Algorithm::adamw) {
       state->variance(tensor("variance", options_.variance_dtype()));

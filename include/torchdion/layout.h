@@ -41,9 +41,10 @@ struct Piece {
 };
 
 struct AxisOptions {
-  std::string name;         // in stats and errors; empty: the group's
-  std::vector<int> chunks;  // a dimension is cut into chunks[0] chunks, each of these into chunks[1], …; empty: {size}
-  std::vector<int> places;       // of the ranks of the group among the chunks of all levels; empty: their order
+  std::string name = {};  // in stats and errors; empty: the group's
+  std::vector<int> chunks =
+      {};  // a dimension is cut into chunks[0] chunks, each of these into chunks[1], …; empty: {size}
+  std::vector<int> places = {};  // of the ranks of the group among the chunks of all levels; empty: their order
   bool real_when_alone = false;  // a group of one communicates too: for tests of a backend
 };
 
@@ -63,6 +64,7 @@ struct Axis {
   // last ones shorter or empty.
   Piece piece(int64_t length, int of_rank) const;
   Piece piece(int64_t length) const { return piece(length, rank); }
+  int64_t largest_piece(int64_t length) const;
   const std::string& name() const;
   AxisTraffic traffic() const;
 };

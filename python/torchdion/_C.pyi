@@ -109,17 +109,18 @@ class Layout:
 class Groups:
     """Each method takes equally long lists of tensors, then what its parameters share, then their layouts.
 
-    The list of layouts is empty where every parameter is whole.
+    Empty where every parameter is whole: the list of layouts, and that of the sizes of the whole Qs.
     """
 
     def __init__(self) -> None: ...
     def add_dion(
         self,
-        *X_G_M_Q_steps_hyper_form_layouts: Sequence[Tensor]
+        *X_G_M_Q_steps_hyper_form_layouts_whole_Q: Sequence[Tensor]
         | DionHyperparameters
         | int
         | Orientation
-        | Sequence[Layout],
+        | Sequence[Layout]
+        | Sequence[list[int]],
     ) -> None: ...
     def add_lion(
         self, *X_G_M_steps_hyper_layouts: Sequence[Tensor] | LionHyperparameters | Sequence[Layout]
@@ -154,6 +155,20 @@ class Step:
     @property
     def completed(self) -> int: ...
 
+def start_trace() -> None: ...
+def take_trace() -> list[dict[str, str | int]]: ...
+def traffic(
+    m: int,
+    n: int,
+    r: int,
+    layout: Layout,
+    *,
+    orientation: Orientation = ...,
+    orthonormalize: Orthonormalize = ...,
+    rcqr_oversample: float = 1.25,
+    dtype: dtype = ...,
+    count: int = 1,
+) -> dict[str, int]: ...
 def matrix_sizes(sizes: Sequence[int], batch_dims: int, blocks: int, fan_in_first: bool, /) -> list[int]: ...
 def rank_of(m: int, n: int, rank_fraction: float, rank_multiple_of: int, /) -> int: ...
 def start_of_Q(

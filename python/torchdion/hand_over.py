@@ -47,7 +47,7 @@ def _add_dion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any
         rcqr_oversample=group["rcqr_oversample"],
         seed=group["seed"],
     )
-    groups.add_dion(*lists, hyper, *form_of(group), _C.Orientation.__members__[group["orientation"]], [])
+    groups.add_dion(*lists, hyper, *form_of(group), _C.Orientation.__members__[group["orientation"]], [], [])
 
 
 def _add_lion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 #include "linalg/gemm.h"
 
+#include "comm/trace.h"
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/parallel_rows.h"
 
@@ -83,6 +84,7 @@ void products(const Matrices& C, const Matrices& A, const Matrices& B, double al
 }  // namespace
 
 void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, double alpha, double beta) {
+  comm::note("gemm");
   if (C.numel() == 0) return;
   // Threads and caches want the rows of C contiguous: Cᵀ = Bᵀ Aᵀ.
   if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta);

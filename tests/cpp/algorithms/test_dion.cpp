@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "algorithms/textbook.h"
-#include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
 
 namespace torchdion::algorithms {
@@ -41,10 +40,12 @@ DionBatch batch_of(const Problem& p, const at::Tensor& G, Orientation orientatio
     batch.M = batch.M.t();
   }
   batch.global_rows = batch.X.rows;
+  batch.global_cols = batch.X.cols;
+  batch.r = batch.Q.cols;
   batch.shape_factor = std::sqrt(static_cast<double>(p.X.size(-2)) / static_cast<double>(p.X.size(-1)));
   batch.step = step;
   batch.nonfinite = nonfinite;
-  batch.workspace = at::empty({dion_workspace(batch.X, batch.Q.cols)}, linalg::compute_dtype({batch.X.dtype}));
+  batch.workspace = at::empty({dion_workspace(batch)}, linalg::compute_dtype({batch.X.dtype}));
   return batch;
 }
 
@@ -194,72 +195,6 @@ TEST(DionStep, LetsANaNReachTheWeightsOfItsMatrixAlone) {
   take_step(p, p.gradients[0], Orientation::right, 1, {});
   EXPECT_TRUE(p.X[0].isfinite().all().item<bool>());
   EXPECT_TRUE(p.X[1].isnan().any().item<bool>());
-}
-
-enum class Cut { rows, cols };
-
-// The sharded step equals the whole one: the body's rows or columns cut among ranks, each of which holds its pieces.
-class DionOnRanks : public testing::TestWithParam<std::tuple<Cut, int, Orthonormalize>> {};
-
-TEST_P(DionOnRanks, EqualsTheStepOnTheWhole) {
-  const auto [cut, size, method] = GetParam();
-  const DionHyperparameters hyper{.lr = 0.1, .weight_decay = 0.1, .orthonormalize = method};
-  const Problem whole = problem(2, 24, 18, 6, Orientation::left, at::kDouble);
-  const at::Tensor start = whole.X.clone();
-  std::vector<at::Tensor> pieces(size), factors(size);
-  comm::Meeting meeting(size);
-  comm::on_every_rank(&meeting, [&, cut = cut](Axis axis) {
-    const int64_t dim = cut == Cut::rows ? 1 : 2;
-    const auto mine = [&](const at::Tensor& t, int64_t along) { return t.chunk(axis.size, along)[axis.rank].clone(); };
-    const Problem p{mine(start, dim),
-                    mine(at::zeros_like(start), dim),
-                    cut == Cut::cols ? mine(normal({2, 18, 6}, 2), 1) : normal({2, 18, 6}, 2),
-                    {}};
-    for (int64_t step = 1; step <= 4; ++step) {
-      int64_t nonfinite = 0;
-      const at::Tensor G = mine(whole.gradients[step], dim);
-      DionBatch batch = batch_of(p, G, Orientation::left, step, &nonfinite);
-      (cut == Cut::rows ? batch.layout.rows : batch.layout.cols) = axis;
-      batch.global_rows = 24;
-      batch.shape_factor = std::sqrt(24.0 / 18.0);
-      comm::run(dion(batch, hyper));
-    }
-    pieces[axis.rank] = p.X;
-    factors[axis.rank] = p.Q;
-  });
-  for (int64_t step = 1; step <= 4; ++step) {
-    take_step(whole, whole.gradients[step], Orientation::left, step, hyper);
-  }
-  EXPECT_LE(travel_error(at::cat(pieces, cut == Cut::rows ? 1 : 2), whole.X, start), 1e-11);
-  if (cut == Cut::rows) {
-    for (const at::Tensor& Q : factors) EXPECT_LE(relative_error(Q, whole.Q), 1e-11);
-  } else {
-    EXPECT_LE(relative_error(at::cat(factors, 1), whole.Q), 1e-11);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Cuts, DionOnRanks,
-                         testing::Combine(testing::Values(Cut::rows, Cut::cols), testing::Values(2, 3),
-                                          testing::Values(Orthonormalize::automatic, Orthonormalize::rcqr)));
-
-// Table 2 of the paper: (m + 1) r where the columns are cut; where the rows are, n r for R and what Algorithm 2 sends.
-TEST(DionOnRanks, SendsNoMoreThanThePaperSays) {
-  const int64_t m = 24, n = 18, r = 6, k = 8;
-  for (Cut cut : {Cut::rows, Cut::cols}) {
-    comm::Meeting meeting(2);
-    comm::on_every_rank(&meeting, [&](Axis axis) {
-      const bool rows = cut == Cut::rows;
-      const Problem p = problem(1, rows ? m / 2 : m, rows ? n : n / 2, r, Orientation::left, at::kDouble);
-      int64_t nonfinite = 0;
-      DionBatch batch = batch_of(p, p.gradients[0], Orientation::left, 1, &nonfinite);
-      (rows ? batch.layout.rows : batch.layout.cols) = axis;
-      batch.global_rows = m;
-      comm::run(dion(batch, {.orthonormalize = Orthonormalize::rcqr}));
-    });
-    int64_t elements = 0;
-    for (const std::string& call : meeting.logs[0]) elements += std::stoll(call.substr(call.find(' ')));
-    EXPECT_EQ(elements, cut == Cut::rows ? n * r + k * r + r * r : (m + 1) * r);
-  }
 }
 
 }  // namespace

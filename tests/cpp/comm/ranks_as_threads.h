@@ -27,25 +27,25 @@ class Meeting {
   int fails_at = -1;                           // the wait for this collective throws
   std::function<void(int rank, int index)> delay = [](int, int) {};  // before a rank waits
 
-  // Brings a rank's input to its next collective, whose number it returns.
-  int bring(int rank, const std::string& name, const at::Tensor& input) {
+  // Brings a rank's input to its next collective, whose number it returns: a flat tensor, or what of it each rank gets.
+  int bring(int rank, const std::string& name, const at::Tensor& input, const std::vector<int64_t>& splits) {
     const std::lock_guard lock(mutex_);
     const int index = static_cast<int>(logs[rank].size());
     logs[rank].push_back(name + " " + std::to_string(input.numel()));
-    inputs_[index][rank] = input.clone();
+    inputs_[index][rank] = input.clone().flatten().split_with_sizes(splits);
     all_here_.notify_all();
     return index;
   }
 
   // The inputs of all ranks, once they are here.
-  std::vector<at::Tensor> wait(int rank, int index) {
+  std::vector<std::vector<at::Tensor>> wait(int rank, int index) {
     delay(rank, index);
     if (index == fails_at) throw std::runtime_error("connection lost");
     std::unique_lock lock(mutex_);
     const bool complete = all_here_.wait_for(lock, std::chrono::seconds(30),
                                              [&] { return inputs_[index].size() == static_cast<std::size_t>(size); });
     if (!complete) throw std::runtime_error("a rank did not come to collective " + std::to_string(index));
-    std::vector<at::Tensor> inputs;
+    std::vector<std::vector<at::Tensor>> inputs;
     for (const auto& [from, input] : inputs_[index]) inputs.push_back(input);
     return inputs;
   }
@@ -53,7 +53,7 @@ class Meeting {
  private:
   std::mutex mutex_;
   std::condition_variable all_here_;
-  std::map<int, std::map<int, at::Tensor>> inputs_;  // by collective and rank
+  std::map<int, std::map<int, std::vector<at::Tensor>>> inputs_;  // by collective and rank
 };
 
 class MeetingWork : public c10d::Work {
@@ -74,45 +74,61 @@ class MeetingBackend : public c10d::Backend {
   const std::string getBackendName() const override { return "meeting"; }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions&) override {
-    return start("all_reduce", tensors.at(0), tensors.at(0), sum);
+    return start("all_reduce", tensors.at(0), tensors.at(0), {}, sum);
   }
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions&) override {
-    return start("all_gather", output, input,
-                 [](const std::vector<at::Tensor>& inputs) { return at::stack(inputs).flatten(); });
+    return start("all_gather", output, input, {}, [](const Inputs& inputs) { return at::cat(part(inputs, 0)); });
   }
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions&) override {
-    return start("reduce_scatter", output, input, [rank = getRank()](const std::vector<at::Tensor>& inputs) {
-      return sum(inputs).flatten().chunk(static_cast<int64_t>(inputs.size()))[rank];
+    return start("reduce_scatter", output, input, {}, [rank = getRank()](const Inputs& inputs) {
+      return sum(inputs).chunk(static_cast<int64_t>(inputs.size()))[rank];
+    });
+  }
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& received,
+                                               std::vector<int64_t>& sent, const c10d::AllToAllOptions&) override {
+    return start("all_to_all", output, input, sent, [rank = getRank(), received](const Inputs& inputs) {
+      const std::vector<at::Tensor> parts = part(inputs, rank);
+      for (std::size_t i = 0; i < parts.size(); ++i) TORCH_CHECK(parts[i].numel() == received[i], "unequal splits");
+      return at::cat(parts);
     });
   }
 
  private:
-  static at::Tensor sum(const std::vector<at::Tensor>& inputs) { return at::stack(inputs).sum(0); }
+  using Inputs = std::vector<std::vector<at::Tensor>>;
+
+  static std::vector<at::Tensor> part(const Inputs& inputs, int index) {
+    std::vector<at::Tensor> parts;
+    for (const std::vector<at::Tensor>& input : inputs) parts.push_back(input[index]);
+    return parts;
+  }
+  static at::Tensor sum(const Inputs& inputs) { return at::stack(part(inputs, 0)).sum(0); }
 
   c10::intrusive_ptr<c10d::Work> start(const char* name, const at::Tensor& output, const at::Tensor& input,
-                                       std::function<at::Tensor(const std::vector<at::Tensor>&)> combine) {
+                                       std::vector<int64_t> splits, std::function<at::Tensor(const Inputs&)> combine) {
     TORCH_CHECK(output.is_contiguous() && input.is_contiguous(), name, " of a tensor that is not contiguous");
-    const int rank = getRank(), index = meeting_->bring(rank, name, input);
+    if (splits.empty()) splits = {input.numel()};
+    const int rank = getRank(), index = meeting_->bring(rank, name, input, splits);
     void* target = output.data_ptr();
     const int64_t numel = output.numel();
     const at::TensorOptions options = output.options();
     return c10::make_intrusive<MeetingWork>([=, meeting = meeting_] {
       const at::Tensor result = combine(meeting->wait(rank, index));
-      at::from_blob(target, {numel}, options).copy_(result.flatten());
+      TORCH_CHECK(result.numel() == numel, name, " of ", result.numel(), " elements into ", numel);
+      if (numel > 0) at::from_blob(target, {numel}, options).copy_(result);
     });
   }
 
   Meeting* meeting_;
 };
 
-inline Axis axis_of(Meeting* meeting, int rank) {
+inline Axis axis_of(Meeting* meeting, int rank, const AxisOptions& options = {}) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), rank, meeting->size);
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
                     c10::make_intrusive<MeetingBackend>(meeting, rank));
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
-  return Axis(group);
+  return Axis(group, options);
 }
 
 // Runs body(axis) on a thread for each rank, and rethrows the exception of the lowest rank that had one.

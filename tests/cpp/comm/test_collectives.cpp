@@ -22,7 +22,8 @@ Task<> one_of_each(Axis axis, at::Tensor input, Results* results) {
   at::Tensor gathered = at::zeros({axis.size, input.numel()}, input.options());
   at::Tensor scattered = at::zeros({input.numel() / axis.size}, input.options());
   co_await all_reduce(reduced, axis);
-  co_await all_gather(gathered, input, axis);
+  const std::vector<int64_t> splits(axis.size, input.numel());
+  co_await all_gather(gathered, input, splits, axis);
   co_await reduce_scatter(scattered, input, axis);
   *results = {reduced, gathered, scattered};
 }

@@ -77,7 +77,7 @@ TEST(Batches, AreCutSoThatTheWorkspaceStaysWithinAMillionElements) {
   Copies copies;
   int64_t matrices = 0;
   for (const algorithms::DionBatch& batch : dion_batches(group, copies)) {
-    EXPECT_LE(algorithms::dion_workspace(batch.X, batch.Q.cols), 1 << 20);
+    EXPECT_LE(algorithms::dion_workspace(batch), 1 << 20);
     matrices += batch.X.count();
   }
   EXPECT_EQ(matrices, 60);

@@ -1,0 +1,18 @@
+#include "algorithms/elementwise.h"
+
+#include "comm/sums.h"
+#include "linalg/accumulate.h"
+
+namespace torchdion::algorithms {
+
+using linalg::Matrices;
+
+comm::Task<> average_gradients(ElementwiseBatch batch) {
+  for (std::size_t i = 0; i < batch.own.size(); ++i) {
+    const Matrices mean(batch.G[i].view({1, -1})), own(batch.own[i].view({1, -1}));
+    *batch.nonfinite += linalg::accumulate_(mean, own, 1.0 / batch.replicas.size, batch.zero_nonfinite);
+  }
+  co_await comm::sum(batch.mean, batch.replicas, comm::Order::any);
+}
+
+}  // namespace torchdion::algorithms

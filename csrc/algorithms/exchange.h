@@ -1,0 +1,23 @@
+// What Dion exchanges between ranks beyond a plain sum.
+#pragma once
+
+#include <torchdion/layout.h>
+
+#include "comm/task.h"
+#include "linalg/matrices.h"
+#include "linalg/orthonormalize.h"
+
+namespace torchdion::algorithms {
+
+// B ← its mean over the axis, by way of a buffer of as many elements.
+comm::Task<> average_(linalg::Matrices B, at::Tensor buffer, Axis replicas);
+
+// Q ([count, n, r]) ← the columns of which every rank of the axis has a piece. The buffer is as large as Q.
+comm::Task<> gather_columns_(at::Tensor Q, linalg::Matrices piece, at::Tensor buffer, Axis axis);
+
+// P ([count, m, r]) ← the orthonormal factor of its sum over columns and replicas. Where whole columns of P are at
+// hand, each rank orthonormalizes its share of the matrices, which costs no more communication than if all did all.
+comm::Task<> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
+                                 linalg::OrthonormalizeOptions options);
+
+}  // namespace torchdion::algorithms

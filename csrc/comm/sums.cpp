@@ -1,0 +1,86 @@
+#include "comm/sums.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+
+#include "comm/collectives.h"
+#include "comm/line.h"
+
+namespace torchdion::comm {
+
+namespace {
+
+// The elements of each rank's share of `count` entries.
+std::vector<int64_t> splits_of(int64_t count, int64_t entry, int size) {
+  std::vector<int64_t> splits;
+  for (int rank = 0; rank < size; ++rank) splits.push_back(share_of(count, rank, size).size * entry);
+  return splits;
+}
+
+// share ← Σ of the pieces, in rank order.
+void add_pieces(const at::Tensor& share, const at::Tensor& pieces, int size) {
+  const at::Tensor rows = pieces.view({size, -1});
+  share.copy_(rows[0].view_as(share));
+  for (int rank = 1; rank < size; ++rank) share.add_(rows[rank].view_as(share));
+}
+
+bool can_reduce_while_scattering(const at::Tensor& stack, Axis axis, Order order) {
+  // gloo's reduce-scatter moves as much as an all-reduce.
+  return order == Order::any && stack.is_cuda() && stack.size(0) % axis.size == 0;
+}
+
+}  // namespace
+
+Piece share_of(int64_t count, int rank, int size) {
+  const int64_t each = (count + size - 1) / size, begin = std::min(rank * each, count);
+  return {begin, std::min(each, count - begin)};
+}
+
+Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order) {
+  if (axis.absent()) co_return stack;
+  const int64_t count = stack.size(0), entry = count == 0 ? 0 : stack.numel() / count;
+  std::vector<int64_t> sizes = stack.sizes().vec();
+  sizes[0] = share_of(count, axis.rank, axis.size).size;
+  at::Tensor share = at::empty(sizes, stack.options());
+  if (can_reduce_while_scattering(stack, axis, order)) {
+    co_await reduce_scatter(share, stack, axis);
+    co_return share;
+  }
+  const std::vector<int64_t> splits = splits_of(count, entry, axis.size);
+  at::Tensor pieces = at::empty({axis.size * share.numel()}, stack.options());
+  co_await scatter(pieces, stack, splits, axis);
+  if (share.numel() > 0) add_pieces(share, pieces, axis.size);
+  co_return share;
+}
+
+Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis) {
+  if (axis.absent()) co_return;
+  const int64_t count = stack.size(0), entry = count == 0 ? 0 : stack.numel() / count;
+  const std::vector<int64_t> splits = splits_of(count, entry, axis.size);
+  co_await all_gather(stack, share, splits, axis, true);
+}
+
+double largest_of_ranks(double number, const std::vector<Axis>& axes) {
+  at::Tensor tensor = at::full({1}, number, at::kDouble);
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  for (const Axis& axis : axes) {
+    std::vector<at::Tensor> tensors{tensor};
+    axis.line->group->allreduce(tensors, options)->wait();
+  }
+  return tensor.item<double>();
+}
+
+Task<> sum(at::Tensor tensor, Axis axis, Order order) {
+  if (order == Order::any) {
+    co_await all_reduce(tensor, axis);
+    co_return;
+  }
+  at::Tensor flat = tensor.view({-1});
+  const at::Tensor share = co_await sum_shares(flat, axis, order);
+  co_await gather_shares(flat, share, axis);
+}
+
+}  // namespace torchdion::comm

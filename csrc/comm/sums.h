@@ -1,0 +1,33 @@
+// Sums over an axis: whole ones, and sums of which each rank takes a share of the work that follows.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/layout.h>
+
+#include <vector>
+
+#include "comm/task.h"
+
+namespace torchdion::comm {
+
+// In which order the ranks' terms are added. `fixed`: the ranks', so that groups which sum the same terms get the same
+// bits, whatever their backend and network. It sends as many elements, in two collectives.
+enum class Order { any, fixed };
+
+// tensor ← Σ over the axis of tensor, in place. Contiguous.
+Task<> sum(at::Tensor tensor, Axis axis, Order order);
+
+// Σ over the axis of stack ([count, ...], contiguous), but of its entries only this rank's share, whole ones. On an
+// absent axis the stack itself.
+Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order);
+
+// stack ← the shares of all ranks, the inverse of sum_shares().
+Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis);
+
+// Which entries of a stack are a rank's share.
+Piece share_of(int64_t count, int rank, int size);
+
+// The largest of the numbers that the ranks of all these axes have. Waits for them.
+double largest_of_ranks(double number, const std::vector<Axis>& axes);
+
+}  // namespace torchdion::comm

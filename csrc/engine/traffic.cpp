@@ -1,0 +1,46 @@
+#include "engine/traffic.h"
+
+#include "comm/sums.h"
+#include "engine/shapes.h"
+#include "linalg/orthonormalize.h"
+
+namespace torchdion::engine {
+
+namespace {
+
+int64_t share(int64_t count, const Axis& axis) {
+  return axis.absent() ? count : comm::share_of(count, axis.rank, axis.size).size;
+}
+
+// For the body of Algorithm 1, which sees the transposes of the user's matrices under Orientation::right.
+MatrixTraffic body_traffic(const MatrixBatch& batch, const Layout& layout, bool compressed) {
+  const int64_t m = layout.rows.piece(batch.m).size, n = layout.cols.piece(batch.n).size;
+  const int64_t count = batch.count, r = batch.r;
+  MatrixTraffic sent;
+  if (!layout.rows.absent()) {  // Q, R and the orthonormalization
+    sent.rows = count * (2 * n * r + linalg::orthonormalize_elements(r, batch.m, batch.orthonormalize,
+                                                                     batch.rcqr_oversample, batch.dtype));
+  }
+  if (!layout.cols.absent()) sent.cols = count * (m + 1) * r;  // P and the column norms
+  if (layout.replicas.absent()) return sent;
+  if (!compressed) {
+    sent.replicas = count * m * n;
+  } else {  // P, of which this rank may have only a share, and R
+    const int64_t summed = layout.rows.absent() ? share(count, layout.cols) : count;
+    sent.replicas = (summed * m + count * n) * r;
+  }
+  return sent;
+}
+
+}  // namespace
+
+MatrixTraffic traffic(const MatrixBatch& batch, const Layout& layout) {
+  const bool compressed = compresses(batch.m, batch.n, batch.r, layout);
+  if (batch.orientation == Orientation::left) return body_traffic(batch, layout, compressed);
+  MatrixBatch transposed = batch;
+  std::swap(transposed.m, transposed.n);
+  const MatrixTraffic sent = body_traffic(transposed, layout.t(), compressed);
+  return {sent.cols, sent.rows, sent.replicas};
+}
+
+}  // namespace torchdion::engine

@@ -1,0 +1,34 @@
+#include "linalg/copy.h"
+
+#include "linalg/cpu/convert.h"
+#include "linalg/cpu/parallel_rows.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+constexpr int64_t kElementsPerThread = 16'384;
+
+}  // namespace
+
+void copy_(const Matrices& A, const Matrices& B, double alpha) {
+  if (!A.row_major()) return copy_(A.t(), B.t(), alpha);
+  const int64_t grain = kElementsPerThread / std::max<int64_t>(1, A.cols) + 1;
+  TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::copy_", [&] {
+    using target_t = scalar_t;
+    using T = at::opmath_type<target_t>;
+    TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::copy_", [&] {
+      cpu::parallel_rows(A.count(), A.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
+        for (int64_t i = first; i < first + count; ++i) {
+          target_t* a = A.matrix<target_t>(index) + i * A.row_stride;
+          const scalar_t* b = B.matrix<const scalar_t>(index) + i * B.row_stride;
+          for (int64_t j = 0; j < A.cols; ++j) {
+            a[j] = static_cast<target_t>(static_cast<T>(alpha) * static_cast<T>(b[j * B.col_stride]));
+          }
+        }
+      });
+    });
+  });
+}
+
+}  // namespace torchdion::linalg
