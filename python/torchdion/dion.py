@@ -6,23 +6,24 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torchdion import _C
-from torchdion.hand_over import engine_groups
-from torchdion.loading import check_is_state_dict, check_state_dict
+from torchdion.hand_over import engine_groups, gradient_scaling
+from torchdion.layout import Layouts
+from torchdion.loading import load_checked
+from torchdion.meshes import Meshes, read_meshes
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
 from torchdion.options import (
     DEFAULTS,
     OPTIMIZER_WIDE,
     check_options,
-    refuse_distributed,
+    refuse_capturable,
     resolve_betas,
     warn_of_near_misses,
 )
-from torchdion.parameters import algorithm_of, check_parameter, describe, entries_of
-from torchdion.state import restore_states
+from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
+from torchdion.state import state_bytes
 
 _COUNTS = ("steps", "skipped_steps", "nonfinite_entries", "batches", "workspace_bytes")
 
@@ -62,16 +63,24 @@ class Dion(Optimizer):
             zero), "skip_step" (the whole step is left out), "raise" (before anything is written).
         precision: of products on CUDA; on the CPU every product is exact to its dtype.
         seed: of Q's start and of sketches; torch's own generators are not touched.
-        replicate_mesh, outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync: for distributed jobs, with the
-            ``dion`` package's names; this version runs in one process and accepts only the defaults.
+        replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
+            them, compressed (Section 4.3 of the paper: Dion's matrices send P and R, (m + n) r elements).
+        outer_shard_mesh, inner_shard_mesh: the only ranks that may cut parameters, where one is given. None: whatever
+            the parameters' DTensors say.
+        replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step().
         mixed_precision_config: dtypes of the state.
 
     Raises:
         ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
-        NotImplementedError: a distributed or CUDA option.
+        NotImplementedError: a CUDA option.
+
+    In a distributed job every rank makes the same optimizer and steps at the same time. How a parameter is cut is read
+    off its DTensor at each step (``fully_shard``, ``parallelize_module``, both); gradients that a wrapper averages
+    (DDP, FSDP2, also on an HSDP mesh) need no mesh here. Under ``replicate_mesh`` a missing gradient of a parameter
+    that requires one counts as zero.
 
     State of each parameter: ``momentum`` (its shape), ``Q`` ([stack..., m or n, r]; Dion), ``variance`` (AdamW),
-    ``step``.
+    ``step``; those of a DTensor are DTensors on its mesh.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 2))
@@ -110,12 +119,7 @@ class Dion(Optimizer):
         replicate_mesh_grad_sync: bool = True,
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
     ) -> None:
-        meshes = {
-            "replicate_mesh": replicate_mesh,
-            "outer_shard_mesh": outer_shard_mesh,
-            "inner_shard_mesh": inner_shard_mesh,
-        }
-        refuse_distributed(meshes, replicate_mesh_grad_sync, capturable)
+        refuse_capturable(capturable)
         defaults = DEFAULTS | {
             "lr": lr,
             "mu": mu,
@@ -144,10 +148,13 @@ class Dion(Optimizer):
         name_dtypes(defaults)
         self._broken: str | None = None
         self._counts = dict.fromkeys(_COUNTS, 0)
+        self._layouts = Layouts(
+            read_meshes(replicate_mesh, outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync)
+        )
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_broken", "_counts", "_step_supports_amp_scaling")  # torch keeps none but its own
+        own = ("_broken", "_counts", "_layouts", "_step_supports_amp_scaling")  # torch keeps none but its own
         return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -156,6 +163,7 @@ class Dion(Optimizer):
         self.defaults = DEFAULTS | self.defaults
         self._broken = self.__dict__.get("_broken")
         self._counts = dict.fromkeys(_COUNTS, 0) | self.__dict__.get("_counts", {})
+        self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
@@ -183,14 +191,7 @@ class Dion(Optimizer):
         resolve_betas(group, options)
         name_dtypes(group)
         warn_of_near_misses(group, where)
-        seen: set[int] = set()
-        for index, entry in enumerate(entries):
-            name = describe(entry, index, where)
-            check_parameter(entry, options, name)
-            tensor = entry[1] if isinstance(entry, tuple) else entry
-            if id(tensor) in seen:
-                raise ValueError(f"torchdion.Dion: {name} is given twice")
-            seen.add(id(tensor))
+        check_parameters(entries, options, where)
         given = dict(param_group)
         param_group.clear()
         param_group.update(group)
@@ -227,11 +228,11 @@ class Dion(Optimizer):
     @_disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
     def _update(self) -> None:
         self._refuse_if_broken()
-        scaling = (_tensor(getattr(self, "grad_scale", None)), _tensor(getattr(self, "found_inf", None)))
+        scaling = gradient_scaling(self)
         step = None
         created: list[Tensor] = []
         try:
-            groups = engine_groups(self, created)
+            groups = engine_groups(self, self._layouts, created)
             step = _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
             report = step.run()
         except BaseException:
@@ -266,26 +267,7 @@ class Dion(Optimizer):
         Raises:
             ValueError: the checkpoint of another model or optimizer, or a damaged one; nothing was loaded.
         """
-        originals: list[dict[str, Any]] = []
-        check_is_state_dict(state_dict)
-
-        def check(_: Optimizer, loaded: dict[str, Any]) -> None:
-            check_state_dict(self, loaded)
-            originals.append(loaded)
-
-        def restore(_: Optimizer) -> None:
-            restore_states(self, originals[0])
-            self._broken = None
-
-        hooks = [  # around torch's part: the last before it, which sees what the others made of it, the first after it
-            self.register_load_state_dict_pre_hook(check),
-            self.register_load_state_dict_post_hook(restore, prepend=True),
-        ]
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        load_checked(self, super().load_state_dict, state_dict)
 
     def stats(self) -> dict[str, Any]:
         """What the optimizer has done and what it holds.
@@ -293,22 +275,14 @@ class Dion(Optimizer):
         Returns:
             ``steps`` (calls of step() by this object), ``skipped_steps`` and ``nonfinite_entries`` (under the
             ``nonfinite`` policies other than "propagate"), ``batches`` and ``workspace_bytes`` (of the last step),
-            ``parameters`` (by algorithm), ``state_bytes``.
+            ``parameters`` (by algorithm), ``state_bytes`` (on this rank), ``traffic``: what this object sent, by name
+            of the mesh dimension, kind of collective and unit: ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``.
+            Elements are those of the full tensor on this rank; a sum that is scattered and gathered again counts them
+            as ``reduce_scatter``, its gathering the calls and bytes of ``completion``.
         """
-        parameters = {"dion": 0, "lion": 0, "adamw": 0}
-        for group in self.param_groups:
-            for param in group["params"]:
-                if not is_lazy(param):  # a lazy module's has no shape before its first input
-                    parameters[algorithm_of(param, group)] += 1
-        states = (state for param, state in self.state.items() if isinstance(param, Tensor))
-        tensors = (value for state in states for value in state.values() if isinstance(value, Tensor))
         return {
             **self._counts,
-            "parameters": parameters,
-            "state_bytes": sum(t.numel() * t.element_size() for t in tensors),
+            "parameters": parameters_by_algorithm(self.param_groups),
+            "state_bytes": state_bytes(self.state),
+            "traffic": self._layouts.traffic(),
         }
-
-
-def _tensor(number: Tensor | float | None) -> Tensor | None:
-    """What a GradScaler has set; the sum of its flags is a plain 0 where no parameter has a gradient."""
-    return torch.as_tensor(number, device="cpu") if isinstance(number, (int, float)) else number

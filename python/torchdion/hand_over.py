@@ -1,18 +1,41 @@
 """What a step hands to the C++ engine: parameters, gradients, states and hyperparameters, by algorithm."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
+from torchdion.dtensor import local_gradient, local_part, local_piece
+from torchdion.layout import Layouts, Place, check_orthonormalize
 from torchdion.options import check_group
-from torchdion.parameters import algorithm_of, check_gradient, form_of
-from torchdion.state import STATES, check_keys, create_state
+from torchdion.parameters import algorithm_of, check_gradient, form_of, name_of
+from torchdion.state import STATES, check_keys, check_placements, create_state, orientation_of
 
 
-def engine_groups(optimizer: Optimizer, created: list[Tensor]) -> _C.Groups:
-    """The parameters that have gradients, in the engine's terms.
+class Member(NamedTuple):
+    """A parameter that a step updates."""
+
+    param: Tensor
+    gradient: Tensor  # this rank's piece
+    place: Place
+    name: str
+
+
+class Handed(NamedTuple):
+    """Parameters of one group and algorithm as the engine takes them: this rank's pieces, and where they lie."""
+
+    lists: list[list[Tensor]]
+    layouts: list[_C.Layout]  # empty where all are whole, as the next list
+    whole_Q: list[list[int]]
+
+
+def engine_groups(optimizer: Optimizer, layouts: Layouts, created: list[Tensor]) -> _C.Groups:
+    """The parameters that have gradients, in the engine's terms: this rank's pieces, and where they lie.
+
+    Where the optimizer averages over replicas, a missing gradient is zero: the other replicas may have one.
 
     Args:
         created: gets the parameters whose states were missing and are new.
@@ -22,16 +45,28 @@ def engine_groups(optimizer: Optimizer, created: list[Tensor]) -> _C.Groups:
     """
     groups = _C.Groups()
     for index, group in enumerate(optimizer.param_groups):
-        check_group(group, f" (parameter group {index})")
-        params: dict[str, list[Tensor]] = {algorithm: [] for algorithm in STATES}
-        for param in group["params"]:
-            if param.grad is not None:
-                check_gradient(param)
-                params[algorithm_of(param, group)].append(param)
-        for algorithm, members in params.items():
-            if members:
-                _ADD[algorithm](groups, _lists(optimizer, members, group, STATES[algorithm], created), group)
+        where = f" (parameter group {index})"
+        check_group(group, where)
+        members: dict[str, list[Member]] = {algorithm: [] for algorithm in STATES}
+        for place, param in enumerate(group["params"]):
+            member = _member(param, group, layouts, name_of(group, place, where))
+            if member is not None:
+                members[algorithm_of(param, group)].append(member)
+        for algorithm, ours in members.items():
+            if ours:
+                _ADD[algorithm](groups, _handed(optimizer, ours, group, STATES[algorithm], created), group)
     return groups
+
+
+def _member(param: Tensor, group: dict[str, Any], layouts: Layouts, name: str) -> Member | None:
+    if param.grad is not None:
+        check_gradient(param.grad, param)
+        place = layouts.of(param, group, name)
+        return Member(param, local_piece(local_gradient(param, name), place.shape), place, name)
+    if not layouts.averages or not param.requires_grad or is_lazy(param):
+        return None
+    place = layouts.of(param, group, name)
+    return Member(param, torch.zeros_like(local_piece(param, place.shape)), place, name)
 
 
 def _shared(group: dict[str, Any]) -> dict[str, Any]:
@@ -39,7 +74,7 @@ def _shared(group: dict[str, Any]) -> dict[str, Any]:
     return {"lr": lr, "weight_decay": group["weight_decay"], "maximize": group["maximize"]}
 
 
-def _add_dion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any]) -> None:
+def _add_dion(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
     hyper = _C.DionHyperparameters(
         **_shared(group),
         mu=group["mu"],
@@ -47,42 +82,63 @@ def _add_dion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any
         rcqr_oversample=group["rcqr_oversample"],
         seed=group["seed"],
     )
-    groups.add_dion(*lists, hyper, *form_of(group), _C.Orientation.__members__[group["orientation"]], [], [])
+    orientation = _C.Orientation.__members__[group["orientation"]]
+    groups.add_dion(*handed.lists, hyper, *form_of(group), orientation, handed.layouts, handed.whole_Q)
 
 
-def _add_lion(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any]) -> None:
+def _add_lion(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
     beta1, beta2 = group["betas"]
-    groups.add_lion(*lists, _C.LionHyperparameters(**_shared(group), beta1=beta1, beta2=beta2), [])
+    groups.add_lion(*handed.lists, _C.LionHyperparameters(**_shared(group), beta1=beta1, beta2=beta2), handed.layouts)
 
 
-def _add_adamw(groups: _C.Groups, lists: list[list[Tensor]], group: dict[str, Any]) -> None:
+def _add_adamw(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
     beta1, beta2 = group["betas"]
     hyper = _C.AdamWHyperparameters(**_shared(group), beta1=beta1, beta2=beta2, epsilon=group["epsilon"])
-    groups.add_adamw(*lists, hyper, [])
+    groups.add_adamw(*handed.lists, hyper, handed.layouts)
 
 
 _ADD = {"dion": _add_dion, "lion": _add_lion, "adamw": _add_adamw}
 
 
-def _lists(
-    optimizer: Optimizer, params: list[Tensor], group: dict[str, Any], keys: tuple[str, ...], created: list[Tensor]
-) -> list[list[Tensor]]:
-    """The parameters, their gradients and the named states, each as a list."""
-    states = [optimizer.state.get(param, {}) for param in params]
+def _handed(
+    optimizer: Optimizer, members: list[Member], group: dict[str, Any], keys: tuple[str, ...], created: list[Tensor]
+) -> Handed:
+    states = [optimizer.state.get(member.param, {}) for member in members]
     if not all(states):
         indices = _indices(optimizer)
-        for place, param in enumerate(params):
-            if not states[place]:
-                states[place] = create_state(param, group, indices[param])
-                optimizer.state[param] = states[place]
+        for i, (param, _, place, _) in enumerate(members):
+            if not states[i]:
+                states[i] = create_state(param, group, indices[param], place)
+                optimizer.state[param] = states[i]
                 created.append(param)
-    for param, state in zip(params, states, strict=True):
-        check_keys(param, state, keys)
-    gradients = [param.grad for param in params if param.grad is not None]
-    return [params, gradients, *([state[key] for state in states] for key in keys)]
+    for member, state in zip(members, states, strict=True):
+        check_keys(member.param, state, keys)
+        check_placements(state, member.param, group, member.name)
+        if "Q" in keys:
+            orientation = orientation_of(state["Q"], member.param, group)
+            check_orthonormalize(member.place.layout, orientation, group, member.name)
+    lists = [
+        [local_piece(member.param, member.place.shape) for member in members],
+        [member.gradient for member in members],
+        *([local_part(state[key]) for state in states] for key in keys),
+    ]
+    layouts = [member.place.layout for member in members]
+    if all(layout.is_local for layout in layouts):
+        return Handed(lists, [], [])
+    return Handed(lists, layouts, [list(state["Q"].shape) for state in states] if "Q" in keys else [])
 
 
 def _indices(optimizer: Optimizer) -> dict[Tensor, int]:
     """Each parameter's place among all: what Q's start is drawn by."""
     every = (param for group in optimizer.param_groups for param in group["params"])
     return {param: index for index, param in enumerate(every)}
+
+
+def gradient_scaling(optimizer: Optimizer) -> tuple[Tensor | None, Tensor | None]:
+    """The scale of the gradients and whether one overflowed, where a GradScaler has set them."""
+    return _tensor(getattr(optimizer, "grad_scale", None)), _tensor(getattr(optimizer, "found_inf", None))
+
+
+def _tensor(number: Tensor | float | None) -> Tensor | None:
+    """What a GradScaler has set; the sum of its flags is a plain 0 where no parameter has a gradient."""
+    return torch.as_tensor(number, device="cpu") if isinstance(number, (int, float)) else number

@@ -1,7 +1,8 @@
 """What a state dict must be: all of it is checked before any of it is loaded."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,8 +11,37 @@ from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.options import check_options
-from torchdion.parameters import algorithm_of, form_of
-from torchdion.state import STATES, check_keys
+from torchdion.parameters import algorithm_of, form_of, name_of
+from torchdion.state import STATES, check_keys, check_placements, restore_states
+
+if TYPE_CHECKING:
+    from torchdion.dion import Dion
+
+
+def load_checked(
+    optimizer: "Dion", load_state_dict: Callable[[dict[str, Any]], None], state_dict: dict[str, Any]
+) -> None:
+    """Loads by torch's own method, checks before it writes and gives states their configured dtypes after."""
+    originals: list[dict[str, Any]] = []
+    check_is_state_dict(state_dict)
+
+    def check(_: Optimizer, loaded: dict[str, Any]) -> None:
+        check_state_dict(optimizer, loaded)
+        originals.append(loaded)
+
+    def restore(_: Optimizer) -> None:
+        restore_states(optimizer, originals[0])
+        optimizer._broken = None
+
+    hooks = [  # around torch's part: the last before it, which sees what the others made of it, the first after it
+        optimizer.register_load_state_dict_pre_hook(check),
+        optimizer.register_load_state_dict_post_hook(restore, prepend=True),
+    ]
+    try:
+        load_state_dict(state_dict)
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
@@ -42,9 +72,7 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         for place, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             state = state_dict["state"].get(key)
             if state and not is_lazy(param):  # whose shape its module's first input tells
-                names = group.get("param_names") or range(len(group["params"]))
-                name = f"parameter {names[place]!r} (parameter group {index})"
-                _check_state(state, param, options, name)
+                _check_state(state, param, options, name_of(group, place, f" (parameter group {index})"))
 
 
 def check_is_state_dict(state_dict: Any) -> None:
@@ -73,6 +101,7 @@ def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) ->
             )
     if algorithm == "dion":
         _check_Q(state["Q"], param, group, name)
+    check_placements(state, param, group, name)
     _check_step(state.get("step", group.get("step", 0)), name)
 
 

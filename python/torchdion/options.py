@@ -162,12 +162,7 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
             warn(f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?")
 
 
-def refuse_distributed(meshes: dict[str, Any], grad_sync: bool, capturable: bool) -> None:
-    for name, mesh in meshes.items():
-        if mesh is not None:
-            raise NotImplementedError(f"torchdion.Dion: {name} must be None: this version runs in one process")
-    if not isinstance(grad_sync, bool):
-        raise ValueError(f"torchdion.Dion: replicate_mesh_grad_sync must be True or False, got {grad_sync!r}")
+def refuse_capturable(capturable: bool) -> None:
     if capturable is True:
         raise NotImplementedError("torchdion.Dion: capturable must be False: this version computes on the CPU")
 

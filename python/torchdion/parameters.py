@@ -36,6 +36,12 @@ def describe(entry: Any, index: int, where: str) -> str:
     return f"parameter {index}{where}"
 
 
+def name_of(group: dict[str, Any], place: int, where: str) -> str:
+    """The same for the parameter at a place of a group that was added."""
+    names = group.get("param_names") or range(len(group["params"]))
+    return f"parameter {names[place]!r}{where}"
+
+
 def algorithm_of(param: Tensor, group: dict[str, Any]) -> str:
     """The algorithm that updates a parameter of the group: "dion", "lion" or "adamw"."""
     algorithm: str = group["algorithm"]
@@ -49,8 +55,28 @@ def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
     return group["batch_dims"] or 0, group["blocks"], group["fan_in_first"]
 
 
-def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
-    """Raises ValueError or TypeError with one sentence for a parameter that no algorithm can update."""
+def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:
+    counts = {"dion": 0, "lion": 0, "adamw": 0}
+    for group in groups:
+        for param in group["params"]:
+            if not is_lazy(param):  # a lazy module's has no shape before its first input
+                counts[algorithm_of(param, group)] += 1
+    return counts
+
+
+def check_parameters(entries: list[Any], group: dict[str, Any], where: str) -> None:
+    """Raises ValueError or TypeError with one sentence for the first that cannot be updated or is given twice."""
+    seen: set[int] = set()
+    for index, entry in enumerate(entries):
+        name = describe(entry, index, where)
+        _check_parameter(entry, group, name)
+        tensor = entry[1] if isinstance(entry, tuple) else entry
+        if id(tensor) in seen:
+            raise ValueError(f"torchdion.Dion: {name} is given twice")
+        seen.add(id(tensor))
+
+
+def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
     param = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
     if not isinstance(param, Tensor):
         raise TypeError(f"torchdion.Dion: {name} must be a tensor, got {type(param).__name__}")
@@ -61,8 +87,6 @@ def check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         )
     if hasattr(param, "ds_id"):
         raise ValueError(f"torchdion.Dion: {name} is partitioned by DeepSpeed, which hides the matrices")
-    if hasattr(param, "device_mesh"):
-        raise NotImplementedError(f"torchdion.Dion: {name} is a DTensor: this version runs in one process")
     if param.layout != torch.strided:
         raise ValueError(f"torchdion.Dion: {name} must be dense, got {param.layout}")
     if param.dtype not in DTYPES:
@@ -92,10 +116,8 @@ def _check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
         raise ValueError(f"torchdion.Dion: blocks must divide the {rows} rows of {name}, got {group['blocks']}")
 
 
-def check_gradient(param: Tensor) -> None:
+def check_gradient(gradient: Tensor, param: Tensor) -> None:
     """Raises ValueError for a gradient that the kernels cannot read."""
-    gradient = param.grad
-    assert gradient is not None
     if gradient.layout != torch.strided:
         raise ValueError(f"torchdion.Dion: gradients must be dense, got {gradient.layout} for a {tuple(param.shape)}")
     if gradient.dtype not in DTYPES:

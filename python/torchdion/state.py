@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
+from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of_Q, state_like
+from torchdion.layout import Place
 from torchdion.mixed_precision import STATE_DTYPES, dtype_of
 from torchdion.parameters import algorithm_of, form_of
 
@@ -18,28 +20,53 @@ STATES = {
 """The state of each algorithm's parameters, in the order of the engine's lists."""
 
 
-def create_state(param: Tensor, group: dict[str, Any], index: int) -> dict[str, Tensor]:
+def create_state(param: Tensor, group: dict[str, Any], index: int, place: Place) -> dict[str, Tensor]:
     """The state before the first step: zero momentum, Q from a counter-based generator keyed by ``index``."""
 
     def zeros(key: str) -> Tensor:
-        return torch.zeros(param.shape, dtype=dtype_of(key, param, group), device=param.device)
+        local = torch.zeros(place.shape, dtype=dtype_of(key, param, group), device=local_part(param).device)
+        return state_like(local, param, param.shape)
 
     algorithm = algorithm_of(param, group)
     state = {"step": torch.zeros((), dtype=torch.float32, device="cpu"), "momentum": zeros("momentum")}
     if algorithm == "adamw":
         state["variance"] = zeros("variance")
     if algorithm == "dion":
-        state["Q"] = _start_of_Q(param, group, index)
+        state["Q"] = _start_of_Q(param, group, index, place.layout)
     return state
 
 
-def _start_of_Q(param: Tensor, group: dict[str, Any], index: int) -> Tensor:
+def _start_of_Q(param: Tensor, group: dict[str, Any], index: int, layout: _C.Layout) -> Tensor:
     orientation = _C.Orientation.__members__[group["orientation"]]
     rank = (group["rank_fraction"], group["rank_multiple_of"])
     dtype = dtype_of("Q", param, group)
-    return _C.start_of_Q(
-        list(param.shape), *form_of(group), orientation, *rank, group["seed"], index, dtype, _C.Layout()
-    )
+    shape = list(param.shape)
+    local = _C.start_of_Q(shape, *form_of(group), orientation, *rank, group["seed"], index, dtype, layout)
+    *stack, m, n = _C.matrix_sizes(shape, *form_of(group))
+    r = _C.rank_of(m, n, *rank) if param.numel() else 0
+    whole = (*stack, m if orientation.name == "right" else n, r)
+    return state_like(local, param, whole, placements_of_Q(param, group, orientation.name))
+
+
+def orientation_of(Q: Tensor, param: Tensor, group: dict[str, Any]) -> str:
+    """A Q keeps the orientation that it was made with, which its rows tell; those of a square matrix do not."""
+    *_, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
+    orientation: str = group["orientation"]
+    if m != n and Q.dim() >= 2:
+        return "right" if Q.shape[-2] == m else "left"
+    return orientation
+
+
+def check_placements(state: dict[str, Any], param: Tensor, group: dict[str, Any], name: str) -> None:
+    """Raises ValueError for a state that does not lie as its parameter does."""
+    for key in STATE_DTYPES:
+        if key in state and (is_dtensor(param) or is_dtensor(state[key])):
+            placements = (
+                placements_of_Q(param, group, orientation_of(state[key], param, group))
+                if key == "Q"
+                else getattr(param, "placements", ())
+            )
+            check_lies_as(state[key], param, placements, f"the state {key!r} of {name}")
 
 
 def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name: str = "a parameter") -> None:
@@ -71,6 +98,15 @@ def restore_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
             for key in STATE_DTYPES:
                 if isinstance(original.get(key), Tensor):
                     dtype = dtype_of(key, param, group)
-                    state[key] = original[key].to(param.device, dtype, copy=True).contiguous()
+                    local = local_part(original[key]).to(param.device, dtype, copy=True).contiguous()
+                    placements = getattr(original[key], "placements", None)
+                    state[key] = state_like(local, param, original[key].shape, placements)
             step = original.get("step", saved_group.get("step", 0))
             state["step"] = torch.as_tensor(step, dtype=torch.float32, device="cpu").detach().clone()
+
+
+def state_bytes(states: dict[Any, dict[str, Any]]) -> int:
+    """Of all states on this rank."""
+    kept = (state for param, state in states.items() if isinstance(param, Tensor))
+    tensors = (local_part(value) for state in kept for value in state.values() if isinstance(value, Tensor))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -154,9 +154,10 @@ def test_options_of_the_whole_optimizer_are_refused_in_groups(option):
 
 
 @pytest.mark.parametrize("option", ["replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"])
-def test_distributed_options_are_refused_by_name(option):
-    with pytest.raises(NotImplementedError, match=rf"^torchdion.Dion: {option} must be None: .* one process$"):
-        torchdion.Dion([matrix()], **{option: object()})
+def test_distributed_options_of_another_type_are_refused_by_name(option):
+    sentence = rf"^torchdion.Dion: {option} must be None, a DeviceMesh or a ProcessGroup, got int$"
+    with pytest.raises(ValueError, match=sentence):
+        torchdion.Dion([matrix()], **{option: 3})
     torchdion.Dion([matrix()], **{option: None}, replicate_mesh_grad_sync=True)
     with pytest.raises(ValueError, match=r"^torchdion.Dion: replicate_mesh_grad_sync must be True or False, got 3$"):
         torchdion.Dion([matrix()], replicate_mesh_grad_sync=3)

@@ -1,0 +1,199 @@
+"""How the pieces of a parameter lie in a distributed job, read off its DTensor for the engine."""
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from torchdion import _C
+from torchdion.dtensor import Cuts, cuts_of, is_dtensor, local_piece
+from torchdion.meshes import Meshes
+from torchdion.parameters import algorithm_of, form_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+
+class Place(NamedTuple):
+    """Where a parameter lies, and the shape of this rank's piece."""
+
+    layout: _C.Layout
+    shape: tuple[int, ...]
+
+
+class Layouts:
+    """The layouts of an optimizer's parameters, and the axes that they share.
+
+    A layout is found by what it depends on (mesh, placements, shape and form), never by the parameter, which a wrapper
+    may replace at any time. A copy of the optimizer starts with none, and with counters of its own.
+    """
+
+    def __init__(self, meshes: Meshes) -> None:
+        self.meshes = meshes
+        self._axes: dict[tuple[Any, ...], _C.Axis] = {}
+        self._places: dict[tuple[Any, ...], Place] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Layouts":
+        return Layouts(self.meshes)
+
+    def __reduce__(self) -> tuple[type["Layouts"], tuple[Meshes]]:
+        return Layouts, (self.meshes,)
+
+    @property
+    def averages(self) -> bool:
+        """Whether the optimizer averages over replicas, who must all take part."""
+        return not self._replicas().absent
+
+    def of(self, param: Tensor, group: dict[str, Any], name: str) -> Place:
+        """Where a parameter lies. The first of its kind may create a process group, on every rank alike.
+
+        Raises:
+            ValueError: it is cut in a way that no algorithm can follow; the sentence names it.
+        """
+        if not is_dtensor(param):
+            replicas = self._replicas()
+            layout = _C.Layout(replicas=replicas, has_averaged_copies=_world_size() > replicas.size)
+            return Place(layout, param.shape)
+        is_dion = algorithm_of(param, group) == "dion"
+        key = (param.device_mesh, param.placements, param.shape, is_dion, *form_of(group))
+        if key not in self._places:
+            self._places[key] = self._read(param, group, name)
+        place = self._places[key]
+        found = local_piece(param, place.shape).shape
+        if found != place.shape:
+            raise ValueError(
+                f"torchdion.Dion: this rank's piece of {name} of shape {tuple(param.shape)} must have the shape "
+                f"{place.shape}, as nested chunks have, got {tuple(found)}"
+            )
+        return place
+
+    def traffic(self) -> dict[str, dict[str, dict[str, int]]]:
+        """What the axes carried: by name of the axis, kind of collective and unit."""
+        total: dict[str, dict[str, dict[str, int]]] = {}
+        for axis in self._axes.values():
+            for kind, counts in axis.traffic().items():
+                sums = total.setdefault(axis.name, {}).setdefault(kind, dict.fromkeys(counts, 0))
+                for unit, count in counts.items():
+                    sums[unit] += count
+        return total
+
+    def _read(self, param: "DTensor", group: dict[str, Any], name: str) -> Place:
+        if param.device_mesh.get_coordinate() is None:
+            raise ValueError(f"torchdion.Dion: {name} must lie on a mesh that holds this rank, got {param.device_mesh}")
+        cuts = cuts_of(param, name)
+        sides = _sides(cuts, param, group, name)
+        self._check_declared(cuts, param, name)
+        self._check_replicas(param, name)
+        axes = {side: self._axis(param.device_mesh, cuts[dim], name) for side, dim in sides.items()}
+        replicas = self._replicas()
+        ranks = replicas.size * math.prod(axis.size for axis in axes.values())
+        piece = list(param.shape)
+        for side, dim in sides.items():
+            piece[dim] = axes[side].piece(param.shape[dim])[1]
+        layout = _C.Layout(
+            **axes, replicas=replicas, sizes=list(param.shape), has_averaged_copies=_world_size() > ranks
+        )
+        return Place(layout, tuple(piece))
+
+    def _replicas(self) -> _C.Axis:
+        line = self.meshes.replicas
+        if line is None or not self.meshes.averages:
+            return _C.Axis()
+        key = (line.group.group_name,)
+        if key not in self._axes:
+            self._axes[key] = _C.Axis(line.group, name=line.name)
+        return self._axes[key]
+
+    def _axis(self, mesh: "DeviceMesh", mesh_dims: tuple[int, ...], name: str) -> _C.Axis:
+        dims = sorted(mesh_dims)
+        group = _group(mesh, dims, name)
+        chunks = [mesh.size(dim) for dim in mesh_dims]
+        places = []
+        for rank in dist.get_process_group_ranks(group):
+            coordinate = (mesh.mesh == rank).nonzero()[0].tolist()
+            place = 0
+            for dim in mesh_dims:
+                place = place * mesh.size(dim) + coordinate[dim]
+            places.append(place)
+        key = (group.group_name, *chunks, *places)
+        if key not in self._axes:
+            names = mesh.mesh_dim_names or tuple(f"mesh_dim_{dim}" for dim in range(mesh.ndim))
+            axis_name = "_".join(names[dim] for dim in dims)
+            self._axes[key] = _C.Axis(group, name=axis_name, chunks=chunks, places=places)
+        return self._axes[key]
+
+    def _check_declared(self, cuts: Cuts, param: "DTensor", name: str) -> None:
+        for mesh_dim in sorted(dim for dims in cuts.values() for dim in dims):
+            ranks = dist.get_process_group_ranks(param.device_mesh.get_group(mesh_dim))
+            if not self.meshes.declares(frozenset(ranks)):
+                declared = " and ".join(f"{mesh} of {sorted(given)}" for mesh, given in self.meshes.shards)
+                raise ValueError(
+                    f"torchdion.Dion: {name} must be cut by the declared meshes alone, {declared}, got a cut among the "
+                    f"ranks {sorted(ranks)}"
+                )
+
+    def _check_replicas(self, param: "DTensor", name: str) -> None:
+        """The ranks of a DTensor's mesh have another piece of it, or the same average gradient."""
+        line = self.meshes.replicas
+        if line is None or not self.meshes.averages:
+            return
+        shared = line.ranks & frozenset(param.device_mesh.mesh.flatten().tolist())
+        if len(shared) > 1:
+            raise ValueError(
+                f"torchdion.Dion: replicate_mesh must hold copies that {name} does not know of, got the ranks "
+                f"{sorted(shared)} of its own {param.device_mesh}, whose gradients torch averages; leave "
+                "replicate_mesh out (or replicate_mesh_grad_sync=False), or fully_shard on the 1-D shard mesh"
+            )
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _sides(cuts: Cuts, param: Tensor, group: dict[str, Any], name: str) -> dict[str, int]:
+    """The dimension of the parameter that the axes rows, cols and batch of its layout cut."""
+    if algorithm_of(param, group) != "dion":
+        if len(cuts) > 3:
+            raise ValueError(f"torchdion.Dion: {name} must be cut on at most three dimensions, got {len(cuts)}")
+        return dict(zip(("rows", "cols", "batch"), cuts, strict=False))
+    batch_dims, blocks, fan_in_first = form_of(group)
+    first, second = ("cols", "rows") if fan_in_first else ("rows", "cols")
+    allowed = {batch_dims: first}
+    if param.dim() == batch_dims + 2:
+        allowed[batch_dims + 1] = second
+    if batch_dims > 0:
+        allowed[0] = "batch"
+    for dim in cuts:
+        if dim not in allowed:
+            kind = "a stack" if dim < batch_dims else "a convolution"
+            raise ValueError(
+                f"torchdion.Dion: {name} of shape {tuple(param.shape)} is {kind} (batch_dims={batch_dims}), which may "
+                f"be cut on dimension {' or '.join(map(str, sorted(allowed)))}, got a cut of dimension {dim}"
+            )
+        if dim == batch_dims and blocks > 1:
+            raise ValueError(
+                f"torchdion.Dion: {name} of shape {tuple(param.shape)} has blocks={blocks} along its rows, which may "
+                f"not be cut, got a cut of dimension {dim}"
+            )
+    return {allowed[dim]: dim for dim in cuts}
+
+
+def _group(mesh: "DeviceMesh", dims: list[int], name: str) -> dist.ProcessGroup:
+    """The group of the ranks along these dimensions; flattened, and so created by all ranks at once, if several."""
+    if len(dims) == 1:
+        return mesh.get_group(dims[0])
+    if mesh.mesh_dim_names is None:
+        raise ValueError(f"torchdion.Dion: {name} is cut twice on one side: {mesh} must have mesh_dim_names")
+    return mesh[tuple(mesh.mesh_dim_names[dim] for dim in dims)]._flatten().get_group()
+
+
+def check_orthonormalize(layout: _C.Layout, orientation: str, group: dict[str, Any], name: str) -> None:
+    """Householder QR has no distributed form here: P must have all of its rows on each rank."""
+    rows_of_P, cut = (layout.cols, "columns") if orientation == "right" else (layout.rows, "rows")
+    if group["orthonormalize"] == "qr" and not rows_of_P.absent:
+        raise ValueError(
+            f"torchdion.Dion: orthonormalize must be 'auto', 'rcqr' or 'cholesky_qr' for {name}, whose {cut} are cut "
+            f"(orientation {orientation!r}), got 'qr'"
+        )

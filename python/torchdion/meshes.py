@@ -1,0 +1,120 @@
+"""The groups that a user names: which ranks hold copies of a parameter, and which may hold its pieces."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import GroupName
+
+
+@dataclass(frozen=True)
+class Line:
+    """A process group by the name that stats and errors call it. deepcopy shares the group, pickle keeps its name."""
+
+    group: ProcessGroup
+    name: str
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        return frozenset(dist.get_process_group_ranks(self.group))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Line":
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., "Line"], tuple[str, frozenset[int], str]]:
+        return _find_line, (self.group.group_name, self.ranks, self.name)
+
+
+def _find_line(group_name: str, ranks: frozenset[int], name: str) -> Line:
+    """The line of the group that has this name in this process, where it must hold the same ranks."""
+    try:
+        line = Line(_resolve_process_group(GroupName(group_name)), name)
+    except (RuntimeError, ValueError):
+        line = None
+    if line is None or line.ranks != ranks:
+        raise RuntimeError(
+            f"torchdion.Dion: replicate_mesh {name!r} was the process group {group_name!r} of the ranks "
+            f"{sorted(ranks)}, which this process does not have; make its meshes before unpickling the optimizer"
+        )
+    return line
+
+
+@dataclass(frozen=True)
+class Meshes:
+    """What the optimizer is told of the job, beside what DTensors say.
+
+    Args:
+        replicas: the line of ranks that hold copies.
+        averages: the optimizer averages over them, so their gradients may differ.
+        shards: the ranks of each declared shard mesh, by argument; empty when none is declared.
+    """
+
+    replicas: Line | None = None
+    averages: bool = True
+    shards: tuple[tuple[str, frozenset[int]], ...] = ()
+
+    def declares(self, ranks: frozenset[int]) -> bool:
+        """Whether these ranks may cut a parameter: without a declaration, any may."""
+        return not self.shards or any(ranks <= declared for _, declared in self.shards)
+
+
+def read_meshes(replicate_mesh: Any, outer_shard_mesh: Any, inner_shard_mesh: Any, grad_sync: Any) -> Meshes:
+    """Checks the arguments of these names; a replicate mesh of several dimensions is flattened, which is collective.
+
+    Raises:
+        ValueError: a mesh that is none, that this rank is no member of, or that shares ranks with another.
+    """
+    if not isinstance(grad_sync, bool):
+        raise ValueError(f"torchdion.Dion: replicate_mesh_grad_sync must be True or False, got {grad_sync!r}")
+    given = {
+        "replicate_mesh": replicate_mesh,
+        "outer_shard_mesh": outer_shard_mesh,
+        "inner_shard_mesh": inner_shard_mesh,
+    }
+    ranks = {name: _ranks_of(mesh, name) for name, mesh in given.items() if mesh is not None}
+    _check_disjoint(ranks)
+    shards = tuple((name, ranks[name]) for name in ("outer_shard_mesh", "inner_shard_mesh") if name in ranks)
+    return Meshes(None if replicate_mesh is None else _line_of(replicate_mesh), grad_sync, shards)
+
+
+def _ranks_of(mesh: Any, name: str) -> frozenset[int]:
+    if mesh is dist.GroupMember.NON_GROUP_MEMBER:  # what new_group() gives to the ranks outside
+        raise ValueError(f"torchdion.Dion: {name} must be a group that this rank is a member of, and it is not")
+    if not isinstance(mesh, (DeviceMesh, ProcessGroup)):
+        raise ValueError(
+            f"torchdion.Dion: {name} must be None, a DeviceMesh or a ProcessGroup, got {type(mesh).__name__}"
+        )
+    ranks = mesh.mesh.flatten().tolist() if isinstance(mesh, DeviceMesh) else dist.get_process_group_ranks(mesh)
+    if dist.get_rank() not in ranks:
+        raise ValueError(
+            f"torchdion.Dion: {name} must hold this rank, {dist.get_rank()}, got one of the ranks {sorted(ranks)}"
+        )
+    return frozenset(ranks)
+
+
+def _check_disjoint(ranks: dict[str, frozenset[int]]) -> None:
+    """Another rank holds a copy or another piece, along one mesh or the other."""
+    names = list(ranks)
+    for place, name in enumerate(names):
+        for other in names[place + 1 :]:
+            shared = ranks[name] & ranks[other]
+            if len(shared) > 1:
+                raise ValueError(
+                    f"torchdion.Dion: {other} must share no rank but this one with {name}, got {sorted(shared)} in both"
+                )
+
+
+def _line_of(mesh: DeviceMesh | ProcessGroup) -> Line:
+    if isinstance(mesh, ProcessGroup):
+        return Line(mesh, "replicas")
+    if mesh.mesh_dim_names is None and mesh.ndim > 1:
+        raise ValueError(
+            f"torchdion.Dion: replicate_mesh must have mesh_dim_names to be flattened, got {mesh.ndim} dimensions "
+            "without names"
+        )
+    name = "_".join(mesh.mesh_dim_names or ("replicas",))
+    return Line((mesh if mesh.ndim == 1 else mesh._flatten()).get_group(), name)

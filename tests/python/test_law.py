@@ -1,0 +1,74 @@
+"""The law: a step on every mesh equals the step of one process with the mean gradient."""
+
+import pytest
+import torch
+from law import MESHES, ROLES, Absence, Job, Run, assert_equal_to_one_process, members, one_process, run_on_mesh
+from ranks import run_ranks
+
+# Square factors B Q have large condition numbers; at full rank these roles have none, or small ones.
+FULL_RANK = ("tall", "wide", "empty pieces", "rows cut twice", "columns cut twice", "experts, stack whole")
+
+SIZES = pytest.mark.parametrize("sizes", MESHES, ids=[f"dp{dp}-fs{fs}-tp{tp}" for dp, fs, tp in MESHES])
+ORIENTATIONS = pytest.mark.parametrize("orientation", ["left", "right"])
+
+
+def jobs(sizes: tuple[int, int, int], dtype: torch.dtype, orientation: str) -> dict[str, Job]:
+    def job(rank_fraction: float, roles: tuple = ROLES, **kwargs) -> Job:
+        options = {"orientation": orientation, "rank_fraction": rank_fraction}
+        return Job(sizes, roles, dtype, 20, options, **kwargs)
+
+    return {
+        "compressed": job(0.15),
+        "dense": job(0.75),
+        "full rank": job(1.0, tuple(role for role in ROLES if role.name in FULL_RANK)),
+    }
+
+
+def run_jobs(rank: int, world_size: int, jobs: dict[str, Job]) -> dict[str, Run]:
+    return {name: run_on_mesh(job) for name, job in jobs.items()}
+
+
+def assert_law(jobs: dict[str, Job]) -> dict[str, list[Run]]:
+    dp, fs, tp = next(iter(jobs.values())).sizes
+    by_rank = run_ranks(run_jobs, dp * fs * tp, jobs)
+    runs = {name: [of_rank[name] for of_rank in by_rank] for name in jobs}
+    for name, job in jobs.items():
+        assert_equal_to_one_process(job, runs[name], one_process(job))
+    return runs
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@ORIENTATIONS
+@SIZES
+def test_every_mesh_equals_one_process(sizes: tuple[int, int, int], orientation: str, dtype: torch.dtype) -> None:
+    runs = assert_law(jobs(sizes, dtype, orientation))
+    for role, Q in zip(members(ROLES), runs["compressed"][0].Q, strict=True):
+        if Q is not None and role.name in ("tall", "wide", "uneven"):
+            assert Q.shape[0] == role.shape[orientation == "left"]
+
+
+@pytest.mark.parametrize("method", ["qr", "cholesky_qr", "rcqr"])
+@ORIENTATIONS
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 8, 1)], ids=["dp2-fs2-tp2", "fs8"])
+def test_every_method_equals_one_process(sizes: tuple[int, int, int], orientation: str, method: str) -> None:
+    options = {"orientation": orientation, "orthonormalize": method, "rank_fraction": 0.25}
+    assert_law({method: Job(sizes, ROLES, torch.float64, 20, options)})
+
+
+@ORIENTATIONS
+@SIZES
+def test_missing_gradients_count_as_zero_where_replicas_are_averaged_and_frozen_parameters_rest(
+    sizes: tuple[int, int, int], orientation: str
+) -> None:
+    options = {"orientation": orientation, "rank_fraction": 0.25}
+    absence = Absence(of_replica=0.4 if sizes[0] > 1 else 0.0, of_all=0.3)
+    assert_law({"missing": Job(sizes, ROLES, torch.float64, 20, options, absence)})
+
+
+@ORIENTATIONS
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 3, 1), (8, 1, 1)], ids=["dp2-fs2-tp2", "dp2-fs3", "dp8"])
+def test_copies_with_averaged_gradients_equal_one_process(sizes: tuple[int, int, int], orientation: str) -> None:
+    """Native HSDP: dp is a mesh dimension of the parameters, and the optimizer averages nothing."""
+    options = {"orientation": orientation, "rank_fraction": 0.25}
+    absence = Absence(of_all=0.3)
+    assert_law({"native": Job(sizes, ROLES, torch.float64, 20, options, absence, native=True)})
