@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "comm/trace.h"
+#include "engine/shapes.h"
 #include "engine/state.h"
 #include "engine/step.h"
 #include "engine/traffic.h"
@@ -120,7 +121,8 @@ void bind_engine(py::module_& m) {
       .def_readonly("skipped", &engine::Report::skipped)
       .def_readonly("nonfinite", &engine::Report::nonfinite)
       .def_readonly("batches", &engine::Report::batches)
-      .def_readonly("workspace_bytes", &engine::Report::workspace_bytes);
+      .def_readonly("workspace_bytes", &engine::Report::workspace_bytes)
+      .def_readonly("expected_traffic", &engine::Report::expected_traffic);
   py::class_<engine::Step>(m, "Step")
       .def(py::init([](engine::Groups groups, Nonfinite nonfinite, std::optional<at::Tensor> grad_scale,
                        std::optional<at::Tensor> found_inf) {
@@ -159,9 +161,13 @@ void bind_traffic(py::module_& m) {
       "traffic",
       [](int64_t rows, int64_t cols, int64_t r, const Layout& layout, Orientation orientation,
          Orthonormalize orthonormalize, double rcqr_oversample, at::ScalarType dtype, int64_t count) {
+        const bool right = orientation == Orientation::right;
+        const engine::MatrixBatch batch{
+            count, right ? cols : rows, right ? rows : cols, r, orthonormalize, rcqr_oversample, dtype};
         const engine::MatrixTraffic sent =
-            engine::traffic({count, rows, cols, r, orientation, orthonormalize, rcqr_oversample, dtype}, layout);
-        return py::dict(py::arg("rows") = sent.rows, py::arg("cols") = sent.cols, py::arg("replicas") = sent.replicas);
+            engine::traffic(batch, right ? layout.t() : layout, engine::compresses(rows, cols, r, layout));
+        return py::dict(py::arg("rows") = right ? sent.cols : sent.rows,
+                        py::arg("cols") = right ? sent.rows : sent.cols, py::arg("replicas") = sent.replicas);
       },
       py::arg("m"), py::arg("n"), py::arg("r"), py::arg("layout"), py::kw_only(),
       py::arg("orientation") = Orientation::right, py::arg("orthonormalize") = Orthonormalize::automatic,

@@ -10,6 +10,7 @@
 #include "comm/sums.h"
 #include "engine/checks.h"
 #include "engine/shapes.h"
+#include "engine/traffic.h"
 #include "linalg/accumulate.h"
 
 namespace torchdion::engine {
@@ -124,12 +125,24 @@ void Step::plan(const DionGroup& group) {
     batch.nonfinite = &zeroed_;
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
+    expect(batch, group.hyper, dtype);
     auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor elements) mutable {
       batch.workspace = std::move(elements);
       return algorithms::dion(batch, hyper);
     };
     tasks_.push_back({std::move(make), workspace, dtype});
   }
+}
+
+void Step::expect(const algorithms::DionBatch& batch, const DionHyperparameters& hyper, at::ScalarType dtype) {
+  const Layout& layout = batch.layout;
+  if (layout.is_local()) return;
+  const MatrixTraffic sent = traffic({batch.X.count(), batch.global_rows, batch.global_cols, batch.r,
+                                      hyper.orthonormalize, hyper.rcqr_oversample, dtype},
+                                     layout, batch.compressed);
+  if (!layout.rows.absent()) expected_traffic_[layout.rows.name()] += sent.rows;
+  if (!layout.cols.absent()) expected_traffic_[layout.cols.name()] += sent.cols;
+  if (!layout.replicas.absent()) expected_traffic_[layout.replicas.name()] += sent.replicas;
 }
 
 template <class Group>
@@ -150,6 +163,7 @@ ElementwiseBatch Step::elementwise(const Group& group, const std::vector<std::si
   batch.nonfinite = &zeroed_;
   batch.replicas = layout_of(group.layouts, members.front()).replicas;
   if (batch.replicas.absent()) return batch;
+  expected_traffic_[batch.replicas.name()] += numel;
   batch.own.swap(batch.G);
   batch.mean = at::zeros({numel}, linalg::compute_dtype({batch.X.front().scalar_type()}));
   for (const at::Tensor& view : batch.mean.split_with_sizes(numels(batch.X))) batch.G.push_back(view);
@@ -217,6 +231,7 @@ Report Step::run() {
   report.workspace_bytes = workspace_.numel();
   report.skipped = is_left_out(report);
   if (report.skipped) return report;
+  report.expected_traffic = expected_traffic_;
 
   std::vector<comm::Scheduler::Factory> factories;
   for (PlannedTask& task : tasks_) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "algorithms/elementwise.h"
@@ -18,6 +20,7 @@ struct Report {
   int64_t nonfinite = 0;        // gradient entries that were NaN or infinite; not counted under propagate
   int64_t batches = 0;          // tasks that the step was cut into
   int64_t workspace_bytes = 0;  // memory for P and R
+  std::map<std::string, int64_t> expected_traffic;  // elements by axis, by the formula: what its counters will add
 };
 
 class Step {
@@ -49,6 +52,7 @@ class Step {
   template <class Group>
   void add_axes(const std::vector<Group>& groups);
   int64_t count_nonfinite() const;
+  void expect(const algorithms::DionBatch& batch, const DionHyperparameters& hyper, at::ScalarType dtype);
   bool is_left_out(Report& report) const;
   void finish();
 
@@ -59,6 +63,7 @@ class Step {
   double found_inf_ = 0;
   std::vector<PlannedTask> tasks_;
   std::vector<Axis> axes_;  // of all layouts
+  std::map<std::string, int64_t> expected_traffic_;
   Copies copies_;
   at::Tensor workspace_;
   int64_t zeroed_ = 0;

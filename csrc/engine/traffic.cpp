@@ -1,7 +1,6 @@
 #include "engine/traffic.h"
 
 #include "comm/sums.h"
-#include "engine/shapes.h"
 #include "linalg/orthonormalize.h"
 
 namespace torchdion::engine {
@@ -12,8 +11,9 @@ int64_t share(int64_t count, const Axis& axis) {
   return axis.absent() ? count : comm::share_of(count, axis.rank, axis.size).size;
 }
 
-// For the body of Algorithm 1, which sees the transposes of the user's matrices under Orientation::right.
-MatrixTraffic body_traffic(const MatrixBatch& batch, const Layout& layout, bool compressed) {
+}  // namespace
+
+MatrixTraffic traffic(const MatrixBatch& batch, const Layout& layout, bool compressed) {
   const int64_t m = layout.rows.piece(batch.m).size, n = layout.cols.piece(batch.n).size;
   const int64_t count = batch.count, r = batch.r;
   MatrixTraffic sent;
@@ -30,17 +30,6 @@ MatrixTraffic body_traffic(const MatrixBatch& batch, const Layout& layout, bool 
     sent.replicas = (summed * m + count * n) * r;
   }
   return sent;
-}
-
-}  // namespace
-
-MatrixTraffic traffic(const MatrixBatch& batch, const Layout& layout) {
-  const bool compressed = compresses(batch.m, batch.n, batch.r, layout);
-  if (batch.orientation == Orientation::left) return body_traffic(batch, layout, compressed);
-  MatrixBatch transposed = batch;
-  std::swap(transposed.m, transposed.n);
-  const MatrixTraffic sent = body_traffic(transposed, layout.t(), compressed);
-  return {sent.cols, sent.rows, sent.replicas};
 }
 
 }  // namespace torchdion::engine

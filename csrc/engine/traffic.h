@@ -9,11 +9,10 @@
 
 namespace torchdion::engine {
 
-// Matrices that one batch updates together.
+// Matrices that one batch updates together, oriented as the body of Algorithm 1 sees them: P is m×r.
 struct MatrixBatch {
   int64_t count = 1;
   int64_t m = 0, n = 0, r = 0;  // of each whole matrix
-  Orientation orientation = Orientation::right;
   Orthonormalize orthonormalize = Orthonormalize::automatic;
   double rcqr_oversample = 1.25;
   at::ScalarType dtype = at::kFloat;  // that it computes in
@@ -25,6 +24,7 @@ struct MatrixTraffic {
   int64_t rows = 0, cols = 0, replicas = 0;  // over the axes of the layout
 };
 
-MatrixTraffic traffic(const MatrixBatch& batch, const Layout& layout);
+// layout: oriented as the matrices; compressed: whether replicas exchange P and R.
+MatrixTraffic traffic(const MatrixBatch& batch, const Layout& layout, bool compressed);
 
 }  // namespace torchdion::engine

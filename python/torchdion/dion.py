@@ -25,7 +25,10 @@ from torchdion.options import (
 from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
 from torchdion.state import state_bytes
 
-_COUNTS = ("steps", "skipped_steps", "nonfinite_entries", "batches", "workspace_bytes")
+_COUNTS: dict[str, Any] = {
+    **dict.fromkeys(("steps", "skipped_steps", "nonfinite_entries", "batches", "workspace_bytes"), 0),
+    "expected_traffic": {},
+}
 
 
 class Dion(Optimizer):
@@ -147,7 +150,7 @@ class Dion(Optimizer):
             )
         name_dtypes(defaults)
         self._broken: str | None = None
-        self._counts = dict.fromkeys(_COUNTS, 0)
+        self._counts = dict(_COUNTS)
         self._layouts = Layouts(
             read_meshes(replicate_mesh, outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync)
         )
@@ -162,7 +165,7 @@ class Dion(Optimizer):
         # What was saved before an option existed gets its default.
         self.defaults = DEFAULTS | self.defaults
         self._broken = self.__dict__.get("_broken")
-        self._counts = dict.fromkeys(_COUNTS, 0) | self.__dict__.get("_counts", {})
+        self._counts = dict(_COUNTS) | self.__dict__.get("_counts", {})
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
             for name, default in self.defaults.items():
@@ -247,6 +250,7 @@ class Dion(Optimizer):
         self._counts["nonfinite_entries"] += report.nonfinite
         self._counts["batches"] = report.batches
         self._counts["workspace_bytes"] = report.workspace_bytes
+        self._counts["expected_traffic"] = report.expected_traffic
 
     def _refuse_if_broken(self) -> None:
         if self._broken is not None:
@@ -278,7 +282,8 @@ class Dion(Optimizer):
             ``parameters`` (by algorithm), ``state_bytes`` (on this rank), ``traffic``: what this object sent, by name
             of the mesh dimension, kind of collective and unit: ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``.
             Elements are those of the full tensor on this rank; a sum that is scattered and gathered again counts them
-            as ``reduce_scatter``, its gathering the calls and bytes of ``completion``.
+            as ``reduce_scatter``, its gathering the calls and bytes of ``completion``. ``expected_traffic``: the
+            elements that the last step had to send by the formulas of the paper's Table 2, by mesh dimension.
         """
         return {
             **self._counts,
