@@ -54,9 +54,10 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
     return Pending(std::move(work), {output, input});
   }
   // No backend gathers unequal pieces without padding; an all-to-all of copies does.
-  at::Tensor copies = input.reshape({1, -1}).repeat({axis.size, 1});
+  // Splits count along the first dimension, so both are flat.
+  at::Tensor flat = output.view({-1}), copies = input.reshape({-1}).repeat({axis.size});
   std::vector<int64_t> sent(axis.size, input.numel());
-  c10::intrusive_ptr<c10d::Work> work = axis.line->group->alltoall_base(output, copies, splits, sent);
+  c10::intrusive_ptr<c10d::Work> work = axis.line->group->alltoall_base(flat, copies, splits, sent);
   return Pending(std::move(work), {output, copies});
 }
 
@@ -69,7 +70,8 @@ Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(),
         bytes(input.numel() - splits[axis.rank], input));
   std::vector<int64_t> received(axis.size, splits[axis.rank]);
-  c10::intrusive_ptr<c10d::Work> work = axis.line->group->alltoall_base(output, input, received, splits);
+  at::Tensor flat_output = output.view({-1}), flat_input = input.view({-1});
+  c10::intrusive_ptr<c10d::Work> work = axis.line->group->alltoall_base(flat_output, flat_input, received, splits);
   return Pending(std::move(work), {output, input});
 }
 
