@@ -39,6 +39,10 @@ class Role:
     options: dict[str, Any] = field(default_factory=dict, hash=False)  # of their group
 
     @property
+    def is_dion(self) -> bool:
+        return len(self.shape) > 1 and "algorithm" not in self.options
+
+    @property
     def form(self) -> dict[str, Any]:
         return {"batch_dims": 0, "blocks": 1, "fan_in_first": False} | self.options
 

@@ -1,0 +1,52 @@
+"""Copies of a weight never drift: after 200 steps they are equal to the last bit, though their momenta are not."""
+
+import pytest
+import torch
+from law import ROLES, Job, Run, members, run_on_mesh
+from ranks import run_ranks
+
+STEPS = 200
+KINDS = ("uneven", "wide", "cut by fs alone", "columns cut by fs", "not cut", "rows cut twice", "experts, stack whole")
+COPIED = tuple(role for role in ROLES if role.name in (*KINDS, "convolution", "bias", "norm", "embedding"))
+METHODS = ["auto", "rcqr"]
+
+
+def run(rank: int, world_size: int, job: Job) -> Run:
+    return run_on_mesh(job)
+
+
+def assert_equal_bits(job: Job, runs: list[Run]) -> None:
+    for index, role in enumerate(members(job.roles)):
+        for rank, other in enumerate(runs):
+            assert torch.equal(other.X[index], runs[0].X[index]), f"{role.name}: weights of ranks 0 and {rank}"
+            assert role.is_dion == (other.Q[index] is not None)
+            if role.is_dion:
+                assert torch.equal(other.Q[index], runs[0].Q[index]), f"{role.name}: Q of ranks 0 and {rank}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("orientation", ["left", "right"])
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 3, 1)], ids=["dp2-fs2-tp2", "dp2-fs3"])
+def test_compressed_replicas_stay_equal_to_the_last_bit_while_their_momenta_differ(
+    sizes: tuple[int, int, int], orientation: str, method: str
+) -> None:
+    options = {"orientation": orientation, "orthonormalize": method, "rank_fraction": 0.15}
+    job = Job(sizes, COPIED, torch.float32, STEPS, options)
+    runs = run_ranks(run, sizes[0] * sizes[1] * sizes[2], job)
+    assert_equal_bits(job, runs)
+    first, second = (next(one for one in runs if one.replica == replica) for replica in (0, 1))
+    for index, role in enumerate(members(COPIED)):
+        apart = torch.linalg.vector_norm(first.M[index] - second.M[index]) / torch.linalg.vector_norm(first.M[index])
+        assert (apart > 0.1) == role.is_dion, f"{role.name}: the momenta are {apart:.1e} apart"
+
+
+@pytest.mark.parametrize("orientation", ["left", "right"])
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 3, 1)], ids=["dp2-fs2-tp2", "dp2-fs3"])
+def test_copies_with_averaged_gradients_stay_equal_to_the_last_bit(
+    sizes: tuple[int, int, int], orientation: str
+) -> None:
+    job = Job(sizes, COPIED, torch.float32, STEPS, {"orientation": orientation, "rank_fraction": 0.25}, native=True)
+    runs = run_ranks(run, sizes[0] * sizes[1] * sizes[2], job)
+    assert_equal_bits(job, runs)
+    for index, role in enumerate(members(COPIED)):
+        assert torch.equal(runs[-1].M[index], runs[0].M[index]), f"{role.name}: momentum"
