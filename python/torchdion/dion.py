@@ -9,6 +9,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torchdion import _C
+from torchdion.dtensor import mark_written
 from torchdion.hand_over import engine_groups, gradient_scaling
 from torchdion.layout import Layouts
 from torchdion.loading import load_checked
@@ -245,6 +246,8 @@ class Dion(Optimizer):
                 for param in created:
                     del self.state[param]
             raise
+        if not report.skipped:
+            mark_written(param for group in self.param_groups for param in group["params"])
         self._counts["steps"] += 1
         self._counts["skipped_steps"] += report.skipped
         self._counts["nonfinite_entries"] += report.nonfinite

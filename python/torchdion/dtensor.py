@@ -39,6 +39,12 @@ def local_piece(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     return local.view(shape) if local.numel() == math.prod(shape) == 0 else local
 
 
+def mark_written(params: Iterable[Tensor]) -> None:
+    """The engine has seen pieces alone: a later backward() through a DTensor must see that it has changed."""
+    written = [param for param in params if is_dtensor(param) and param.grad is not None and not param.is_inference()]
+    torch.autograd.graph.increment_version(written)
+
+
 def state_like(
     local: Tensor, param: Tensor, shape: Iterable[int], placements: "tuple[Placement, ...] | None" = None
 ) -> Tensor:
