@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -88,6 +89,8 @@ class MeetingBackend : public c10d::Backend {
   }
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& received,
                                                std::vector<int64_t>& sent, const c10d::AllToAllOptions&) override {
+    // Backends count splits along the first dimension.
+    TORCH_CHECK(total(sent) == input.size(0) && total(received) == output.size(0), "splits of another tensor");
     return start("all_to_all", output, input, sent, [rank = getRank(), received](const Inputs& inputs) {
       const std::vector<at::Tensor> parts = part(inputs, rank);
       for (std::size_t i = 0; i < parts.size(); ++i) TORCH_CHECK(parts[i].numel() == received[i], "unequal splits");
@@ -102,6 +105,9 @@ class MeetingBackend : public c10d::Backend {
     std::vector<at::Tensor> parts;
     for (const std::vector<at::Tensor>& input : inputs) parts.push_back(input[index]);
     return parts;
+  }
+  static int64_t total(const std::vector<int64_t>& splits) {
+    return std::accumulate(splits.begin(), splits.end(), int64_t{0});
   }
   static at::Tensor sum(const Inputs& inputs) { return at::stack(part(inputs, 0)).sum(0); }
 
