@@ -4,8 +4,8 @@
 
 The 72 matrices of a 120M GPT (12 layers, d = 768), on gloo processes of this machine. Query, key, value and the MLP's
 first matrix are cut along their rows by tp, the others along their columns, the other side of each by fs; where tp is
-1, fs cuts the rows, as FSDP2 does. dp holds copies with gradients of their own (`replicate_mesh`). One JSON line for each
-mesh and axis, in elements that one step's collectives carry on rank 0, each with the elements of its full tensor there:
+1, fs cuts the rows, as FSDP2 does. dp holds copies with gradients of their own (`replicate_mesh`). One JSON line for
+each mesh and axis, in elements that one step's collectives carry on rank 0, each with those of its full tensor there:
 
     counted       by the counters of the axis
     formula       what torchdion says before the step; counted / formula is `ratio`
