@@ -66,6 +66,7 @@ def training_parser() -> argparse.ArgumentParser:
     _data_flags(parser.add_argument_group("data"))
     _training_flags(parser.add_argument_group("training"))
     _optimizer_flags(parser.add_argument_group("optimizer"))
+    _process_flags(parser.add_argument_group("processes, started by torchrun"))
     _run_flags(parser.add_argument_group("run"))
     return parser
 
@@ -101,7 +102,8 @@ def _training_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--clip", type=not_negative, help="largest gradient norm; 0: no clipping (1.0)")
     group.add_argument("--seed", type=whole(0), help="of weights, batches and Dion's sketches (0)")
     group.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda where there is one)")
-    group.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 is autocast (the default on CUDA)")
+    group.add_argument("--dtype", choices=("float64", "float32", "bfloat16"),
+                       help="bfloat16 is autocast (the default on CUDA)")  # fmt: skip
     group.add_argument("--compile", action="store_true", help="compile the model with torch.compile")
 
 
@@ -126,6 +128,13 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add("--nesterov", action=argparse.BooleanOptionalAction, help="muon: Nesterov momentum (on)")
     add("--ns-steps", type=whole(1), help="muon: Newton–Schulz steps (5)")
     add("--adjust-lr", choices=("original", "match_rms_adamw"), help="muon: scaling of the rate by shape")
+
+
+def _process_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--dp", type=whole(1), metavar="N", help="data parallel: replicas of the model (1)")
+    group.add_argument("--fs", type=whole(1), metavar="N", help="fully sharded: pieces of each replica (1)")
+    group.add_argument("--tp", type=whole(1), metavar="N", help="tensor parallel: pieces of each of these (1)")
+    group.add_argument("--compress", action="store_true", help="replicas exchange Dion's factors, not gradients")
 
 
 def _run_flags(group: argparse._ArgumentGroup) -> None:

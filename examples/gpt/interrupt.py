@@ -1,6 +1,7 @@
 """Ctrl-C as a request: the step in progress is finished first."""
 
 import signal
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 
 
@@ -9,12 +10,12 @@ class Interrupt:
 
     CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, caught: Sequence[signal.Signals] = CAUGHT) -> None:
         self.signal: int | None = None
-        self._previous = {number: signal.getsignal(number) for number in self.CAUGHT}
+        self._previous = {number: signal.getsignal(number) for number in caught}
 
     def __enter__(self) -> "Interrupt":
-        for number in self.CAUGHT:
+        for number in self._previous:
             signal.signal(number, self._request)
         return self
 

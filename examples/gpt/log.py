@@ -32,11 +32,14 @@ def truncate(path: Path, step: int) -> None:
 
 
 class Log:
-    """Appends records to a run's log file, and their numbers to TensorBoard if `tensorboard` is set."""
+    """Appends records to a run's log file, and their numbers to TensorBoard if `tensorboard` is set.
 
-    def __init__(self, folder: Path, step: int, tensorboard: bool) -> None:
-        self._file = (folder / NAME).open("a")
-        self._board = _board(folder / "tensorboard", step) if tensorboard else None
+    Without a folder they are discarded.
+    """
+
+    def __init__(self, folder: Path | None, step: int, tensorboard: bool) -> None:
+        self._file = (folder / NAME if folder else Path(os.devnull)).open("a")
+        self._board = _board(folder / "tensorboard", step) if folder and tensorboard else None
 
     def __enter__(self) -> "Log":
         return self

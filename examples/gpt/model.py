@@ -46,19 +46,18 @@ class Attention(nn.Module):
 
     def __init__(self, d_model: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.d_head = d_model // heads
         self.query = nn.Linear(d_model, d_model, bias=False)
         self.key = nn.Linear(d_model, d_model, bias=False)
         self.value = nn.Linear(d_model, d_model, bias=False)
         self.output = nn.Linear(d_model, d_model, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch, length, d_model = x.shape
-        split = (batch, length, self.heads, d_model // self.heads)
+        split = (*x.shape[:2], -1, self.d_head)  # all heads, or those of this process
         q, k, v = (linear(x).view(split).transpose(1, 2) for linear in (self.query, self.key, self.value))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        mixed: Tensor = self.output(y.transpose(1, 2).reshape(batch, length, d_model))
+        mixed: Tensor = self.output(y.transpose(1, 2).flatten(2))
         return mixed
 
 

@@ -1,5 +1,6 @@
 """From the flags given to a complete, checked description of the run."""
 
+import os
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ from errors import Problem
 from flags import training_parser
 from model import Shape
 from presets import GENERAL, OPTIMIZERS, PRESETS, STANDARD_LIBRARY, hyperparameters, vocabulary
+from processes import Job
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Session:
     folder: Path
     device: torch.device
     compile: bool
-    checkpoint_every: int
+    job: Job
+    checkpoint_every: int | None  # None: never
     keep: int
     resume: bool
     overwrite: bool
@@ -78,12 +81,14 @@ def session(given: dict[str, Any]) -> Session:
         raise Problem("--resume continues the run that --overwrite would replace; give one of them")
     if given.get("tensorboard") and find_spec("tensorboard") is None:
         raise Problem("--tensorboard needs the package tensorboard; `pip install tensorboard`")
+    job = _job(given)
     name = f"{given.get('preset', 'tiny')}-{given.get('optimizer', 'dion')}"
     return Session(
         folder=Path(given.get("run", f"runs/{name}")),
         device=_device(given.get("device")),
         compile=given.get("compile", False),
-        checkpoint_every=given.get("checkpoint_every", 100),
+        job=job,
+        checkpoint_every=given.get("checkpoint_every", 100) if job.processes == 1 else None,
         keep=given.get("keep", 2),
         resume=given.get("resume", False),
         overwrite=given.get("overwrite", False),
@@ -116,7 +121,21 @@ def recipe(given: dict[str, Any], device: torch.device, saved: dict[str, Any] | 
     fields = {name: known[name] for name in Recipe.__dataclass_fields__ if name != "hyperparameters"}
     result = Recipe(**fields, hyperparameters={name: known[name] for name in names})
     _check(result)
+    _check_pieces(result, _job(given))
     return result
+
+
+def _job(given: dict[str, Any]) -> Job:
+    job = Job(given.get("dp", 1), given.get("fs", 1), given.get("tp", 1), given.get("compress", False))
+    started = int(os.environ.get("WORLD_SIZE", 1))  # set by torchrun
+    if started != job.processes:
+        raise Problem(f"--dp × --fs × --tp is {job.processes}, but torchrun started {started} (--nproc-per-node)")
+    if job.compress and job.dp == 1:
+        raise Problem("--compress is about what replicas send to each other; it needs --dp 2 or more")
+    for flag in ("checkpoint_every", "resume"):
+        if job.processes > 1 and flag in given:
+            raise Problem(f"{_flag(flag)} needs a run on one process: of several, no checkpoint is written")
+    return job
 
 
 def _device(name: str | None) -> torch.device:
@@ -163,3 +182,12 @@ def _check(recipe: Recipe) -> None:
         raise Problem("--val-data needs --data: the standard library brings its own validation files")
     if recipe.data == STANDARD_LIBRARY and recipe.vocab < vocabulary(STANDARD_LIBRARY):
         raise Problem(f"--vocab must be at least 256 for bytes, got {recipe.vocab}")
+
+
+def _check_pieces(recipe: Recipe, job: Job) -> None:
+    if job.processes > 1 and recipe.optimizer != "dion":
+        raise Problem(f"--optimizer {recipe.optimizer} runs on one process; --dp, --fs and --tp need dion")
+    if recipe.heads % job.tp:
+        raise Problem(f"--tp {job.tp} does not divide --heads {recipe.heads}")
+    if recipe.batch % job.data_ranks:
+        raise Problem(f"--dp × --fs = {job.data_ranks} does not divide --batch {recipe.batch}")

@@ -9,12 +9,13 @@ LINES_PER_RUN = 20
 
 
 class Progress:
-    """Shows training steps from `done` to `steps`."""
+    """Shows training steps from `done` to `steps`; nothing if not `shown`."""
 
-    def __init__(self, done: int, steps: int) -> None:
+    def __init__(self, done: int, steps: int, shown: bool = True) -> None:
         self._steps = steps
+        self._shown = shown
         self._line_every = max(1, steps // LINES_PER_RUN)
-        self._bar = tqdm(total=steps, initial=done, unit="step", disable=not sys.stderr.isatty())
+        self._bar = tqdm(total=steps, initial=done, unit="step", disable=not (shown and sys.stderr.isatty()))
 
     def __enter__(self) -> "Progress":
         return self
@@ -33,5 +34,6 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line without tearing the bar."""
-        tqdm.write(line)
-        sys.stdout.flush()
+        if self._shown:
+            tqdm.write(line)
+            sys.stdout.flush()

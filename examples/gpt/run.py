@@ -21,8 +21,11 @@ class Run:
         self.progress = progress
 
     def finish(self) -> int | None:
-        """Train to the last step; the signal's number if one ended it before, with a checkpoint written."""
-        with Interrupt() as interrupt:
+        """Train to the last step; the signal's number if one ended it before, with a checkpoint written.
+
+        Where none is ever written, a signal ends the process at once.
+        """
+        with Interrupt(Interrupt.CAUGHT if self.session.checkpoint_every else ()) as interrupt:
             while self.trainer.step < self.trainer.recipe.steps:
                 if interrupt.signal is not None:
                     self._save()
@@ -54,7 +57,8 @@ class Run:
             loss = trainer.validate()
             self.log.write("validation", trainer.step, loss=loss, seconds=trainer.seconds)
             self.progress.say(f"step {trainer.step}/{recipe.steps}: validation loss {loss:.4f}")
-        if last or trainer.step % self.session.checkpoint_every == 0:
+        every = self.session.checkpoint_every
+        if every is not None and (last or trainer.step % every == 0):
             self._save()
 
     def _save(self) -> None:

@@ -8,6 +8,7 @@ import checkpoint
 import corpus
 import log
 import options
+import processes
 import shards
 import torch
 from data import Source, Windows
@@ -85,7 +86,8 @@ def main(arguments: list[str]) -> int:
     tokenizer = sample_tokenizer(recipe, session)
     windows, validation = open_data(recipe)
     fingerprint = windows.fingerprint()
-    trainer = Trainer(recipe, session.device, windows, validation, session.compile)
+    ranks = processes.start(session.job, session.device.type)
+    trainer = Trainer(recipe, session.device, windows, validation, session.compile, ranks)
     if state is not None:
         if state["data"] != fingerprint:
             raise Problem(f"the data of --data {recipe.data} have changed since the checkpoint was written")
@@ -95,10 +97,11 @@ def main(arguments: list[str]) -> int:
     if trainer.step >= recipe.steps:
         print(f"{session.folder} has all of its {recipe.steps} steps already")
         return 0
-    prepare_folder(session, trainer.step)
+    if ranks.speaks:
+        prepare_folder(session, trainer.step)
     with (
-        log.Log(session.folder, trainer.step, session.tensorboard) as out,
-        Progress(trainer.step, recipe.steps) as bar,
+        log.Log(session.folder if ranks.speaks else None, trainer.step, session.tensorboard) as out,
+        Progress(trainer.step, recipe.steps, ranks.speaks) as bar,
     ):
         if trainer.step == 0:
             out.write("run", 0, recipe=recipe.as_dict(), device=str(session.device), torch=torch.__version__)
@@ -107,8 +110,11 @@ def main(arguments: list[str]) -> int:
         print(f"interrupted after step {trainer.step}; to go on: {resume_command(arguments)}")
         return 128 + ended_by
     if tokenizer is not None:
-        print(sample_text(trainer.model, tokenizer, session.prompt or "", session.sample_length,
-                          recipe.context, SAMPLE_TEMPERATURE, recipe.seed))  # fmt: skip
+        text = sample_text(trainer.model, tokenizer, session.prompt or "", session.sample_length,
+                           recipe.context, SAMPLE_TEMPERATURE, recipe.seed)  # fmt: skip
+        if ranks.speaks:
+            print(text)
+    ranks.finish()
     return 0
 
 

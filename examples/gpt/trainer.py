@@ -11,10 +11,10 @@ from data import Batch, Windows
 from errors import Problem
 from model import GPT
 from options import Recipe
+from processes import OneProcess
 from schedule import schedules
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils import clip_grad_norm_
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,34 @@ def build_model(recipe: Recipe, device: torch.device) -> GPT:
         model = GPT(recipe.shape)
     model.to_empty(device=device)
     model.initialize(torch.Generator().manual_seed(recipe.seed))
-    return model
+    return model.double() if recipe.dtype == "float64" else model
 
 
 class Trainer:
     """`step` counts the updates made; everything that the next one depends on is in `state_dict`."""
 
     def __init__(
-        self, recipe: Recipe, device: torch.device, train: Windows, validation: Windows, compiled: bool
+        self,
+        recipe: Recipe,
+        device: torch.device,
+        train: Windows,
+        validation: Windows,
+        compiled: bool,
+        processes: OneProcess,
     ) -> None:
         self.recipe = recipe
         self.device = device
+        self.processes = processes
         self.step = 0
         self.seconds = 0.0  # spent in train_step
         self.model = build_model(recipe, device)
-        self._forward = torch.compile(self.model) if compiled else self.model
+        forward = processes.distribute(self.model)
         self._train = train
-        self._validation = validation.evenly_spaced(recipe.val_sequences)
-        self.optimizers = optimizers.build(recipe.optimizer, self.model, recipe.hyperparameters, recipe.seed)
+        self._validation = processes.share(validation.evenly_spaced(recipe.val_sequences), "--val-sequences")
+        own = recipe.hyperparameters | processes.optimizer_options
+        self.optimizers = optimizers.build(recipe.optimizer, self.model, own, recipe.seed)
+        processes.connect(forward, self.optimizers[0])
+        self._forward = torch.compile(forward) if compiled else forward
         self.schedules = schedules(self.optimizers, recipe.steps, recipe.warmup, recipe.decay)
 
     def train_step(self) -> StepReport:
@@ -58,7 +68,7 @@ class Trainer:
         start = self._clock()
         lr = float(self.optimizers[0].param_groups[0]["lr"])
         loss = self.accumulate_gradients()
-        grad_norm = clip_grad_norm_(self.model.parameters(), self.recipe.clip or math.inf).item()
+        grad_norm = self.processes.clip(self.model.parameters(), self.recipe.clip)
         before_update = self._clock()
         for optimizer in self.optimizers:
             optimizer.step()
@@ -74,13 +84,14 @@ class Trainer:
 
     def accumulate_gradients(self) -> float:
         """Add up the gradient of the batch's mean loss, one micro-batch at a time; return that loss."""
-        batch = self._train.batch(self.recipe.seed, self.step, self.recipe.batch)
-        mean = torch.zeros((), device=self.device)
+        whole = self._train.batch(self.recipe.seed, self.step, self.recipe.batch)
+        batch = self.processes.share(whole, "--batch")
+        mean = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in self._micro_batches(batch):
-            share = self._loss(part) * (len(part.inputs) / self.recipe.batch)
+            share = self._loss(part) * (len(part.inputs) / len(batch.inputs))
             share.backward()  # type: ignore[no-untyped-call]
             mean += share.detach()
-        return self._finite(mean.item())
+        return self._finite(self.processes.mean(mean.item()))
 
     @torch.no_grad()
     def validate(self) -> float:
@@ -88,7 +99,7 @@ class Trainer:
         total = 0.0
         for part in self._micro_batches(self._validation):
             total += self._loss(part).item() * len(part.inputs)
-        return self._finite(total / len(self._validation.inputs))
+        return self._finite(self.processes.mean(total / len(self._validation.inputs)))
 
     def state_dict(self) -> dict[str, Any]:
         """The batches need no more than `step`; see data.py."""
@@ -123,7 +134,9 @@ class Trainer:
         inputs, targets = batch.inputs.to(self.device), batch.targets.to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.dtype == "bfloat16"):
             logits = self._forward(inputs)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def _finite(self, loss: float) -> float:
         if not math.isfinite(loss):

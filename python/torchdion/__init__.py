@@ -16,6 +16,7 @@ build = read_build()
 check_torch(build)  # an undefined symbol would say less
 
 from torchdion import _C  # noqa: E402
+from torchdion.ddp import ddp_comm_hook  # noqa: E402
 from torchdion.dion import Dion  # noqa: E402
 from torchdion.mixed_precision import DionMixedPrecisionConfig  # noqa: E402
 from torchdion.routing import param_groups  # noqa: E402
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "build",
     "cmake_prefix_path",
+    "ddp_comm_hook",
     "get_include",
     "param_groups",
 ]

@@ -6,7 +6,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
 from torchdion import _C
 from torchdion.dtensor import mark_written
@@ -24,6 +24,7 @@ from torchdion.options import (
     warn_of_near_misses,
 )
 from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
+from torchdion.replicas import ReplicatedOptimizer
 from torchdion.state import state_bytes
 
 _COUNTS: dict[str, Any] = {
@@ -32,7 +33,7 @@ _COUNTS: dict[str, Any] = {
 }
 
 
-class Dion(Optimizer):
+class Dion(ReplicatedOptimizer):
     r"""Dion: orthonormalized updates from a low-rank approximation of the momentum (arXiv 2504.05295, Algorithm 1).
 
     A drop-in for any ``torch.optim`` optimizer. Parameters with two or more dimensions are matrices (a convolution is
@@ -158,7 +159,8 @@ class Dion(Optimizer):
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_broken", "_counts", "_layouts", "_step_supports_amp_scaling")  # torch keeps none but its own
+        # torch keeps none but its own
+        own = ("_broken", "_counts", "_decoupled", "_layouts", "_step_supports_amp_scaling")
         return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -232,11 +234,12 @@ class Dion(Optimizer):
     @_disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
     def _update(self) -> None:
         self._refuse_if_broken()
-        scaling = gradient_scaling(self)
+        scaling = gradient_scaling(self, self._layouts)
         step = None
         created: list[Tensor] = []
         try:
             groups = engine_groups(self, self._layouts, created)
+            self._decoupled = self._decoupled or self._layouts.averages
             step = _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
             report = step.run()
         except BaseException:
@@ -263,10 +266,13 @@ class Dion(Optimizer):
         """As torch's. Refuses to save what a failed step left behind.
 
         Raises:
-            RuntimeError: a step failed after it had begun to write.
+            RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see
+                :meth:`synchronize_for_checkpoint`.
         """
         self._refuse_if_broken()
-        return super().state_dict()
+        state_dict = super().state_dict()
+        self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
+        return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's; states keep the dtypes of ``mixed_precision_config`` instead of taking the parameter's.

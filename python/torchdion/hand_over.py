@@ -134,9 +134,19 @@ def _indices(optimizer: Optimizer) -> dict[Tensor, int]:
     return {param: index for index, param in enumerate(every)}
 
 
-def gradient_scaling(optimizer: Optimizer) -> tuple[Tensor | None, Tensor | None]:
-    """The scale of the gradients and whether one overflowed, where a GradScaler has set them."""
-    return _tensor(getattr(optimizer, "grad_scale", None)), _tensor(getattr(optimizer, "found_inf", None))
+def gradient_scaling(optimizer: Optimizer, layouts: Layouts) -> tuple[Tensor | None, Tensor | None]:
+    """The scale of the gradients and whether one overflowed, where a GradScaler has set them.
+
+    Raises:
+        ValueError: the optimizer averages over replicas, whose scalers part with the first overflow that one sees.
+    """
+    scale, overflow = (_tensor(getattr(optimizer, name, None)) for name in ("grad_scale", "found_inf"))
+    if layouts.averages and not (scale is None and overflow is None):
+        raise ValueError(
+            "torchdion.Dion: a GradScaler must not be used with a replicate_mesh, because each replica's sees only its "
+            "own gradients' overflows; train in BF16, which needs none"
+        )
+    return scale, overflow
 
 
 def _tensor(number: Tensor | float | None) -> Tensor | None:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpt"))
 from data import Source, Windows
 from errors import Problem
 from options import parse, recipe
+from processes import OneProcess
 from trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -35,7 +36,7 @@ def make_trainer(*flags: str) -> Trainer:
     """A trainer on words that repeat, so that a few steps suffice to learn something."""
     text = np.frombuffer(b"the quick brown fox jumps over the lazy dog. " * 200, dtype=np.uint8)
     windows = Windows(Source([text], ["text"]), 16, vocab=256)
-    return Trainer(recipe(parse([*MODEL, *RUN, *flags]), CPU), CPU, windows, windows, compiled=False)
+    return Trainer(recipe(parse([*MODEL, *RUN, *flags]), CPU), CPU, windows, windows, False, OneProcess())
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

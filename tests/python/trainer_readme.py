@@ -28,3 +28,9 @@ def snippet(library: str, **names: Any) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": "readme", "torch": torch, "torchdion": torchdion, **names}
     exec(compile(block, f"README.md, {library}", "exec"), namespace)
     return namespace
+
+
+def block_with(text: str) -> str:
+    """The one Python block of the README that contains `text`."""
+    [block] = [block for block in python_blocks(README) if text in block]
+    return block

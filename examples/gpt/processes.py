@@ -1,0 +1,70 @@
+"""What the processes of a run share out among themselves, for one process: everything is its own."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from data import Batch
+from model import GPT
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class Job:
+    """Processes in three directions: dp replicas of the model, each cut into fs shards, each of these into tp."""
+
+    dp: int = 1
+    fs: int = 1
+    tp: int = 1
+    compress: bool = False  # what the replicas send: Dion's factors instead of gradients
+
+    @property
+    def processes(self) -> int:
+        return self.dp * self.fs * self.tp
+
+    @property
+    def data_ranks(self) -> int:
+        """How many parts a batch is cut into: tensor-parallel processes work on the same sequences."""
+        return self.dp * self.fs
+
+
+class OneProcess:
+    """See parallel.py for the other implementation."""
+
+    speaks = True
+    """Whether this process writes the log and the lines on the screen."""
+    optimizer_options: dict[str, Any] = {}  # noqa: RUF012
+
+    def distribute(self, model: GPT) -> nn.Module:
+        """Leaves this process its pieces of the model; returns what computes the logits."""
+        return model
+
+    def connect(self, forward: nn.Module, optimizer: Optimizer) -> None:
+        """Tells the model whose gradients the optimizer will average by itself."""
+
+    def share(self, batch: Batch, flag: str) -> Batch:
+        """This process's sequences of a batch, equally many on each; `flag` says how many there are."""
+        return batch
+
+    def mean(self, loss: float) -> float:
+        """Of all processes' shares."""
+        return loss
+
+    def clip(self, parameters: Iterable[Tensor], largest: float) -> float:
+        """Scales the gradients to a norm of at most `largest` (0: any); returns the norm before."""
+        return float(clip_grad_norm_(parameters, largest or math.inf))
+
+    def finish(self) -> None:
+        """Waits for the others."""
+
+
+def start(job: Job, device_type: str) -> OneProcess:
+    """Meets the other processes of the job, if there are any."""
+    if job.processes == 1:
+        return OneProcess()
+    from parallel import ManyProcesses  # torch.distributed takes a while to import
+
+    return ManyProcesses(job, device_type)

@@ -1,0 +1,133 @@
+"""What an optimizer that averages over replicas does for them besides stepping."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.optim.optimizer import Optimizer
+
+from torchdion import _C, exchange
+from torchdion.dtensor import local_part
+from torchdion.layout import Layouts
+from torchdion.mixed_precision import STATE_DTYPES
+from torchdion.parameters import algorithm_of, form_of, name_of
+
+
+class ReplicatedOptimizer(Optimizer):
+    """Replicas of ``replicate_mesh`` hold the same weights and states to the last bit, with one exception.
+
+    A matrix that is compressed, because (m + n) r < m n, has a *decoupled* momentum: each replica's own. The mean over
+    the replicas is the momentum of a run on one process (arXiv 2504.05295, Theorem 4.1).
+    """
+
+    _layouts: Layouts
+    _decoupled = False  # a step may have taken momenta apart since they were equal
+
+    def synchronize_for_checkpoint(self) -> None:
+        """Replaces decoupled momenta by their mean, which is what a checkpoint must hold.
+
+        To be called on every rank, whichever of them saves. The training goes on as if it had not been called, up to
+        rounding. Without compression it does nothing.
+        """
+        if self._decoupled:
+            group = replica_group(self)
+            assert group is not None
+            with torch.no_grad():
+                exchange.average(_decoupled_momenta(self), group)
+            self._decoupled = False
+
+    def check_replicas(self, group: ProcessGroup | None = None) -> None:
+        """Compares the bytes of replicas, by hashes: of weights and of all states but decoupled momenta.
+
+        To be called on every rank. Replicas part when they run on unequal hardware, libraries or numbers of threads.
+
+        Args:
+            group: the ranks that hold copies; None: those of ``replicate_mesh``.
+
+        Raises:
+            RuntimeError: replicas differ; the sentence names the parameters. Raised on all ranks of the group.
+            ValueError: no group is given, and the optimizer has no ``replicate_mesh``.
+        """
+        named = list(_common(self))
+        different = exchange.differing([tensor for _, tensor in named], self._copies(group))
+        names = dict.fromkeys(name for (name, _), differs in zip(named, different, strict=True) if differs)
+        if names:
+            raise RuntimeError(
+                f"torchdion.Dion: replicas differ in {', '.join(names)}; synchronize_replicas() makes them equal"
+            )
+
+    def synchronize_replicas(self, group: ProcessGroup | None = None) -> None:
+        """Gives all replicas the weights and states of the first; decoupled momenta stay as they are.
+
+        To be called on every rank.
+
+        Args:
+            group: the ranks that hold copies; None: those of ``replicate_mesh``.
+
+        Raises:
+            ValueError: no group is given, and the optimizer has no ``replicate_mesh``.
+        """
+        with torch.no_grad():
+            exchange.copy_from_first((tensor for _, tensor in _common(self)), self._copies(group))
+
+    def _copies(self, group: ProcessGroup | None) -> ProcessGroup:
+        replicas = self._layouts.meshes.replicas
+        if group is None and replicas is None:
+            raise ValueError("torchdion.Dion: group must be the ranks that hold copies where replicate_mesh is None")
+        return group if group is not None else replicas.group  # type: ignore[union-attr]
+
+    def _refuse_decoupled(self) -> None:
+        if self._decoupled and any(bool(momentum.any()) for momentum in _decoupled_momenta(self)):
+            raise RuntimeError(
+                "torchdion.Dion: the momenta are each replica's own; call synchronize_for_checkpoint() on every rank "
+                "before state_dict()"
+            )
+
+
+def replica_group(optimizer: ReplicatedOptimizer) -> ProcessGroup | None:
+    """The ranks over which the optimizer averages."""
+    meshes = optimizer._layouts.meshes
+    return meshes.replicas.group if meshes.replicas is not None and meshes.averages else None
+
+
+def _members(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+    for index, group in enumerate(optimizer.param_groups):
+        for place, param in enumerate(group["params"]):
+            yield name_of(group, place, f" (parameter group {index})"), param, group
+
+
+def _decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
+    """This rank's pieces, in an order that all ranks share."""
+    for name, param, group in _members(optimizer):
+        if _is_decoupled(optimizer, param, group, name):
+            yield local_part(optimizer.state[param]["momentum"])
+
+
+def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
+    """This rank's pieces of all that replicas have in common, with the names of their parameters."""
+    for name, param, group in _members(optimizer):
+        yield name, local_part(param)
+        state = optimizer.state.get(param, {})
+        for key in STATE_DTYPES:
+            if key in state and not (key == "momentum" and _is_decoupled(optimizer, param, group, name)):
+                yield name, local_part(state[key])
+
+
+def _is_decoupled(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> bool:
+    """As the engine decides it, by the largest piece that a rank holds."""
+    state = optimizer.state.get(param)
+    if not state or algorithm_of(param, group) != "dion" or param.numel() == 0:
+        return False
+    layout = optimizer._layouts.of(param, group, name).layout
+    if layout.replicas.absent:
+        return False
+    *_, rows, columns = _C.matrix_sizes(list(param.shape), *form_of(group))
+    m, n = _largest_piece(layout.rows, rows), _largest_piece(layout.cols, columns)
+    r: int = state["Q"].shape[-1]
+    return (m + n) * r < m * n
+
+
+def _largest_piece(axis: _C.Axis, length: int) -> int:
+    return max(axis.piece(length, rank)[1] for rank in range(axis.size))
