@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import GroupName
 
 @dataclass(frozen=True)
 class Line:
-    """A process group by the name that stats and errors call it. deepcopy shares the group, pickle keeps its name."""
+    """A process group by the name that stats and errors call it. A pickle keeps its name alone."""
 
     group: ProcessGroup
     name: str
@@ -21,9 +21,6 @@ class Line:
     @property
     def ranks(self) -> frozenset[int]:
         return frozenset(dist.get_process_group_ranks(self.group))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Line":
-        return self
 
     def __reduce__(self) -> tuple[Callable[..., "Line"], tuple[str, frozenset[int], str]]:
         return _find_line, (self.group.group_name, self.ranks, self.name)

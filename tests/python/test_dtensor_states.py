@@ -80,7 +80,7 @@ def test_states_of_the_elementwise_algorithms_lie_as_their_parameter(algorithm):
             assert states[key].to_local().shape == (2, 1)
 
 
-def prepared(config: Any = None) -> tuple[list[Parameter], torchdion.Dion]:
+def prepared(config: Any = None, orientation: str = "right") -> tuple[list[Parameter], torchdion.Dion]:
     """Three kinds of parameters on a 2×2 mesh, with states that are not zero."""
     mesh = mesh_of(fs=2, tp=2)
     params = [
@@ -88,7 +88,7 @@ def prepared(config: Any = None) -> tuple[list[Parameter], torchdion.Dion]:
         wrapped(numbered(8, 12), mesh, ("fs",), COLWISE),
         placed(numbered(6), mesh, S0, Replicate()),
     ]
-    optimizer = torchdion.Dion(params, rank_fraction=0.25, mixed_precision_config=config)
+    optimizer = torchdion.Dion(params, rank_fraction=0.25, mixed_precision_config=config, orientation=orientation)
     give_gradients(params, 1.0)
     engine_groups(optimizer, optimizer._layouts, [])  # creates the states
     for state in optimizer.state.values():
@@ -126,6 +126,18 @@ def test_states_that_lie_as_their_parameters_are_loaded_with_the_configured_dtyp
                 assert local_part(loaded).shape == local_part(value).shape
                 assert torch.equal(local_part(loaded), local_part(value))
                 assert local_part(loaded).data_ptr() != local_part(saved["state"][0].get(key, value)).data_ptr()
+
+
+def test_a_loaded_Q_keeps_its_orientation_and_with_it_its_placements():
+    with fake_world(1, 4):
+        saved = prepared(orientation="left")[1].state_dict()
+        params, optimizer = prepared()
+        saved["param_groups"][0]["orientation"] = "right"  # what a new Q gets
+        optimizer.load_state_dict(saved)
+        Q = optimizer.state[params[0]]["Q"]
+        assert (Q.shape, Q.placements) == ((12, 2), (S1, S0))
+        give_gradients(params, 1.0)
+        engine_groups(optimizer, optimizer._layouts, [])
 
 
 def other_placements(value: DTensor) -> DTensor:

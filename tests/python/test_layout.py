@@ -44,7 +44,7 @@ PARTS = {
         "fs",
         "tp",
     ),
-    "meshes of size 1": ({"rep": 1, "fs": 2, "tp": 1}, {"shards": ("rep", "fs"), "tensor_parallel": ROWWISE}, "fs", ""),
+    "meshes of size 1": ({"rep": 1, "fs": 2, "tp": 1}, {"shards": ("rep", "fs"), "tensor_parallel": COLWISE}, "fs", ""),
 }
 
 

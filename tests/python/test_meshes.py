@@ -117,12 +117,12 @@ def test_a_pickled_optimizer_finds_its_group_again_by_name():
     with fake_world(1, 4):
         mesh = mesh_of(rep=2, fs=2)
         optimizer = torchdion.Dion([vector()], replicate_mesh=mesh["rep"], outer_shard_mesh=mesh["fs"])
-        pickled = pickle.dumps(optimizer)
+        pickled, name = pickle.dumps(optimizer), mesh["rep"].get_group().group_name
         assert pickle.loads(pickled)._layouts.meshes == optimizer._layouts.meshes
     with pytest.raises(RuntimeError, match=r"^torchdion.Dion: replicate_mesh 'rep' was the process group .*\[1, 3\]"):
         pickle.loads(pickled)
-    with fake_world(0, 4):
-        mesh_of(rep=2, fs=2)
+    with fake_world(1, 8):  # a group of this name has other ranks
+        assert mesh_of(rep=4, fs=2)["rep"].get_group().group_name == name
         with pytest.raises(RuntimeError, match=r"make its meshes before unpickling"):
             pickle.loads(pickled)
 
