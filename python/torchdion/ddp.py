@@ -34,10 +34,11 @@ def ddp_comm_hook(optimizer: Dion, bucket: dist.GradBucket) -> Future[Tensor]:  
     Raises:
         ValueError: at the first backward pass, an optimizer that does not average over just these ranks.
 
-    Example:
-        >>> model = torch.nn.parallel.DistributedDataParallel(model)  # doctest: +SKIP
-        >>> optimizer = torchdion.Dion(torchdion.param_groups(model), replicate_mesh=mesh)  # doctest: +SKIP
-        >>> model.register_comm_hook(optimizer, torchdion.ddp_comm_hook)  # doctest: +SKIP
+    Example::
+
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torchdion.Dion(torchdion.param_groups(model), replicate_mesh=mesh)
+        model.register_comm_hook(optimizer, torchdion.ddp_comm_hook)
     """
     group = _group_of(optimizer)
     own = {param for members in optimizer.param_groups for param in members["params"]}
