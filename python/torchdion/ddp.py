@@ -24,8 +24,8 @@ def ddp_comm_hook(optimizer: Dion, bucket: dist.GradBucket) -> Future[Tensor]:  
     optimizer's gradients stay this rank's own, also where the gradient is accumulated under ``no_sync()``, and
     ``step()`` averages each once: (m + n) r numbers of an m×n matrix, the whole gradient of what is no matrix. The
     latter waits for the step too, because a clipping in between multiplies it by another number on each rank; averaged
-    after that, the replicas still agree. Parameters of other optimizers are averaged as without a hook, bit for bit; clip
-    them by a norm of their own.
+    after that, the replicas still agree. Parameters of other optimizers are averaged as without a hook, bit for bit;
+    clip them by a norm of their own.
 
     Args:
         optimizer: whose ``replicate_mesh`` has the ranks of the model's process group.
@@ -34,10 +34,11 @@ def ddp_comm_hook(optimizer: Dion, bucket: dist.GradBucket) -> Future[Tensor]:  
     Raises:
         ValueError: at the first backward pass, an optimizer that does not average over just these ranks.
 
-    Example:
-        >>> model = torch.nn.parallel.DistributedDataParallel(model)  # doctest: +SKIP
-        >>> optimizer = torchdion.Dion(torchdion.param_groups(model), replicate_mesh=mesh)  # doctest: +SKIP
-        >>> model.register_comm_hook(optimizer, torchdion.ddp_comm_hook)  # doctest: +SKIP
+    Example::
+
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torchdion.Dion(torchdion.param_groups(model), replicate_mesh=mesh)
+        model.register_comm_hook(optimizer, torchdion.ddp_comm_hook)
     """
     group = _group_of(optimizer)
     own = {param for members in optimizer.param_groups for param in members["params"]}

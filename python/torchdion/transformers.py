@@ -22,9 +22,10 @@ class CompressedReplicas(TrainerCallback):
     Raises:
         TypeError: when the training begins, another optimizer.
 
-    Example:
-        >>> trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))  # doctest: +SKIP
-        >>> trainer.add_callback(CompressedReplicas(trainer))  # doctest: +SKIP
+    Example::
+
+        trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
+        trainer.add_callback(CompressedReplicas(trainer))
     """
 
     def __init__(self, trainer: Trainer) -> None:
