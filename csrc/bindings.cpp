@@ -157,6 +157,7 @@ void bind_trace(py::module_& m) {
 }
 
 void bind_traffic(py::module_& m) {
+  m.def("compresses", &engine::compresses, py::arg("m"), py::arg("n"), py::arg("r"), py::arg("layout"));
   m.def(
       "traffic",
       [](int64_t rows, int64_t cols, int64_t r, const Layout& layout, Orientation orientation,

@@ -116,18 +116,11 @@ def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_decoupled(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> bool:
-    """As the engine decides it, by the largest piece that a rank holds."""
     state = optimizer.state.get(param)
     if not state or algorithm_of(param, group) != "dion" or param.numel() == 0:
         return False
     layout = optimizer._layouts.of(param, group, name).layout
     if layout.replicas.absent:
         return False
-    *_, rows, columns = _C.matrix_sizes(list(param.shape), *form_of(group))
-    m, n = _largest_piece(layout.rows, rows), _largest_piece(layout.cols, columns)
-    r: int = state["Q"].shape[-1]
-    return (m + n) * r < m * n
-
-
-def _largest_piece(axis: _C.Axis, length: int) -> int:
-    return max(axis.piece(length, rank)[1] for rank in range(axis.size))
+    *_, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
+    return _C.compresses(m, n, state["Q"].shape[-1], layout)
