@@ -67,7 +67,6 @@ class Sent(NamedTuple):
 
 
 def axes_of_groups(mesh: DeviceMesh) -> dict[str, str]:
-    both = mesh["fs", "tp"]._flatten().get_group().group_name
     return {mesh.get_group(name).group_name: name for name in ("dp", "fs", "tp")}
 
 
