@@ -34,6 +34,7 @@ class Layouts:
         self.meshes = meshes
         self._axes: dict[tuple[Any, ...], _C.Axis] = {}
         self._places: dict[tuple[Any, ...], Place] = {}
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # of several mesh dimensions, by ranks
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Layouts":
         return Layouts(self.meshes)
@@ -108,7 +109,7 @@ class Layouts:
 
     def _axis(self, mesh: "DeviceMesh", mesh_dims: tuple[int, ...], name: str) -> _C.Axis:
         dims = sorted(mesh_dims)
-        group = _group(mesh, dims, name)
+        group = self._group(mesh, dims)
         chunks = [mesh.size(dim) for dim in mesh_dims]
         places = []
         for rank in dist.get_process_group_ranks(group):
@@ -123,6 +124,21 @@ class Layouts:
             axis_name = "_".join(names[dim] for dim in dims)
             self._axes[key] = _C.Axis(group, name=axis_name, chunks=chunks, places=places)
         return self._axes[key]
+
+    def _group(self, mesh: "DeviceMesh", dims: list[int]) -> dist.ProcessGroup:
+        """The group of the ranks along these dimensions; of several it is a new one, which they all create at once.
+
+        Never mesh._flatten(): it makes torch gather twice-cut DTensors as if they were cut once, which misplaces
+        uneven pieces.
+        """
+        if len(dims) == 1:
+            return mesh.get_group(dims[0])
+        coordinate = mesh.get_coordinate()
+        line = tuple(slice(None) if dim in dims else place for dim, place in enumerate(coordinate or ()))
+        ranks = tuple(mesh.mesh[line].flatten().tolist())
+        if ranks not in self._groups:
+            self._groups[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+        return self._groups[ranks]
 
     def _check_declared(self, cuts: Cuts, param: "DTensor", name: str) -> None:
         for mesh_dim in sorted(dim for dims in cuts.values() for dim in dims):
@@ -178,15 +194,6 @@ def _sides(cuts: Cuts, param: Tensor, group: dict[str, Any], name: str) -> dict[
                 f"not be cut, got a cut of dimension {dim}"
             )
     return {allowed[dim]: dim for dim in cuts}
-
-
-def _group(mesh: "DeviceMesh", dims: list[int], name: str) -> dist.ProcessGroup:
-    """The group of the ranks along these dimensions; flattened, and so created by all ranks at once, if several."""
-    if len(dims) == 1:
-        return mesh.get_group(dims[0])
-    if mesh.mesh_dim_names is None:
-        raise ValueError(f"torchdion.Dion: {name} is cut twice on one side: {mesh} must have mesh_dim_names")
-    return mesh[tuple(mesh.mesh_dim_names[dim] for dim in dims)]._flatten().get_group()
 
 
 def check_orthonormalize(layout: _C.Layout, orientation: str, group: dict[str, Any], name: str) -> None:
