@@ -20,7 +20,8 @@ struct Trace {
   int task = -1;
 };
 
-inline thread_local Trace* active_trace = nullptr;
+// Defined in the library: an inline one would be another in every shared object.
+extern constinit thread_local Trace* active_trace;
 
 inline void note(const char* what) {
   if (active_trace) active_trace->events.push_back({what, active_trace->task, {}, {}, 0});

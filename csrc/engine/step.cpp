@@ -23,6 +23,8 @@ using algorithms::ElementwiseBatch;
 // overlap.
 constexpr int kWidth = 3;
 
+constexpr int64_t kCacheLine = 64;  // bytes
+
 // The members of a group that one task updates: those with the same replicas to average with and, where there are any,
 // the same computing dtype.
 template <class Group>
@@ -115,6 +117,9 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
   for (const PlannedTask& task : tasks_) {
     bytes = std::max(bytes, task.workspace * static_cast<int64_t>(c10::elementSize(task.dtype)));
   }
+  // A product's last bits may depend on where its operands begin in a cache line: every slot begins one, so that copies
+  // of a matrix stay equal on ranks whose other matrices need workspaces of other sizes.
+  bytes = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   workspace_ = at::empty({axes_.empty() ? 1 : kWidth, bytes}, at::kByte);
 }
 

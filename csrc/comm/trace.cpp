@@ -1,0 +1,7 @@
+#include "comm/trace.h"
+
+namespace torchdion::comm {
+
+constinit thread_local Trace* active_trace = nullptr;
+
+}  // namespace torchdion::comm
