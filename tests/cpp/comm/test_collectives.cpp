@@ -46,6 +46,17 @@ TEST(Collectives, OnAGroupOfOneDoNotReachItsBackend) {
   EXPECT_EQ(meeting.logs[0].size(), 0);
 }
 
+TEST(Collectives, OnAGroupOfOneAreRealWhereATestWantsThem) {
+  Meeting meeting(1);
+  const at::Tensor input = normal({12}, 1);
+  Results results;
+  ByHand task(one_of_each(axis_of(&meeting, 0, {.real_when_alone = true}), input, &results));
+  EXPECT_EQ(task.turns_to_the_end(), 3 + 1);
+  EXPECT_EQ(meeting.logs[0], (std::vector<std::string>{"all_reduce 12", "all_gather 12", "reduce_scatter 12"}));
+  EXPECT_TRUE(bitwise_equal(results.reduced, input));
+  EXPECT_TRUE(bitwise_equal(results.scattered, input));
+}
+
 class CollectivesOnRanks : public testing::TestWithParam<std::tuple<int, at::ScalarType>> {};
 
 TEST_P(CollectivesOnRanks, SumGatherAndScatterEveryRanksTensorAndSuspendOnceEach) {

@@ -1,6 +1,8 @@
 // The law: whatever the layout, the step is that of one process.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "comm/mesh_as_threads.h"
 #include "engine/state.h"
 #include "engine/step.h"
@@ -87,6 +89,11 @@ class Training {
 
   // `whole`: the mean of all replicas' gradients, else this one's own.
   Report step(int number, bool whole) {
+    give_gradients(number, whole);
+    return Step(groups, Nonfinite::propagate).run();
+  }
+
+  void give_gradients(int number, bool whole) {
     DionGroup& dion = groups.dion[0];
     dion.G.clear();
     for (std::size_t i = 0; i < kShapes.size(); ++i) {
@@ -101,7 +108,6 @@ class Training {
       if (whole || d == replica_) g.add_(vector_gradient(number, d), whole ? 1.0 / replicas_ : 1);
     }
     groups.lion[0].G = {g};
-    return Step(groups, Nonfinite::propagate).run();
   }
 
   Groups groups;
@@ -146,6 +152,62 @@ void expect_the_law(const Case& c, double rank_fraction) {
 TEST_P(Layouts, TakeTheStepsOfOneProcess) { expect_the_law(GetParam(), kRankFraction); }
 TEST_P(Layouts, TakeTheStepsOfOneProcessAtFullRankWhereReplicasExchangeMomenta) { expect_the_law(GetParam(), 1); }
 
+class Traffic : public testing::TestWithParam<Case> {};
+
+TEST_P(Traffic, IsWhatTheFormulaSays) {
+  for (const double rank_fraction : {kRankFraction, 1.0}) {
+    Mesh mesh(GetParam().mesh);
+    mesh.run([&](MeshAxes axes) {
+      Training training(GetParam(), axes, rank_fraction);
+      const std::map<std::string, int64_t> expected = training.step(0, false).expected_traffic;
+      for (const Axis& axis : {axes.dp, axes.fs, axes.tp}) {
+        if (axis.absent()) continue;
+        EXPECT_GT(axis.traffic().elements(), 0) << axis.name();
+        EXPECT_EQ(axis.traffic().elements(), expected.at(axis.name())) << axis.name() << " of rank " << axes.rank;
+      }
+    });
+  }
+}
+
+const Case kCube{{2, 2, 2}, Orientation::right, Cut::fs_rows_tp_cols, Orthonormalize::automatic};
+
+TEST(RanksThatDisagree, AllLeaveOutAStepInWhichOneHasANaN) {
+  Mesh mesh(kCube.mesh);
+  mesh.run([&](MeshAxes axes) {
+    Training training(kCube, axes, kRankFraction);
+    training.give_gradients(0, false);
+    if (axes.rank == 5) training.groups.dion[0].G[0][0][0] = std::numeric_limits<double>::quiet_NaN();
+    const Report report = Step(training.groups, Nonfinite::skip_step).run();
+    EXPECT_TRUE(report.skipped);
+    EXPECT_EQ(report.nonfinite, axes.rank == 5);
+    for (std::size_t i = 0; i < kShapes.size(); ++i) {
+      EXPECT_TRUE(bitwise_equal(training.groups.dion[0].X[i], piece_of(weight(i), training.groups.dion[0].layouts[i])));
+    }
+  });
+}
+
+TEST(RanksThatDisagree, AllRefuseGradientsOfWhichOneHasANaN) {
+  Mesh mesh(kCube.mesh);
+  mesh.run([&](MeshAxes axes) {
+    Training training(kCube, axes, kRankFraction);
+    training.give_gradients(0, false);
+    if (axes.rank == 2) training.groups.lion[0].G[0][3] = std::numeric_limits<double>::infinity();
+    Step step(training.groups, Nonfinite::raise);
+    EXPECT_THROW(step.run(), c10::ValueError);
+    EXPECT_FALSE(step.wrote());
+  });
+}
+
+TEST(RanksThatDisagree, AllLeaveOutAStepWhoseOverflowOneHasFound) {
+  Mesh mesh(kCube.mesh);
+  mesh.run([&](MeshAxes axes) {
+    Training training(kCube, axes, kRankFraction);
+    training.give_gradients(0, false);
+    const at::Tensor found_inf = at::full({1}, axes.rank == 7, at::kFloat);
+    EXPECT_TRUE(Step(training.groups, Nonfinite::propagate, {at::ones({1}), found_inf}).run().skipped);
+  });
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const MeshShape mesh : {MeshShape{8, 1, 1}, MeshShape{1, 8, 1}, MeshShape{1, 1, 8}, MeshShape{2, 2, 2},
@@ -168,6 +230,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Layouts, testing::ValuesIn(cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Meshes, Traffic, testing::ValuesIn(cases()), name_of);
 
 }  // namespace
 
