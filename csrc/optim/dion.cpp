@@ -135,6 +135,7 @@ at::Tensor Dion::step(LossClosure closure) {
   stats.nonfinite_entries += report.nonfinite;
   stats.batches = report.batches;
   stats.workspace_bytes = report.workspace_bytes;
+  stats.expected_traffic = std::move(report.expected_traffic);
   return loss;
 }
 

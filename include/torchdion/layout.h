@@ -41,9 +41,8 @@ struct Piece {
 };
 
 struct AxisOptions {
-  std::string name = {};  // in stats and errors; empty: the group's
-  std::vector<int> chunks =
-      {};  // a dimension is cut into chunks[0] chunks, each of these into chunks[1], …; empty: {size}
+  std::string name = {};         // in stats and errors; empty: the group's
+  std::vector<int> chunks = {};  // a dimension is cut into chunks[0], each of these into chunks[1], …; empty: {size}
   std::vector<int> places = {};  // of the ranks of the group among the chunks of all levels; empty: their order
   bool real_when_alone = false;  // a group of one communicates too: for tests of a backend
 };

@@ -73,6 +73,8 @@ struct DionStats {
   int64_t nonfinite_entries = 0;  // of gradients, under the policies other than Nonfinite::propagate
   int64_t batches = 0;            // of the last step
   int64_t workspace_bytes = 0;    // of the last step
+  // Elements that the last step had to send by the formulas of the paper's Table 2, by the names of axes.
+  std::map<std::string, int64_t> expected_traffic = {};
   // What the axes of the layouts have carried since they were made, by their names.
   std::map<std::string, AxisTraffic> traffic = {};
 };

@@ -90,6 +90,8 @@ TEST(DionLayouts, StatsCountWhatEachAxisCarries) {
     const std::map<std::string, AxisTraffic> traffic = optimizer.stats().traffic;
     ASSERT_EQ(traffic.size(), 2u);
     EXPECT_EQ(traffic.at("fs").elements(), 2 * (20 + 1) * 3);  // P and the column norms
+    EXPECT_EQ(optimizer.stats().expected_traffic.at("fs"), (20 + 1) * 3);
+    EXPECT_EQ(optimizer.stats().expected_traffic.at("dp"), traffic.at("dp").elements() / 2);
     // R's own rows, and P where this rank orthonormalizes it.
     EXPECT_EQ(traffic.at("dp").elements(), 2 * (6 + (axes.fs.rank == 0 ? 20 : 0)) * 3);
   });
