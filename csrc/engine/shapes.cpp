@@ -59,11 +59,16 @@ ParameterShape shape_of(const DionGroup& group, std::size_t i) {
   TORCH_CHECK_NOT_IMPLEMENTED(group.form.blocks == 1 || (group.form.fan_in_first ? layout.cols : layout.rows).absent(),
                               "torchdion.Dion: a parameter of ", group.form.blocks,
                               " fused matrices (blocks) must not be cut along them, got shape ", sizes);
-  const Axis &of_rows = shape.right ? layout.rows : layout.cols, &of_columns = shape.right ? layout.cols : layout.rows;
   check_piece("parameter's matrices", matrices, matrix_sizes(X.sizes(), group.form),
               piece_sizes(matrices, layout.batch, layout.rows, layout.cols));
-  check_piece("state Q", whole_Q, Q.sizes(), piece_sizes(whole_Q.vec(), layout.batch, of_rows, of_columns));
+  const Orientation orientation = shape.right ? Orientation::right : Orientation::left;
+  check_piece("state Q", whole_Q, Q.sizes(), piece_of_Q(whole_Q.vec(), orientation, layout));
   return shape;
+}
+
+std::vector<int64_t> piece_of_Q(const std::vector<int64_t>& whole_Q, Orientation orientation, const Layout& layout) {
+  const Layout of_Q = orientation == Orientation::right ? layout : layout.t();
+  return piece_sizes(whole_Q, layout.batch, of_Q.rows, of_Q.cols);
 }
 
 bool compresses(int64_t m, int64_t n, int64_t r, const Layout& layout) {

@@ -26,6 +26,10 @@ int64_t whole_numel(const at::Tensor& X, const Layout& layout);
 // Throws c10::ValueError where Q, or the piece of the parameter that is here, is not what the layout says.
 ParameterShape shape_of(const DionGroup& group, std::size_t i);
 
+// The sizes of this rank's piece of a Q of these sizes. The axis that cuts the side that Q shares with the parameter
+// cuts its rows, the other its columns.
+std::vector<int64_t> piece_of_Q(const std::vector<int64_t>& whole_Q, Orientation orientation, const Layout& layout);
+
 // Whether replicas of m×n matrices exchange P and R, (m + n) r elements, rather than M, m n: by the largest piece that
 // a rank holds, so that all decide alike.
 bool compresses(int64_t m, int64_t n, int64_t r, const Layout& layout);

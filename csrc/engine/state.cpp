@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 
+#include "engine/shapes.h"
 #include "linalg/sketch.h"
 
 namespace torchdion::engine {
@@ -19,29 +18,27 @@ int64_t rank_of(int64_t m, int64_t n, double rank_fraction, int64_t rank_multipl
   return std::min((rank + rank_multiple_of - 1) / rank_multiple_of * rank_multiple_of, largest);
 }
 
+std::vector<int64_t> sizes_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start) {
+  std::vector<int64_t> shape = matrix_sizes(sizes, form);
+  const int64_t m = shape.end()[-2], n = shape.back();
+  shape.end()[-2] = start.orientation == Orientation::right ? m : n;
+  shape.back() = m * n == 0 ? 0 : rank_of(m, n, start.rank_fraction, start.rank_multiple_of);
+  return shape;
+}
+
 at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options,
                       const Layout& layout) {
-  std::vector<int64_t> shape = matrix_sizes(sizes, form);
-  const int64_t n = shape.back(), m = shape.end()[-2];
-  const bool right = start.orientation == Orientation::right;
-  const int64_t length = right ? m : n, r = m * n == 0 ? 0 : rank_of(m, n, start.rank_fraction, start.rank_multiple_of);
-  const Piece rows = (right ? layout.rows : layout.cols).piece(length);
-  const Piece columns = (right ? layout.cols : layout.rows).piece(r);
-  shape.end()[-2] = rows.size;
-  shape.back() = columns.size;
-  int64_t first = 0;  // matrix of the stack
-  if (!layout.batch.absent()) {
-    const Piece stack = layout.batch.piece(shape.front());
-    first = stack.begin * std::accumulate(shape.begin() + 1, shape.end() - 2, int64_t{1}, std::multiplies<>());
-    shape.front() = stack.size;
-  }
-  const at::Tensor Q = at::empty(shape, options);
+  const std::vector<int64_t> whole = sizes_of_Q(sizes, form, start);
+  const at::Tensor Q = at::empty(piece_of_Q(whole, start.orientation, layout), options);
   if (Q.numel() == 0) return Q;
+  const Layout of_Q = start.orientation == Orientation::right ? layout : layout.t();
+  const int64_t row = of_Q.rows.piece(whole.end()[-2]).begin, column = of_Q.cols.piece(whole.back()).begin;
   const at::Tensor stack = Q.view({-1, Q.size(-2), Q.size(-1)});
-  const double standard_deviation = 1 / std::sqrt(static_cast<double>(length));
+  const int64_t first = layout.batch.piece(whole.front()).begin * (stack.size(0) / Q.size(0));  // of the whole stack
+  const double standard_deviation = 1 / std::sqrt(static_cast<double>(whole.end()[-2]));
   for (int64_t i = 0; i < stack.size(0); ++i) {
     const linalg::RandomMatrix random = linalg::RandomMatrix::start(start.seed, start.parameter, first + i);
-    linalg::sketch_(stack[i], random, rows.begin, columns.begin, standard_deviation);
+    linalg::sketch_(stack[i], random, row, column, standard_deviation);
   }
   return Q;
 }

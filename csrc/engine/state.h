@@ -21,9 +21,11 @@ struct QStart {
   int64_t parameter = 0;  // the parameter's place among all of the optimizer
 };
 
-// This rank's piece of the Q of a whole parameter of these sizes before the first step. The whole is [stack..., m or n,
-// r]: independent N(0, 1 / rows) entries, which depend on seed, parameter, place in the stack, row and column alone.
-// The axis that cuts the side that Q shares with the parameter cuts its rows, the other its columns.
+// The sizes [stack..., m or n, r] of the Q of a whole parameter of these sizes.
+std::vector<int64_t> sizes_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start);
+
+// This rank's piece of the Q of a whole parameter of these sizes before the first step: independent
+// N(0, 1 / rows) entries, which depend on seed, parameter, place in the stack, row and column alone.
 at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options,
                       const Layout& layout = {});
 

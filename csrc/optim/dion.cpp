@@ -1,11 +1,10 @@
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <unordered_set>
 
-#include "engine/state.h"
 #include "engine/step.h"
+#include "optim/hand_over.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -17,6 +16,10 @@ using torch::optim::OptimizerParamGroup;
 namespace optim {
 
 std::string group_name(std::size_t index) { return " (parameter group " + std::to_string(index) + ")"; }
+
+std::string parameter_name(std::size_t place, std::size_t group) {
+  return "parameter " + std::to_string(place) + group_name(group);
+}
 
 const DionOptions& options_of(const OptimizerParamGroup& group, std::size_t index) {
   const auto* options = dynamic_cast<const DionOptions*>(&group.options());
@@ -35,104 +38,12 @@ void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOpti
                       group_name(i));
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
-      const std::string name = "parameter " + std::to_string(k) + group_name(i);
+      const std::string name = parameter_name(k, i);
       check_parameter(param, options, name);
       TORCH_CHECK_VALUE(seen.insert(param.unsafeGetTensorImpl()).second, "torchdion::Dion: ", name, " is given twice");
     }
   }
 }
-
-namespace {
-
-// The lists that the engine takes, gathered parameter by parameter. State that is missing is made, but kept here until
-// the step has been found good.
-class Gathering {
- public:
-  using States = decltype(std::declval<Dion&>().state());
-
-  explicit Gathering(States states) : states_(states) {}
-
-  void add(const OptimizerParamGroup& group, const DionOptions& options) {
-    engine::DionGroup dion;
-    engine::LionGroup lion;
-    engine::AdamWGroup adamw;
-    for (const at::Tensor& param : group.params()) {
-      const int64_t index = index_++;
-      if (!param.grad().defined()) continue;
-      const Algorithm algorithm = algorithm_of(param, options);
-      const DionParamState& state = state_of(param, options, index);
-      if (algorithm == Algorithm::dion) append(dion, param, state).Q.push_back(needed(state.Q(), "Q", param));
-      if (algorithm == Algorithm::lion) append(lion, param, state);
-      if (algorithm == Algorithm::adamw) {
-        append(adamw, param, state).V.push_back(needed(state.variance(), "variance", param));
-      }
-    }
-    const double lr = options.lr() * options.lr_scale();
-    const auto [beta1, beta2] = betas_of(options);
-    dion.hyper = {lr,
-                  options.mu(),
-                  options.weight_decay(),
-                  options.maximize(),
-                  options.orthonormalize(),
-                  options.rcqr_oversample(),
-                  options.seed()};
-    dion.form = form_of(options);
-    dion.orientation = options.orientation();
-    lion.hyper = {lr, beta1, beta2, options.weight_decay(), options.maximize()};
-    adamw.hyper = {lr, beta1, beta2, options.weight_decay(), options.epsilon(), options.maximize()};
-    if (!dion.X.empty()) groups.dion.push_back(std::move(dion));
-    if (!lion.X.empty()) groups.lion.push_back(std::move(lion));
-    if (!adamw.X.empty()) groups.adamw.push_back(std::move(adamw));
-  }
-
-  void keep_new_states() {
-    for (auto& [param, state] : made_) states_[param] = std::move(state);
-  }
-
-  engine::Groups groups;
-
- private:
-  const DionParamState& state_of(const at::Tensor& param, const DionOptions& options, int64_t index) {
-    const auto found = states_.find(param.unsafeGetTensorImpl());
-    if (found != states_.end()) return static_cast<const DionParamState&>(*found->second);
-    made_.emplace_back(param.unsafeGetTensorImpl(), std::make_unique<DionParamState>());
-    DionParamState& state = *made_.back().second;
-    const auto zeros = [&](const std::optional<at::ScalarType>& dtype) {
-      return at::zeros(param.sizes(), at::TensorOptions(dtype.value_or(param.scalar_type())));
-    };
-    state.step(at::zeros({}, at::kFloat)).momentum(zeros(options.momentum_dtype()));
-    const Algorithm algorithm = algorithm_of(param, options);
-    if (algorithm == Algorithm::adamw) state.variance(zeros(options.variance_dtype()));
-    if (algorithm == Algorithm::dion) {
-      const engine::QStart start{options.orientation(), options.rank_fraction(), options.rank_multiple_of(),
-                                 options.seed(), index};
-      const at::TensorOptions dtype(options.Q_dtype().value_or(param.scalar_type()));
-      state.Q(engine::start_of_Q(param.sizes(), form_of(options), start, dtype));
-    }
-    return state;
-  }
-
-  static const at::Tensor& needed(const at::Tensor& tensor, const char* name, const at::Tensor& param) {
-    TORCH_CHECK_VALUE(tensor.defined(), "torchdion::Dion: the state of a parameter of shape ", param.sizes(),
-                      " lacks the tensor ", name, "; is it of other options?");
-    return tensor;
-  }
-
-  template <class Group>
-  static Group& append(Group& group, const at::Tensor& param, const DionParamState& state) {
-    group.X.push_back(param);
-    group.G.push_back(param.grad());
-    group.M.push_back(needed(state.momentum(), "momentum", param));
-    group.steps.push_back(needed(state.step(), "step", param));
-    return group;
-  }
-
-  States states_;
-  std::vector<std::pair<void*, std::unique_ptr<DionParamState>>> made_;
-  int64_t index_ = 0;
-};
-
-}  // namespace
 
 }  // namespace optim
 
@@ -167,9 +78,30 @@ void Dion::add_checked(const OptimizerParamGroup& param_group) {
   const std::size_t index = param_groups().size() - 1;
   const OptimizerParamGroup& group = param_groups()[index];
   for (std::size_t k = 0; k < group.params().size(); ++k) {
-    const std::string name = "parameter " + std::to_string(k) + optim::group_name(index);
+    const std::string name = optim::parameter_name(k, index);
     optim::warn_of_a_likely_stack(group.params()[k], options_of(group, index), name);
   }
+}
+
+void Dion::set_layout(const at::Tensor& param, Layout layout) {
+  for (std::size_t i = 0; i < param_groups().size(); ++i) {
+    const std::vector<at::Tensor>& params = param_groups()[i].params();
+    const auto found =
+        std::find_if(params.begin(), params.end(), [&](const at::Tensor& p) { return p.is_same(param); });
+    if (found == params.end()) continue;
+    const std::string name = optim::parameter_name(found - params.begin(), i);
+    TORCH_CHECK_VALUE(state().count(param.unsafeGetTensorImpl()) == 0, "torchdion::Dion: the layout of ", name,
+                      " must be set before its state exists: before its first step and before a checkpoint is loaded");
+    const DionOptions& options = options_of(param_groups()[i], i);
+    optim::check_layout(param, layout, options, name);
+    if (optim::algorithm_of(param, options) == Algorithm::dion) {
+      optim::check_orthonormalize(layout, options.orientation(), options, name);
+    }
+    private_->layouts[param.unsafeGetTensorImpl()] = std::move(layout);
+    return;
+  }
+  TORCH_CHECK_VALUE(false, "torchdion::Dion: a layout must be set for a parameter of the optimizer, got ",
+                    param.defined() ? c10::str("another tensor, of shape ", param.sizes()) : "an undefined one");
 }
 
 at::Tensor Dion::step(LossClosure closure) {
@@ -182,10 +114,9 @@ at::Tensor Dion::step(LossClosure closure) {
   at::NoGradGuard no_grad;
   const auto& defaults = static_cast<const DionOptions&>(this->defaults());
   optim::check_groups(param_groups(), defaults);  // anyone may have written to them
-  optim::Gathering gathering(state());
-  for (std::size_t i = 0; i < param_groups().size(); ++i) {
-    gathering.add(param_groups()[i], options_of(param_groups()[i], i));
-  }
+  optim::Gathering gathering(state(), private_->layouts);
+  for (std::size_t i = 0; i < param_groups().size(); ++i) gathering.add(param_groups()[i], i);
+  private_->decoupled = private_->decoupled || gathering.averages();
   engine::Step step(std::move(gathering.groups), defaults.nonfinite());
   engine::Report report;
   try {
@@ -204,6 +135,7 @@ at::Tensor Dion::step(LossClosure closure) {
   stats.nonfinite_entries += report.nonfinite;
   stats.batches = report.batches;
   stats.workspace_bytes = report.workspace_bytes;
+  stats.expected_traffic = std::move(report.expected_traffic);
   return loss;
 }
 
@@ -214,6 +146,10 @@ const DionParamState& Dion::state_of(const at::Tensor& param) const {
   return static_cast<const DionParamState&>(*found->second);
 }
 
-const DionStats& Dion::stats() const { return private_->stats; }
+DionStats Dion::stats() const {
+  DionStats stats = private_->stats;
+  stats.traffic = optim::traffic_of(private_->layouts);
+  return stats;
+}
 
 }  // namespace torchdion

@@ -4,21 +4,39 @@
 #include <string>
 #include <vector>
 
+#include "optim/layouts.h"
 #include "optim/options.h"
 
 namespace torchdion {
 
+namespace optim {
+
+// What this rank holds of a parameter and its state.
+struct Replica {
+  std::string name;
+  const Layout* layout;
+  std::vector<at::Tensor> common;     // alike on all replicas, to the last bit
+  std::vector<at::Tensor> decoupled;  // each replica's own: the momentum of a compressed matrix
+};
+
+}  // namespace optim
+
 struct Dion::Private {
-  DionStats stats;
+  DionStats stats;  // without the traffic, which the axes count
+  optim::Layouts layouts;
+  bool decoupled = false;               // a step may have taken momenta of replicas apart since they were equal
   std::string broken;                   // why the parameters are no longer what any step leaves; empty: they are
   std::vector<optim::Entries> unknown;  // of each group that was loaded: the entries that are no options of ours
 
   void refuse_if_broken() const { TORCH_CHECK(broken.empty(), "torchdion::Dion: ", broken, "; load a checkpoint"); }
+  void refuse_if_decoupled(const Dion& optimizer) const;
+  std::vector<optim::Replica> replicas(const Dion& optimizer) const;
 };
 
 namespace optim {
 
 std::string group_name(std::size_t index);
+std::string parameter_name(std::size_t place, std::size_t group);
 const DionOptions& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);
 
 // Throws c10::ValueError with one sentence for what no step could use: an option, a parameter, one that is given twice.

@@ -78,8 +78,9 @@ States to_states(const IValue& value) {
 // The saved state of one parameter: checked, copied, in the dtypes that the options ask for.
 class SavedState {
  public:
-  SavedState(const GenericDict& saved, const at::Tensor& param, const DionOptions& options, std::string name)
-      : saved_(saved), param_(param), options_(options), name_(std::move(name)) {}
+  SavedState(const GenericDict& saved, const at::Tensor& param, const Layout& layout, const DionOptions& options,
+             std::string name)
+      : saved_(saved), param_(param), layout_(layout), options_(options), name_(std::move(name)) {}
 
   std::unique_ptr<DionParamState> load() const {
     auto state = std::make_unique<DionParamState>();
@@ -89,7 +90,11 @@ class SavedState {
     if (algorithm == Algorithm::dion) {
       state->Q(tensor("Q", options_.Q_dtype()));
       engine::check_Q_memory(param_, state->Q());
-      engine::check_Q_sizes(param_.sizes(), state->Q().sizes(), optim::form_of(options_));
+      if (layout_.is_local()) {
+        engine::check_Q_sizes(param_.sizes(), state->Q().sizes(), optim::form_of(options_));
+      } else {
+        state->whole_Q(optim::whole_Q(param_, state->Q(), layout_, options_, name_));
+      }
     }
     if (algorithm == Algorithm::adamw) {
       state->variance(tensor("variance", options_.variance_dtype()));
@@ -131,6 +136,7 @@ class SavedState {
 
   const GenericDict& saved_;
   const at::Tensor& param_;
+  const Layout& layout_;
   const DionOptions& options_;
   std::string name_;
 };
@@ -139,6 +145,7 @@ class SavedState {
 
 IValue Dion::state_dict() const {
   private_->refuse_if_broken();
+  private_->refuse_if_decoupled(*this);
   c10::Dict<int64_t, Tensors> states;
   c10::impl::GenericList groups(c10::AnyType::get());
   int64_t index = 0;
@@ -183,12 +190,14 @@ void Dion::load_state_dict(const IValue& state_dict) {
     options.nonfinite(static_cast<const DionOptions&>(defaults()).nonfinite());  // the whole optimizer's
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
-      const std::string name = "parameter " + std::to_string(k) + where;
+      const std::string name = optim::parameter_name(k, i);
       TORCH_CHECK_VALUE(indices[k].isInt(), "torchdion::Dion: params", where, " must be integers");
       optim::check_parameter(param, options, name);
+      const Layout& layout = optim::layout_of(private_->layouts, param);
+      optim::check_layout(param, layout, options, name);
       const auto found = saved_states.find(indices[k].toInt());
       if (found == saved_states.end() || found->second.empty()) continue;
-      states[param.unsafeGetTensorImpl()] = SavedState(found->second, param, options, name).load();
+      states[param.unsafeGetTensorImpl()] = SavedState(found->second, param, layout, options, name).load();
     }
   }
   optim::check_groups(groups, static_cast<const DionOptions&>(defaults()));
@@ -197,6 +206,7 @@ void Dion::load_state_dict(const IValue& state_dict) {
   state_ = std::move(states);
   private_->unknown = std::move(unknown);
   private_->broken.clear();
+  private_->decoupled = false;
 }
 
 void Dion::save(torch::serialize::OutputArchive& archive) const {

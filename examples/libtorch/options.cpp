@@ -58,7 +58,8 @@ std::vector<Field> fields_of_session(Options& options) {
   return {
       {"checkpoint_every", &options.checkpoint_every, 1, true, kLargestWhole, "steps between checkpoints"},
       {"sample_length", &options.sample_length, 0, true, kLargestWhole, "bytes of text drawn at the end; 0: none"},
-      {"threads", &options.threads, 0, true, 1024, "threads of torch; 0: as torch chooses"},
+      {"ranks", &options.ranks, 1, true, kMostRanks, "processes, each with its share of every batch"},
+      {"threads", &options.threads, 0, true, 1024, "threads of torch in each process; 0: of all cores together"},
   };
 }
 
@@ -128,7 +129,12 @@ Options parse(const std::vector<std::string>& arguments, const Recipe& recipe) {
   return options;
 }
 
-void check(const Recipe& recipe) {
+void check(const Options& options) {
+  const Recipe& recipe = options.recipe;
+  if (recipe.batch % options.ranks != 0) {
+    throw Problem("--batch must be a multiple of --ranks, got " + std::to_string(recipe.batch) + " and " +
+                  std::to_string(options.ranks));
+  }
   if (recipe.d_model % (2 * recipe.heads) != 0) {
     throw Problem("--d-model must be a multiple of twice --heads, as rotary positions turn pairs, got " +
                   std::to_string(recipe.d_model) + " and " + std::to_string(recipe.heads) + " heads");

@@ -9,6 +9,7 @@
 namespace gpt {
 
 constexpr int64_t kVocabulary = 256;  // bytes
+constexpr int kMostRanks = 1024;
 
 // What fixes the losses of a run. Checkpoints hold it, and a resumed run keeps it.
 struct Recipe {
@@ -48,6 +49,7 @@ struct Options {
   int64_t checkpoint_every = 100;
   int64_t sample_length = 300;  // bytes
   int64_t threads = 0;          // 0: as torch chooses
+  int64_t ranks = 1;            // processes
   bool resume = false;
   bool overwrite = false;
   bool help = false;
@@ -56,8 +58,8 @@ struct Options {
 // Reads the arguments over `recipe`. Throws Problem for one that is unknown, out of range or has no value.
 Options parse(const std::vector<std::string>& arguments, const Recipe& recipe = {});
 
-// Throws Problem where one field of the recipe does not fit another.
-void check(const Recipe& recipe);
+// Throws Problem where one field does not fit another.
+void check(const Options& options);
 
 // Throws Problem where `recipe` would not continue the run of `saved`; the number of steps may change.
 void check_continues(Recipe recipe, Recipe saved);

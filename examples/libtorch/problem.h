@@ -1,6 +1,7 @@
 // What went wrong, for the user: one sentence and an exit status.
 #pragma once
 
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -18,5 +19,8 @@ class Problem : public std::runtime_error {
 
   const Fault fault;
 };
+
+// The exit status of body, or that of its exception, which is said in one line on stderr.
+int guarded(const std::function<int()>& body);
 
 }  // namespace gpt

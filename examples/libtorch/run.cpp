@@ -2,12 +2,15 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "checkpoint.h"
 #include "interrupt.h"
+#include "job.h"
 #include "problem.h"
 #include "trainer.h"
 
@@ -47,54 +50,84 @@ std::string resume_command(const std::string& program, const std::vector<std::st
   return command.append(" --resume");
 }
 
-void validate(Trainer& trainer, Progress& progress) {
+void validate(Trainer& trainer, Progress* progress) {
   char words[64];
   std::snprintf(words, sizeof words, "validation loss %.4f", trainer.validate());
-  progress.say(trainer.step(), words);
+  if (progress) progress->say(trainer.step(), words);
 }
 
 // Trains to the last step. Returns the number of the signal that ended it before, or 0; there is a checkpoint then.
-int finish(Trainer& trainer, const Options& options, int64_t fingerprint) {
-  const auto save = [&] { save_checkpoint(options.run, trainer.step(), trainer.state(), options.recipe, fingerprint); };
+int finish(Trainer& trainer, const Options& options, int64_t fingerprint, const Job& job) {
+  const auto save = [&] {
+    const c10::impl::GenericDict state = trainer.state();
+    if (job.leads()) save_checkpoint(options.run, trainer.step(), state, options.recipe, fingerprint);
+  };
   const Interrupt interrupt;
-  Progress progress(options.recipe.steps);
+  const std::unique_ptr<Progress> progress = job.leads() ? std::make_unique<Progress>(options.recipe.steps) : nullptr;
   while (trainer.step() < options.recipe.steps) {
-    if (interrupt.signal() != 0) {
+    // A signal may come to one process a step earlier than to another.
+    if (const auto signal = static_cast<int>(job.largest(interrupt.signal())); signal != 0) {
       save();
-      return interrupt.signal();
+      return signal;
     }
     const StepReport report = trainer.train_step();
-    progress.update(trainer.step(), report);
+    if (progress) progress->update(trainer.step(), report);
     const bool last = trainer.step() == options.recipe.steps;
-    if (last || trainer.step() % options.recipe.validate_every == 0) validate(trainer, progress);
+    if (last || trainer.step() % options.recipe.validate_every == 0) validate(trainer, progress.get());
     if (last || trainer.step() % options.checkpoint_every == 0) save();
   }
   return 0;
 }
 
+// What a run is made of, read and checked.
+struct Plan {
+  Options options;
+  Text text;
+  int64_t fingerprint;
+  std::optional<c10::impl::GenericDict> state;  // to go on from
+  std::string resume;                           // the command that goes on
+};
+
+void set_threads(const Options& options) {
+  const int64_t cores = std::thread::hardware_concurrency();
+  if (options.threads > 0 || options.ranks > 1) {
+    at::set_num_threads(
+        static_cast<int>(options.threads > 0 ? options.threads : std::max<int64_t>(1, cores / options.ranks)));
+  }
+}
+
+// One process' part of the run; the leader alone prints.
+int train_in(const Job& job, const Plan& plan) {
+  set_threads(plan.options);
+  Trainer trainer(plan.options.recipe, plan.text, job);
+  if (plan.state) trainer.load(*plan.state);
+  const int signal = finish(trainer, plan.options, plan.fingerprint, job);
+  if (!job.leads()) return 0;
+  if (signal != 0) {
+    std::cout << "interrupted after step " << trainer.step() << "; to go on: " << plan.resume << std::endl;
+    return 128 + signal;
+  }
+  if (plan.options.sample_length > 0) std::cout << trainer.sample(plan.options.sample_length) << std::endl;
+  return 0;
+}
+
 int train(const Options& options, const std::optional<c10::impl::GenericDict>& state, const std::string& resume) {
-  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
-  const Text text(options.text);
+  Text text(options.text);
   check_length(text, options.text, options.recipe.context);
   const int64_t fingerprint = text.fingerprint();
-  Trainer trainer(options.recipe, text);
+  const Plan plan{options, std::move(text), fingerprint, state, resume};
   if (state) {
     if (fingerprint_of(*state) != fingerprint)
       throw Problem(options.text + " is not the text of the run to be resumed");
-    trainer.load(*state);
-    std::cout << "resuming " << options.run << " after step " << trainer.step() << std::endl;
-  }
-  if (trainer.step() >= options.recipe.steps) {
-    std::cout << options.run << " has all of its " << options.recipe.steps << " steps already" << std::endl;
-    return 0;
+    const int64_t step = state->at("step").toInt();
+    std::cout << "resuming " << options.run << " after step " << step << std::endl;
+    if (step >= options.recipe.steps) {
+      std::cout << options.run << " has all of its " << options.recipe.steps << " steps already" << std::endl;
+      return 0;
+    }
   }
   prepare_folder(options.run, /*afresh=*/!state);
-  if (const int signal = finish(trainer, options, fingerprint); signal != 0) {
-    std::cout << "interrupted after step " << trainer.step() << "; to go on: " << resume << std::endl;
-    return 128 + signal;
-  }
-  if (options.sample_length > 0) std::cout << trainer.sample(options.sample_length) << std::endl;
-  return 0;
+  return in_processes(static_cast<int>(options.ranks), [&](const Job& job) { return train_in(job, plan); });
 }
 
 }  // namespace
@@ -111,7 +144,7 @@ int run(const std::string& program, const std::vector<std::string>& arguments) {
     options = parse(arguments, saved);
     check_continues(options.recipe, saved);
   }
-  check(options.recipe);
+  check(options);
   return train(options, state, resume_command(program, arguments));
 }
 

@@ -51,9 +51,9 @@ void check_length(const Text& text, const std::string& path, int64_t context) {
 Windows::Windows(std::string_view bytes, int64_t context)
     : bytes_(bytes), context_(context), size_((static_cast<int64_t>(bytes.size()) - 1) / context) {}
 
-Batch Windows::batch(int64_t seed, int64_t step, int64_t count) {
+Batch Windows::batch(int64_t seed, int64_t first, int64_t count) {
   std::vector<int64_t> windows;
-  for (int64_t i = step * count; i < (step + 1) * count; ++i) {
+  for (int64_t i = first; i < first + count; ++i) {
     windows.push_back(order(seed, i / size_)[static_cast<std::size_t>(i % size_)]);
   }
   return gather(windows);

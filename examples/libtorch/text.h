@@ -1,4 +1,5 @@
-// A text file as batches of byte windows, each a pure function of (seed, step), so that a step is a data position.
+// A text file as batches of byte windows, each a pure function of the seed and its place, so that a step is a data
+// position.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,8 +36,8 @@ class Windows {
 
   int64_t size() const { return size_; }
 
-  // The batch of training step `step`: the next `count` windows of a fresh shuffle per epoch.
-  Batch batch(int64_t seed, int64_t step, int64_t count);
+  // Windows `first` to `first + count - 1` of the training, which reads a fresh shuffle in each epoch.
+  Batch batch(int64_t seed, int64_t first, int64_t count);
 
   // At most `count` windows spread over all bytes, the same for every seed.
   Batch evenly_spaced(int64_t count) const;

@@ -39,20 +39,25 @@ at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU
 
 }  // namespace
 
-Trainer::Trainer(const Recipe& recipe, const Text& text)
+Trainer::Trainer(const Recipe& recipe, const Text& text, const Job& job)
     : recipe_(recipe),
+      job_(job),
       model_(first_model(recipe)),
       optimizer_(torchdion::param_groups(*model_, dion_options(recipe), {"head"})),
       train_(text.train(), recipe.context),
-      validation_(Windows(text.validation(), recipe.context).evenly_spaced(recipe.validation_windows)) {}
+      validation_(Windows(text.validation(), recipe.context).evenly_spaced(recipe.validation_windows)) {
+  for (const at::Tensor& weight : model_->parameters()) optimizer_.set_layout(weight, {.replicas = job.replicas()});
+}
 
 StepReport Trainer::train_step() {
   const Clock::time_point start = Clock::now();
   optimizer_.zero_grad();
-  const at::Tensor loss = loss_of(train_.batch(recipe_.seed, step_, recipe_.batch));
-  loss.backward();
+  const int64_t share = recipe_.batch / job_.size();
+  const at::Tensor loss = loss_of(train_.batch(recipe_.seed, step_ * recipe_.batch + job_.rank() * share, share));
+  loss.backward();  // of this share alone: the optimizer averages what it needs over the replicas
   if (recipe_.clip > 0) torch::nn::utils::clip_grad_norm_(model_->parameters(), recipe_.clip);
-  StepReport report{.loss = finite(loss.item<double>()), .tokens_per_second = 0, .optimizer_ms = 0};
+  StepReport report{
+      .loss = finite(job_.sum(loss.item<double>()) / job_.size()), .tokens_per_second = 0, .optimizer_ms = 0};
 
   const Clock::time_point before_update = Clock::now();
   const double factor = Schedule{recipe_.steps, recipe_.warmup, recipe_.decay}.factor(step_);
@@ -68,12 +73,12 @@ double Trainer::validate() {
   const at::NoGradGuard no_gradient;
   const int64_t windows = validation_.inputs.size(0);
   double total = 0;
-  for (int64_t first = 0; first < windows; first += recipe_.batch) {
+  for (int64_t first = job_.rank() * recipe_.batch; first < windows; first += job_.size() * recipe_.batch) {
     const int64_t count = std::min(recipe_.batch, windows - first);
     const Batch part{validation_.inputs.narrow(0, first, count), validation_.targets.narrow(0, first, count)};
     total += loss_of(part).item<double>() * static_cast<double>(count);
   }
-  return finite(total / static_cast<double>(windows));
+  return finite(job_.sum(total) / static_cast<double>(windows));
 }
 
 std::string Trainer::sample(int64_t length) {
@@ -81,7 +86,8 @@ std::string Trainer::sample(int64_t length) {
                      kTemperature);
 }
 
-c10::impl::GenericDict Trainer::state() const {
+c10::impl::GenericDict Trainer::state() {
+  optimizer_.synchronize_for_checkpoint();  // momenta are each replica's own until then
   c10::impl::GenericDict weights = new_dict();
   for (const auto& item : model_->named_parameters()) weights.insert(item.key(), item.value().detach());
   c10::impl::GenericDict state = new_dict();

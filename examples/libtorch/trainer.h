@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "job.h"
 #include "model.h"
 #include "options.h"
 #include "progress.h"
@@ -15,8 +16,9 @@ namespace gpt {
 
 class Trainer {
  public:
-  // Begins with the weights that the recipe's seed draws; `text` must outlive the trainer.
-  Trainer(const Recipe& recipe, const Text& text);
+  // Begins with the weights that the recipe's seed draws; `text` and `job` must outlive the trainer. What it does is
+  // done by all processes of the job at once, and comes to the same on each.
+  Trainer(const Recipe& recipe, const Text& text, const Job& job);
 
   int64_t step() const { return step_; }  // the updates made
 
@@ -30,7 +32,7 @@ class Trainer {
 
   // Everything that the next step depends on: {"step", "model", "optimizer", "random"}. The batches need no more than
   // the step; see text.h. Tensors are shared with the trainer.
-  c10::impl::GenericDict state() const;
+  c10::impl::GenericDict state();
   void load(const c10::impl::GenericDict& state);
 
  private:
@@ -38,6 +40,7 @@ class Trainer {
   double finite(double loss) const;
 
   Recipe recipe_;
+  const Job& job_;
   std::shared_ptr<GPT> model_;
   torchdion::Dion optimizer_;
   Windows train_;

@@ -41,9 +41,8 @@ struct Piece {
 };
 
 struct AxisOptions {
-  std::string name = {};  // in stats and errors; empty: the group's
-  std::vector<int> chunks =
-      {};  // a dimension is cut into chunks[0] chunks, each of these into chunks[1], …; empty: {size}
+  std::string name = {};         // in stats and errors; empty: the group's
+  std::vector<int> chunks = {};  // a dimension is cut into chunks[0], each of these into chunks[1], …; empty: {size}
   std::vector<int> places = {};  // of the ranks of the group among the chunks of all levels; empty: their order
   bool real_when_alone = false;  // a group of one communicates too: for tests of a backend
 };
@@ -71,11 +70,11 @@ struct Axis {
 
 // What the job does to the matrices of one parameter.
 struct Layout {
-  Axis rows;                   // cuts their rows
-  Axis cols;                   // cuts their columns
-  Axis replicas;               // holds copies whose gradients differ: the optimizer averages them
-  Axis batch;                  // cuts the leading dimension of a stack of matrices (experts); needs no collective
-  std::vector<int64_t> sizes;  // of the whole parameter; empty: those of the tensor, which is whole
+  Axis rows = {};                   // cuts their rows
+  Axis cols = {};                   // cuts their columns
+  Axis replicas = {};               // holds copies whose gradients differ: the optimizer averages them
+  Axis batch = {};                  // cuts the leading dimension of a stack of matrices (experts); needs no collective
+  std::vector<int64_t> sizes = {};  // of the whole parameter; empty: those of the tensor, which is whole
   // More copies lie elsewhere, whose gradients are averaged already (DistributedDataParallel, a Replicate placement).
   // Sums over rows and cols are added in rank order then, so that the copies stay equal to the last bit.
   bool has_averaged_copies = false;

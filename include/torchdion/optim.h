@@ -3,10 +3,13 @@
 
 #include <torch/arg.h>
 #include <torch/optim/optimizer.h>
+#include <torchdion/layout.h>
 #include <torchdion/options.h>
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -49,12 +52,14 @@ class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> 
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-// The state of one parameter. A tensor that its algorithm does not have is undefined.
+// The state of one parameter; of a cut one, this rank's pieces. A tensor that its algorithm does not have is undefined.
 class DionParamState : public torch::optim::OptimizerCloneableParamState<DionParamState> {
   TORCH_ARG(at::Tensor, momentum);  // of the parameter's shape
   TORCH_ARG(at::Tensor, Q);         // [stack..., m or n, r]; Dion
   TORCH_ARG(at::Tensor, variance);  // of the parameter's shape; AdamW
   TORCH_ARG(at::Tensor, step);      // 0-d FP32 on the CPU: steps taken
+  // The sizes of the Q of which this rank has a piece; empty: those of Q, which is whole.
+  TORCH_ARG(std::vector<int64_t>, whole_Q);
 
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
@@ -68,12 +73,19 @@ struct DionStats {
   int64_t nonfinite_entries = 0;  // of gradients, under the policies other than Nonfinite::propagate
   int64_t batches = 0;            // of the last step
   int64_t workspace_bytes = 0;    // of the last step
+  // Elements that the last step had to send by the formulas of the paper's Table 2, by the names of axes.
+  std::map<std::string, int64_t> expected_traffic = {};
+  // What the axes of the layouts have carried since they were made, by their names.
+  std::map<std::string, AxisTraffic> traffic = {};
 };
 
 // Dion (arXiv 2504.05295, Algorithm 1) for the matrices among the parameters, Lion or AdamW for the rest: what
 // torchdion.Dion is in Python, step for step and bit for bit.
 //
 //   torchdion::Dion optimizer(model->parameters(), torchdion::DionOptions(0.01).rank_fraction(0.25));
+//
+// In a distributed job every rank makes the same optimizer, gives each parameter the same layout and steps at the same
+// time; see set_layout(). Whatever the layouts, the trajectory is that of one process.
 //
 // Whatever is wrong with an argument, a gradient or a loaded state is a c10::Error of one sentence, and nothing has
 // been written then.
@@ -89,17 +101,51 @@ class Dion : public torch::optim::Optimizer {
   // Nothing is added when an option or a parameter is refused.
   void add_param_group(const torch::optim::OptimizerParamGroup& param_group);
 
+  // Says where the pieces of a parameter lie: the tensor is this rank's piece then, and state is of its size. The axes
+  // are those of the parameter's matrices: rows is for dimension `batch_dims` of the tensor and cols for the next, the
+  // other way round under fan_in_first; batch is for dimension 0 of a stack. A parameter of another rule than Dion has
+  // the same names for its dimensions. A parameter without a layout is whole here, and its gradient the final one.
+  //
+  //   auto group = ...;  // c10::intrusive_ptr<c10d::ProcessGroup>
+  //   optimizer.set_layout(weight, {.rows = torchdion::Axis(group, {.name = "shards"}), .sizes = {1024, 256}});
+  //
+  // With `replicas`, step() averages over them, and an undefined gradient of a parameter that requires one counts as
+  // zero. A matrix whose (m + n) r elements of P and R are fewer than its own is compressed to them (arXiv 2504.05295,
+  // Section 4.3), and its momentum is each replica's own.
+  //
+  // Give the parameters that share a line of ranks copies of one Axis: they are updated and counted together then.
+  //
+  // Throws c10::ValueError: a tensor that is no parameter of this optimizer, one that has state already, one that is
+  // not the piece that the layout says, and a cut that no algorithm can follow: of the rows of fused `blocks`, of a
+  // convolution elsewhere than in its first matrix dimension, under Orthonormalize::qr of the rows of P.
+  void set_layout(const at::Tensor& param, Layout layout);
+
   // One step. A closure recomputes the loss and its gradients; its result is returned.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // The state of a parameter; throws c10::ValueError for one that has none yet.
   const DionParamState& state_of(const at::Tensor& param) const;
-  const DionStats& stats() const;
+  DionStats stats() const;
 
-  // The state dict of the Python optimizer: {"state": {index: {name: tensor}}, "param_groups": [{option: value}]}.
-  // Tensors are shared with the optimizer. Throws c10::Error after a step that failed when it had begun to write.
+  // Replaces momenta that are each replica's own by their mean, which is what a checkpoint must hold. To be called on
+  // every rank, whichever of them saves. The training goes on as if it had not been called, up to rounding.
+  void synchronize_for_checkpoint();
+
+  // Compares the bytes of replicas, by hashes: of weights and of all states but decoupled momenta. To be called on
+  // every rank. copies: the ranks that hold copies; absent: the replicas of each layout. Replicas part when they run on
+  // unequal hardware, libraries or numbers of threads. Throws c10::Error that names the parameters, on all ranks of the
+  // axis.
+  void check_replicas(const Axis& copies = {}) const;
+  // Gives all replicas the weights and states of the first; decoupled momenta stay as they are. To be called on every
+  // rank.
+  void synchronize_replicas(const Axis& copies = {});
+
+  // The state dict of the Python optimizer: {"state": {index: {name: tensor}}, "param_groups": [{option: value}]}, of
+  // this rank's pieces. Tensors are shared with the optimizer. Throws c10::Error after a step that failed when it had
+  // begun to write, and while momenta are each replica's own: see synchronize_for_checkpoint().
   c10::IValue state_dict() const;
-  // Takes a state dict of either language, whole or not at all; copies its tensors.
+  // Takes a state dict of either language, whole or not at all; copies its tensors. Those of cut parameters are this
+  // rank's pieces.
   void load_state_dict(const c10::IValue& state_dict);
 
   void save(torch::serialize::OutputArchive& archive) const override;

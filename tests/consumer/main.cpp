@@ -1,5 +1,5 @@
-// consumer IN OUT: continues a training that Python has begun. IN holds the parameters, the gradients of each step and a
-// state dict; OUT gets the parameters and the state dict after those steps, OUT.archive what torch::save() writes.
+// consumer IN OUT: continues a training that Python has begun. IN holds the parameters, the gradients of each step and
+// a state dict; OUT gets the parameters and the state dict after those steps, OUT.archive what torch::save() writes.
 #include <torch/torch.h>
 #include <torchdion/torchdion.h>
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def blocks(language: str) -> list[str]:
 
 BUILD, MAKE_TEXT, TRAIN = blocks("sh")[0].splitlines()
 (RESUME,) = blocks("sh")[1].splitlines()
+(TRAIN_IN_FOUR,) = blocks("sh")[2].splitlines()
 (PYTHON,) = blocks("python")
 
 
@@ -171,19 +173,26 @@ def test_python_reads_weights_and_optimizer_and_finds_the_same_validation_loss(p
     assert loss == pytest.approx(validation_loss(trained), abs=1e-4)
 
 
-def stopped(place: Path, number: signal.Signals, *flags: str) -> tuple[int, str]:
-    """Exit status and output of a run that gets a signal after step 12."""
-    command = [*shlex.split(TRAIN), *SHORT, *DUE, *flags]
+def ended_after(
+    place: Path, line: str, end: Callable[[subprocess.Popen[str]], object], *command: str
+) -> tuple[int, str]:
+    """Exit status and output of a command that is to end after it has printed a line that begins so."""
     process = subprocess.Popen(
         command, cwd=place, env=environment(), stdout=subprocess.PIPE, text=True, errors="replace"
     )
     assert process.stdout is not None
     output = ""
-    for line in process.stdout:
-        output += line
-        if line.startswith("step 12/60: loss"):
-            process.send_signal(number)
+    for printed in process.stdout:
+        output += printed
+        if printed.startswith(line):
+            end(process)
     return process.wait(timeout=60), output
+
+
+def stopped(place: Path, number: signal.Signals, *flags: str) -> tuple[int, str]:
+    """Exit status and output of a run that gets a signal after step 12."""
+    command = [*shlex.split(TRAIN), *SHORT, *DUE, *flags]
+    return ended_after(place, "step 12/60: loss", lambda process: process.send_signal(number), *command)
 
 
 def test_a_killed_run_that_is_resumed_is_the_whole_run(place, uninterrupted):
@@ -213,6 +222,61 @@ def test_an_interrupted_run_says_how_to_go_on_and_is_the_whole_run_then(place, u
     printed, state = uninterrupted
     assert [*begun, *rest] == printed
     assert_same(checkpoint(place / folder, 60), state)
+
+
+IN_RANKS = [*SHAPE, "--steps", "20", "--rank-fraction", "0.25", "--clip", "0", "--validate-every", "10",
+            "--checkpoint-every", "5", "--sample-length", "0"]  # fmt: skip
+
+
+def printed_losses(output: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
+
+
+def test_four_processes_train_to_the_losses_of_one_and_the_first_alone_prints(place):
+    one = succeed(place, TRAIN, *IN_RANKS, "--run", "one")
+    four = succeed(place, TRAIN_IN_FOUR, *IN_RANKS, "--run", "four")
+    assert [line.split(":")[0] for line in four.splitlines()] == [line.split(":")[0] for line in one.splitlines()]
+    assert len(printed_losses(one)) == 20 + 2
+    assert printed_losses(four) == pytest.approx(printed_losses(one), abs=2e-4)  # of 5.5 to 3, printed to 1e-4
+    states = [checkpoint(place / run, 20)["optimizer"]["state"] for run in ("one", "four")]
+    for index, state in states[0].items():
+        error = (states[1][index]["momentum"] - state["momentum"]).norm() / state["momentum"].norm()
+        assert error < 1e-4  # FP32
+
+
+def test_interrupted_processes_agree_on_a_step_and_go_on_as_the_whole_run(place):
+    whole = losses(succeed(place, TRAIN_IN_FOUR, *IN_RANKS, "--run", "whole four"))
+    command = [*shlex.split(TRAIN_IN_FOUR), *IN_RANKS, "--run", "stopped four"]
+    status, output = ended_after(place, "step 7/20: loss", lambda process: process.terminate(), *command)
+    assert status == 128 + signal.SIGTERM
+    *begun, last = losses(output)
+    match = re.fullmatch(r"interrupted after step (\d+); to go on: (.*)", last)
+    assert match is not None and 7 <= int(match[1]) < 20
+    _, *rest = losses(succeed(place, match[2]))
+    # The interruption averaged the momenta at another step than the whole run did.
+    assert printed_losses("\n".join([*begun, *rest])) == pytest.approx(printed_losses("\n".join(whole)), abs=2e-4)
+
+
+def test_processes_that_fail_say_so_once(place):
+    done = run(place, TRAIN_IN_FOUR, *SHAPE, "--run", "failing four", "--lr", "1e300")
+    assert re.fullmatch(r"train: the loss is not finite after \d steps; a lower --lr may help\n", done.stderr)
+    assert done.returncode == 1
+
+
+def test_no_process_outlives_one_that_is_killed(place):
+    def processes(*pattern: str) -> list[int]:
+        return [int(line) for line in subprocess.run(["pgrep", *pattern], capture_output=True).stdout.split()]
+
+    def kill_the_last(process: subprocess.Popen[str]) -> None:
+        children = processes("-P", str(process.pid))
+        assert len(children) == 4
+        os.kill(max(children), signal.SIGKILL)
+
+    command = [*shlex.split(TRAIN_IN_FOUR), *IN_RANKS, "--steps", "2000", "--run", "killed four"]
+    status, output = ended_after(place, "step 1/2000: loss", kill_the_last, *command)
+    assert status in (1, 128 + signal.SIGKILL)  # of another that found its peer gone, or of its own
+    assert "step 2000/2000" not in output
+    assert processes("-f", "killed four") == []
 
 
 def test_a_run_that_is_prolonged_goes_on_with_its_flags(place, uninterrupted):
@@ -256,6 +320,8 @@ REFUSED = {
     "text.txt --warmup -0.1": "--warmup must be a number of at least 0 and at most 1, got '-0.1'",
     "text.txt --heads 3": "--d-model must be a multiple of twice --heads, as rotary positions turn pairs, got 128 and "
     "3 heads",
+    "text.txt --ranks 0": "--ranks must be a whole number of at least 1 and at most 1024, got '0'",
+    "text.txt --ranks 3": "--batch must be a multiple of --ranks, got 32 and 3",
     "text.txt --run ''": "--run must name a folder, got ''",
     "text.txt --resume --overwrite": "--resume and --overwrite exclude each other",
     "text.txt --run whole": "whole holds a run already; give --resume, --overwrite or another --run",

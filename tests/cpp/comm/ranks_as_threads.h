@@ -74,8 +74,13 @@ class MeetingBackend : public c10d::Backend {
   MeetingBackend(Meeting* meeting, int rank) : Backend(rank, meeting->size), meeting_(meeting) {}
   const std::string getBackendName() const override { return "meeting"; }
 
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions&) override {
-    return start("all_reduce", tensors.at(0), tensors.at(0), {}, sum);
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    return start("all_reduce", tensors.at(0), tensors.at(0), {},
+                 options.reduceOp == c10d::ReduceOp::MAX ? largest : sum);
+  }
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions&) override {
+    return start("broadcast", tensors.at(0), tensors.at(0), {}, [](const Inputs& inputs) { return inputs[0][0]; });
   }
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions&) override {
@@ -109,6 +114,7 @@ class MeetingBackend : public c10d::Backend {
   static int64_t total(const std::vector<int64_t>& splits) {
     return std::accumulate(splits.begin(), splits.end(), int64_t{0});
   }
+  static at::Tensor largest(const Inputs& inputs) { return at::stack(part(inputs, 0)).amax(0); }
   static at::Tensor sum(const Inputs& inputs) { return at::stack(part(inputs, 0)).sum(0); }
 
   c10::intrusive_ptr<c10d::Work> start(const char* name, const at::Tensor& output, const at::Tensor& input,

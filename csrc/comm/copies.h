@@ -1,0 +1,21 @@
+// Collectives on what ranks hold copies of, for what is done now and then: checkpoints and checks. Each waits for the
+// others; on an absent axis none does anything.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/layout.h>
+
+#include <vector>
+
+namespace torchdion::comm {
+
+// tensor ← the mean of all ranks', summed in FP32 or FP64.
+void average(const at::Tensor& tensor, const Axis& axis);
+
+// tensor ← that of the axis' first rank.
+void copy_from_first(const at::Tensor& tensor, const Axis& axis);
+
+// Whether the bytes of each tensor differ between any two ranks, told by 64-bit hashes; the same answer on every rank.
+std::vector<bool> differing(const std::vector<at::Tensor>& tensors, const Axis& axis);
+
+}  // namespace torchdion::comm

@@ -1,0 +1,151 @@
+#include "job.h"
+
+#include <ATen/ops/full.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <iostream>
+
+#include "options.h"
+#include "problem.h"
+
+namespace gpt {
+
+namespace {
+
+using Gloo = c10d::ProcessGroupGloo;
+
+c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(int rank, int size, const std::string& meeting_place) {
+  const auto store = c10::make_intrusive<c10d::FileStore>(meeting_place, size);
+  const auto options = Gloo::Options::create();
+  options->devices.push_back(Gloo::createDeviceForHostname("127.0.0.1"));
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                    c10::make_intrusive<Gloo>(store, rank, size, options));
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  return group;
+}
+
+double all_reduce(double number, c10d::ReduceOp::RedOpType operation, c10d::ProcessGroup& group) {
+  std::vector<at::Tensor> tensors{at::full({1}, number, at::kDouble)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = operation;
+  group.allreduce(tensors, options)->wait();
+  return tensors[0].item<double>();
+}
+
+std::array<pid_t, kMostRanks> children;  // 0: none, or ended
+
+void pass_on(int signal) {
+  for (const pid_t child : children) {
+    if (child > 0) kill(child, signal);
+  }
+}
+
+void set_handlers(void (*handler)(int)) {
+  std::signal(SIGINT, handler);
+  std::signal(SIGTERM, handler);
+}
+
+// A file's name in a folder of its own, which goes with the object.
+class MeetingPlace {
+ public:
+  MeetingPlace() {
+    std::string name = (std::filesystem::temp_directory_path() / "train-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw Problem(name + " cannot be made", Fault::run);
+    folder_ = name;
+  }
+  ~MeetingPlace() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  MeetingPlace(const MeetingPlace&) = delete;
+  MeetingPlace& operator=(const MeetingPlace&) = delete;
+
+  std::string file() const { return (folder_ / "store").string(); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+// In a child: the exit status of its part. A Problem is that of all; the leader says it.
+int status_of(int rank, int count, const std::string& meeting_place, const std::function<int(const Job&)>& body) {
+  return guarded([&] {
+    try {
+      return body(Job(rank, count, meeting_place));
+    } catch (const Problem&) {
+      if (rank == 0) throw;
+      return 0;
+    }
+  });
+}
+
+// Waits for all children. Returns the leader's status, or that of the first to fail, after which it ends the others.
+int wait_for_children(int count) {
+  int first_failure = 0;
+  for (int ended = 0; ended < count;) {
+    int how = 0;
+    const pid_t child = waitpid(-1, &how, 0);
+    if (child <= 0) continue;  // interrupted by a signal
+    const auto place = std::find(children.begin(), children.end(), child);
+    *place = 0;
+    ++ended;
+    const int status = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+    if (status == 0 || first_failure != 0) continue;
+    first_failure = status;
+    if (WIFSIGNALED(how)) {
+      std::cerr << "train: process " << place - children.begin() << " was ended by signal " << WTERMSIG(how)
+                << std::endl;
+    }
+    pass_on(SIGKILL);
+  }
+  return first_failure;
+}
+
+}  // namespace
+
+Job::Job(int rank, int size, const std::string& meeting_place)
+    : rank_(rank),
+      size_(size),
+      group_(gloo_group(rank, size, meeting_place)),
+      replicas_(group_, {.name = "replicas"}) {}
+
+double Job::sum(double number) const { return group_ ? all_reduce(number, c10d::ReduceOp::SUM, *group_) : number; }
+
+double Job::largest(double number) const { return group_ ? all_reduce(number, c10d::ReduceOp::MAX, *group_) : number; }
+
+int in_processes(int count, const std::function<int(const Job&)>& body) {
+  if (count == 1) return body(Job());
+  const MeetingPlace meeting_place;
+  const pid_t parent = getpid();
+  set_handlers(pass_on);
+  for (int rank = 0; rank < count; ++rank) {
+    const pid_t child = fork();
+    if (child < 0) {
+      pass_on(SIGKILL);
+      throw Problem("process " + std::to_string(rank) + " cannot be started", Fault::run);
+    }
+    if (child == 0) {
+      setpgid(0, 0);  // a terminal's Ctrl-C comes by the parent alone
+      set_handlers(SIG_DFL);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(static_cast<int>(Fault::run));
+      const int status = status_of(rank, count, meeting_place.file(), body);
+      _exit(status);
+    }
+    children[rank] = child;
+  }
+  const int status = wait_for_children(count);
+  set_handlers(SIG_DFL);
+  return status;
+}
+
+}  // namespace gpt
