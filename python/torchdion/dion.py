@@ -254,9 +254,7 @@ class Dion(ReplicatedOptimizer):
         self._counts["steps"] += 1
         self._counts["skipped_steps"] += report.skipped
         self._counts["nonfinite_entries"] += report.nonfinite
-        self._counts["batches"] = report.batches
-        self._counts["workspace_bytes"] = report.workspace_bytes
-        self._counts["expected_traffic"] = report.expected_traffic
+        self._counts |= {name: getattr(report, name) for name in ("batches", "workspace_bytes", "expected_traffic")}
 
     def _refuse_if_broken(self) -> None:
         if self._broken is not None:
