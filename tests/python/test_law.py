@@ -28,11 +28,11 @@ def jobs(sizes: tuple[int, int, int], dtype: torch.dtype, orientation: str) -> d
         options = {"orientation": orientation, "rank_fraction": rank_fraction}
         return Job(sizes, roles, dtype, 20, options, **kwargs)
 
-    if dtype == torch.float32:
-        return {"compressed": job(0.15, CORE), "dense": job(0.75, CORE)}
+    roles = ROLES if dtype == torch.float64 else CORE
+    dense = {"dense": job(0.75, roles)} if sizes[0] > 1 else {}
     return {
-        "compressed": job(0.15),
-        "dense": job(0.75),
+        "compressed": job(0.15, roles),
+        **dense,
         "full rank": job(1.0, tuple(role for role in ROLES if role.name in FULL_RANK)),
     }
 
