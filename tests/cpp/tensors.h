@@ -48,7 +48,7 @@ inline double orthogonality_error(const at::Tensor& P) {
 // Equal in every bit, so that NaN equals the same NaN.
 inline bool bitwise_equal(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.contiguous().data_ptr(), b.contiguous().data_ptr(), a.nbytes()) == 0;
+         (a.numel() == 0 || std::memcmp(a.contiguous().data_ptr(), b.contiguous().data_ptr(), a.nbytes()) == 0);
 }
 
 // Rounding of one operation: half the distance from 1 to the next number.
