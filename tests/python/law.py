@@ -6,12 +6,13 @@ parameters, which are DTensors.
 
 import functools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from differential import matrices
 from oracle import DionState, adamw, dion, lion
+from roles import Role
 from runs import error, start
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -24,57 +25,6 @@ MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (2, 1, 2), (2, 
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-4}
 CONDITION = 1e4  # κ(BQ) beyond which two correct programs part ways
 HYPER = {"lr": 0.02, "mu": 0.95, "weight_decay": 0.1, "betas": (0.9, 0.95)}
-
-
-@dataclass(frozen=True)
-class Role:
-    """What a parameter is, and which of its dimensions fs and tp cut (None: every rank has all of it)."""
-
-    name: str
-    shape: tuple[int, ...]
-    fs: int | None = None
-    tp: int | None = None
-    count: int = 1  # of parameters alike, which share a batch
-    plain: bool = False  # no DTensor
-    options: dict[str, Any] = field(default_factory=dict, hash=False)  # of their group
-
-    @property
-    def is_dion(self) -> bool:
-        return len(self.shape) > 1 and "algorithm" not in self.options
-
-    @property
-    def form(self) -> dict[str, Any]:
-        return {"batch_dims": 0, "blocks": 1, "fan_in_first": False} | self.options
-
-
-STACK = {"batch_dims": 1}
-ADAMW = {"algorithm": "adamw"}
-LION = {"algorithm": "lion"}
-ROLES = (
-    Role("tall", (48, 24), 0, 1, count=3),
-    Role("wide", (24, 48), 1, 0, count=2),
-    Role("square", (32, 32), 0, 1),
-    Role("uneven", (37, 29), 0, 1, count=2),
-    Role("uneven, swapped", (29, 37), 1, 0),
-    Role("empty pieces", (7, 41), 0, 1),
-    Role("cut by fs alone", (41, 25), 0, None, count=9),
-    Role("cut by tp alone", (25, 41), None, 1, count=2),
-    Role("columns cut by fs", (26, 39), 1, None, count=9),
-    Role("not cut", (20, 28), None, None, count=3),
-    Role("plain", (22, 18), plain=True, count=2),
-    Role("rows cut twice", (50, 17), 0, 0),
-    Role("columns cut twice", (17, 50), 1, 1),
-    Role("experts, stack cut by fs", (5, 24, 17), 0, 2, options=STACK),
-    Role("experts, stack cut by tp", (6, 17, 21), 1, 0, options=STACK),
-    Role("experts, stack whole", (3, 26, 18), 1, 2, options=STACK),
-    Role("convolution", (25, 5, 3, 2), 0, None),
-    Role("fan-in first", (18, 27), 0, 1, options={"fan_in_first": True}),
-    Role("bias", (33,), 0, None),
-    Role("norm", (29,), None, None, options=ADAMW, count=2),
-    Role("embedding", (30, 13), 0, 1, options=LION),
-    Role("head", (13, 30), 1, None, options=ADAMW),
-    Role("plain bias", (11,), plain=True),
-)
 
 
 def normal(shape: tuple[int, ...], dtype: torch.dtype, *key: int) -> Tensor:

@@ -4,8 +4,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from law import HYPER, MESHES, ROLES, Absence, Job, groups_of, members, mesh_of, piece, set_gradients, weight
+from law import HYPER, MESHES, Absence, Job, groups_of, members, mesh_of, piece, set_gradients, weight
 from ranks import run_ranks
+from roles import CORE
 from torch.nn import Parameter
 
 import torchdion
@@ -39,7 +40,7 @@ def traced(rank: int, world_size: int, job: Job) -> Traced:
 
 
 def run(sizes: tuple[int, int, int], absence: Absence) -> list[Traced]:
-    job = Job(sizes, ROLES, torch.float64, 4, {"rank_fraction": 0.25}, absence)
+    job = Job(sizes, CORE, torch.float64, 4, {"rank_fraction": 0.25}, absence)
     return run_ranks(traced, sizes[0] * sizes[1] * sizes[2], job)
 
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from law import ROLES, Job, Run, members, run_on_mesh
+from law import Job, Run, members, run_on_mesh
 from ranks import run_ranks
+from roles import ROLES
 
 STEPS = 200
 NAMES = ("uneven", "columns cut by fs", "not cut", "rows cut twice", "bias", "embedding")

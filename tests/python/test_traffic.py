@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from law import HYPER, MESHES, ROLES, Role, gradient, mesh_of, piece, weight
+from law import HYPER, MESHES, gradient, mesh_of, piece, weight
 from ranks import run_ranks
+from roles import ROLES, Role
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
