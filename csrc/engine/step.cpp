@@ -119,7 +119,7 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
   }
   // A product's last bits may depend on where its operands begin in a cache line: every slot begins one, so that copies
   // of a matrix stay equal on ranks whose other matrices need workspaces of other sizes.
-  bytes = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+  if (!axes_.empty()) bytes = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   workspace_ = at::empty({axes_.empty() ? 1 : kWidth, bytes}, at::kByte);
 }
 
