@@ -22,11 +22,8 @@ def jobs(sizes: tuple[int, int, int], dtype: torch.dtype, orientation: str) -> d
 
     roles = roles_on(sizes, dtype)
     dense = {"dense": job(0.75, roles)} if sizes[0] > 1 else {}
-    return {
-        "compressed": job(0.15, roles),
-        **dense,
-        "full rank": job(1.0, tuple(role for role in ROLES if role.name in FULL_RANK)),
-    }
+    at_full_rank = {"full rank": job(1.0, tuple(role for role in ROLES if role.name in FULL_RANK))}
+    return {"compressed": job(0.15, roles), **dense, **(at_full_rank if dtype == torch.float64 else {})}
 
 
 def roles_on(sizes: tuple[int, int, int], dtype: torch.dtype) -> tuple[Role, ...]:
