@@ -34,6 +34,7 @@ class Layouts:
         self.meshes = meshes
         self._axes: dict[tuple[Any, ...], _C.Axis] = {}
         self._places: dict[tuple[Any, ...], Place] = {}
+        self._plain: _C.Layout | None = None  # of what is no DTensor
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # of several mesh dimensions, by ranks
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Layouts":
@@ -54,9 +55,7 @@ class Layouts:
             ValueError: it is cut in a way that no algorithm can follow; the sentence names it.
         """
         if not is_dtensor(param):
-            replicas = self._replicas()
-            layout = _C.Layout(replicas=replicas, has_averaged_copies=_world_size() > replicas.size)
-            return Place(layout, param.shape)
+            return Place(self._of_plain(), param.shape)
         is_dion = algorithm_of(param, group) == "dion"
         key = (param.device_mesh, param.placements, param.shape, is_dion, *form_of(group))
         if key not in self._places:
@@ -69,6 +68,13 @@ class Layouts:
                 f"{place.shape}, as nested chunks have, got {tuple(found)}"
             )
         return place
+
+    def _of_plain(self) -> _C.Layout:
+        if self._plain is None:
+            replicas = self._replicas()
+            others = self.meshes.replicas is not None and _world_size() > replicas.size
+            self._plain = _C.Layout(replicas=replicas, has_averaged_copies=others)
+        return self._plain
 
     def traffic(self) -> dict[str, dict[str, dict[str, int]]]:
         """What the axes carried: by name of the axis, kind of collective and unit."""
