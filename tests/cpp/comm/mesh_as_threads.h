@@ -38,8 +38,11 @@ class Mesh {
     on_every_rank(&all, [&](Axis everyone) { body(axes_of(everyone.rank)); });
   }
 
-  // "name elements" of each collective that a rank issued on a line of dp (0), fs (1) or tp (2).
-  const std::vector<std::string>& log(int rank, int dim) { return meeting_of(rank, dim).logs[coordinates(rank)[dim]]; }
+  // How many collectives a rank issued on its line of dp (0), fs (1) or tp (2), and what they gave to others.
+  int64_t calls(int rank, int dim) {
+    return static_cast<int64_t>(meeting_of(rank, dim).logs[coordinates(rank)[dim]].size());
+  }
+  int64_t sent_bytes(int rank, int dim) { return meeting_of(rank, dim).sent[coordinates(rank)[dim]]; }
 
  private:
   std::array<int, 3> sizes() const { return {shape.dp, shape.fs, shape.tp}; }

@@ -21,9 +21,10 @@ namespace torchdion::comm {
 // Where the ranks meet: the nth collective of one is the nth of all.
 class Meeting {
  public:
-  explicit Meeting(int size) : size(size), logs(size) {}
+  explicit Meeting(int size) : size(size), sent(size), logs(size) {}
 
   const int size;
+  std::vector<int64_t> sent;  // per rank, the bytes that its collectives give to others, counted from their tensors
   std::vector<std::vector<std::string>> logs;  // per rank, "name elements" of each collective that it issued
   int fails_at = -1;                           // the wait for this collective throws
   std::function<void(int rank, int index)> delay = [](int, int) {};  // before a rank waits
@@ -117,11 +118,22 @@ class MeetingBackend : public c10d::Backend {
   static at::Tensor largest(const Inputs& inputs) { return at::stack(part(inputs, 0)).amax(0); }
   static at::Tensor sum(const Inputs& inputs) { return at::stack(part(inputs, 0)).sum(0); }
 
+  // What a ring sends; of an all-to-all, all but what a rank keeps.
+  static int64_t sent_bytes(const std::string& name, const at::Tensor& input, const std::vector<int64_t>& splits,
+                            int rank, int size) {
+    const int64_t bytes = static_cast<int64_t>(input.nbytes());
+    if (name == "all_reduce") return 2 * (bytes * (size - 1) / size);
+    if (name == "all_gather") return bytes * (size - 1);
+    if (name == "reduce_scatter") return bytes * (size - 1) / size;
+    return bytes - splits[rank] * static_cast<int64_t>(input.element_size());
+  }
+
   c10::intrusive_ptr<c10d::Work> start(const char* name, const at::Tensor& output, const at::Tensor& input,
                                        std::vector<int64_t> splits, std::function<at::Tensor(const Inputs&)> combine) {
     TORCH_CHECK(output.is_contiguous() && input.is_contiguous(), name, " of a tensor that is not contiguous");
     if (splits.empty()) splits = {input.numel()};
     const int rank = getRank(), index = meeting_->bring(rank, name, input, splits);
+    meeting_->sent[rank] += sent_bytes(name, input, splits, rank, getSize());
     void* target = output.data_ptr();
     const int64_t numel = output.numel();
     const at::TensorOptions options = output.options();

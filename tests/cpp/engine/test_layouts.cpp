@@ -154,7 +154,7 @@ TEST_P(Layouts, TakeTheStepsOfOneProcessAtFullRankWhereReplicasExchangeMomenta) 
 
 class Traffic : public testing::TestWithParam<Case> {};
 
-TEST_P(Traffic, IsWhatTheFormulaSays) {
+TEST_P(Traffic, IsWhatTheFormulaAndTheBackendSay) {
   for (const double rank_fraction : {kRankFraction, 1.0}) {
     Mesh mesh(GetParam().mesh);
     mesh.run([&](MeshAxes axes) {
@@ -164,6 +164,15 @@ TEST_P(Traffic, IsWhatTheFormulaSays) {
         if (axis.absent()) continue;
         EXPECT_GT(axis.traffic().elements(), 0) << axis.name();
         EXPECT_EQ(axis.traffic().elements(), expected.at(axis.name())) << axis.name() << " of rank " << axes.rank;
+      }
+      int dim = 0;
+      for (const Axis& axis : {axes.dp, axes.fs, axes.tp}) {
+        const AxisTraffic counted = axis.traffic();
+        EXPECT_EQ(counted.bytes(), mesh.sent_bytes(axes.rank, dim)) << axis.name() << " of rank " << axes.rank;
+        EXPECT_EQ(counted.all_reduce.calls + counted.reduce_scatter.calls + counted.all_gather.calls +
+                      counted.completion.calls,
+                  mesh.calls(axes.rank, dim));
+        ++dim;
       }
     });
   }
