@@ -118,14 +118,15 @@ class MeetingBackend : public c10d::Backend {
   static at::Tensor largest(const Inputs& inputs) { return at::stack(part(inputs, 0)).amax(0); }
   static at::Tensor sum(const Inputs& inputs) { return at::stack(part(inputs, 0)).sum(0); }
 
-  // What a ring sends; of an all-to-all, all but what a rank keeps.
+  // What a ring sends; of an all-to-all, all but what a rank keeps; of a broadcast, what is handed on.
   static int64_t sent_bytes(const std::string& name, const at::Tensor& input, const std::vector<int64_t>& splits,
                             int rank, int size) {
     const int64_t bytes = static_cast<int64_t>(input.nbytes());
     if (name == "all_reduce") return 2 * (bytes * (size - 1) / size);
     if (name == "all_gather") return bytes * (size - 1);
     if (name == "reduce_scatter") return bytes * (size - 1) / size;
-    return bytes - splits[rank] * static_cast<int64_t>(input.element_size());
+    if (name == "broadcast") return rank + 1 < size ? bytes : 0;
+    return bytes - splits.at(rank) * static_cast<int64_t>(input.element_size());
   }
 
   c10::intrusive_ptr<c10d::Work> start(const char* name, const at::Tensor& output, const at::Tensor& input,
