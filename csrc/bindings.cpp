@@ -3,7 +3,9 @@
 #include <torchdion/layout.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "comm/pieces.h"
 #include "comm/trace.h"
+#include "engine/agreement.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
 #include "engine/step.h"
@@ -69,7 +71,8 @@ void bind_layout(py::module_& m) {
         return py::dict(py::arg("all_reduce") = counted(traffic.all_reduce),
                         py::arg("reduce_scatter") = counted(traffic.reduce_scatter),
                         py::arg("all_gather") = counted(traffic.all_gather),
-                        py::arg("completion") = counted(traffic.completion));
+                        py::arg("completion") = counted(traffic.completion),
+                        py::arg("agreement") = counted(traffic.agreement));
       });
   py::class_<Layout>(m, "Layout")
       .def(py::init([](Axis rows, Axis cols, Axis replicas, Axis batch, std::vector<int64_t> sizes,
@@ -156,6 +159,20 @@ void bind_trace(py::module_& m) {
   });
 }
 
+void bind_agreement(py::module_& m) {
+  using Properties = std::vector<std::pair<std::string, std::string>>;
+  m.def("any_of_ranks", &engine::any_of_ranks, py::arg("flags"), py::arg("axes"),
+        py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "check_agreement",
+      [](const std::vector<std::tuple<std::string, Properties, std::vector<Axis>>>& all) {
+        std::vector<engine::Claim> claims;
+        for (const auto& [name, properties, axes] : all) claims.push_back({name, properties, axes});
+        engine::check_agreement(claims);
+      },
+      py::arg("claims"), py::call_guard<py::gil_scoped_release>());
+}
+
 void bind_traffic(py::module_& m) {
   m.def("compresses", &engine::compresses, py::arg("m"), py::arg("n"), py::arg("r"), py::arg("layout"));
   m.def(
@@ -182,6 +199,7 @@ PYBIND11_MODULE(_C, m) {
   bind_hyperparameters(m);
   bind_layout(m);
   bind_engine(m);
+  bind_agreement(m);
   bind_trace(m);
   bind_traffic(m);
   m.def("matrix_sizes", [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
@@ -197,4 +215,8 @@ PYBIND11_MODULE(_C, m) {
         return engine::start_of_Q(sizes, {batch_dims, blocks, fan_in_first}, start, dtype, layout);
       },
       py::call_guard<py::gil_scoped_release>());
+  m.def("resized_Q", &engine::resized_Q, py::arg("Q"), py::arg("r"), py::arg("seed"), py::arg("parameter"),
+        py::call_guard<py::gil_scoped_release>());
+  m.def("gather_pieces", &comm::gather_pieces, py::arg("piece"), py::arg("dim"), py::arg("length"), py::arg("axis"),
+        py::call_guard<py::gil_scoped_release>());
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "comm/failure.h"
 #include "comm/line.h"
+#include "comm/stop.h"
 
 namespace torchdion::comm {
 
@@ -28,17 +30,30 @@ bool are_equal(const std::vector<int64_t>& splits) {
   return std::adjacent_find(splits.begin(), splits.end(), std::not_equal_to<>()) == splits.end();
 }
 
-Pending nothing_to_send() { return Pending(nullptr, {}); }
+// Starts a collective with start(process group).
+template <class Start>
+Pending begin(const char* kind, Axis axis, std::vector<at::Tensor> tensors, Start start) {
+  throw_if_stopping();
+  c10::intrusive_ptr<c10d::Work> work = named(kind, axis, [&] { return start(*axis.line->group); });
+  return Pending(kind, std::move(axis), std::move(work), std::move(tensors));
+}
 
 }  // namespace
 
+void Pending::await_resume() {
+  if (work_) {
+    note("wait");
+    named(kind_, axis_, [&] { return work_->wait(); });
+  }
+  throw_if_stopping();
+}
+
 Pending all_reduce(at::Tensor tensor, Axis axis) {
   if (axis.absent()) return {};
-  if (tensor.numel() == 0) return nothing_to_send();
+  if (tensor.numel() == 0) return Pending::nothing();
   count(axis, "all_reduce", &AxisTraffic::all_reduce, tensor.numel(), tensor.numel(), 2 * ring_bytes(tensor, axis));
   std::vector<at::Tensor> tensors{tensor};
-  c10::intrusive_ptr<c10d::Work> work = axis.line->group->allreduce(tensors);
-  return Pending(std::move(work), std::move(tensors));
+  return begin("all_reduce", axis, tensors, [&](c10d::ProcessGroup& group) { return group.allreduce(tensors); });
 }
 
 Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis, bool completes) {
@@ -46,19 +61,19 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
     output.copy_(input.view_as(output));
     return {};
   }
-  if (output.numel() == 0) return nothing_to_send();
+  if (output.numel() == 0) return Pending::nothing();
   count(axis, completes ? "completion" : "all_gather", completes ? &AxisTraffic::completion : &AxisTraffic::all_gather,
         output.numel(), completes ? 0 : output.numel(), bytes(input.numel(), input) * (axis.size - 1));
   if (are_equal(splits)) {
-    c10::intrusive_ptr<c10d::Work> work = axis.line->group->_allgather_base(output, input);
-    return Pending(std::move(work), {output, input});
+    return begin("all_gather", axis, {output, input},
+                 [&](c10d::ProcessGroup& group) { return group._allgather_base(output, input); });
   }
   // No backend gathers unequal pieces without padding; an all-to-all of copies does.
   // Splits count along the first dimension, so both are flat.
   at::Tensor flat = output.view({-1}), copies = input.reshape({-1}).repeat({axis.size});
   std::vector<int64_t> sent(axis.size, input.numel());
-  c10::intrusive_ptr<c10d::Work> work = axis.line->group->alltoall_base(flat, copies, splits, sent);
-  return Pending(std::move(work), {output, copies});
+  return begin("all_gather", axis, {output, copies},
+               [&](c10d::ProcessGroup& group) { return group.alltoall_base(flat, copies, splits, sent); });
 }
 
 Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis) {
@@ -66,13 +81,14 @@ Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits
     output.copy_(input.view_as(output));
     return {};
   }
-  if (input.numel() == 0) return nothing_to_send();
+  if (input.numel() == 0) return Pending::nothing();
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(),
         bytes(input.numel() - splits[axis.rank], input));
   std::vector<int64_t> received(axis.size, splits[axis.rank]);
   at::Tensor flat_output = output.view({-1}), flat_input = input.view({-1});
-  c10::intrusive_ptr<c10d::Work> work = axis.line->group->alltoall_base(flat_output, flat_input, received, splits);
-  return Pending(std::move(work), {output, input});
+  return begin("reduce_scatter", axis, {output, input}, [&](c10d::ProcessGroup& group) {
+    return group.alltoall_base(flat_output, flat_input, received, splits);
+  });
 }
 
 Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis) {
@@ -80,10 +96,10 @@ Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis) {
     output.copy_(input.view_as(output));
     return {};
   }
-  if (input.numel() == 0) return nothing_to_send();
+  if (input.numel() == 0) return Pending::nothing();
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(), ring_bytes(input, axis));
-  c10::intrusive_ptr<c10d::Work> work = axis.line->group->_reduce_scatter_base(output, input);
-  return Pending(std::move(work), {output, input});
+  return begin("reduce_scatter", axis, {output, input},
+               [&](c10d::ProcessGroup& group) { return group._reduce_scatter_base(output, input); });
 }
 
 }  // namespace torchdion::comm

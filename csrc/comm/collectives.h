@@ -15,24 +15,26 @@
 namespace torchdion::comm {
 
 // What a collective returns. Awaited: suspends its task for one turn, then waits for the communication to end and
-// rethrows its error. `tensors` keeps the memory that the communication reads and writes alive until then.
+// throws a c10::DistBackendError, which names the axis, where it failed. `tensors` keeps the memory that the
+// communication reads and writes alive until then.
 class Pending {
  public:
   Pending() = default;
-  Pending(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
-      : suspends_(true), work_(std::move(work)), tensors_(std::move(tensors)) {}
+  Pending(const char* kind, Axis axis, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
+      : suspends_(true), kind_(kind), axis_(std::move(axis)), work_(std::move(work)), tensors_(std::move(tensors)) {}
+
+  // Where there is nothing to send.
+  static Pending nothing() { return Pending("", {}, nullptr, {}); }
 
   bool await_ready() const noexcept { return !suspends_; }
   void await_suspend(std::coroutine_handle<>) const noexcept {}
-  void await_resume() {
-    if (!work_) return;
-    note("wait");
-    work_->wait();
-  }
+  void await_resume();
 
  private:
   bool suspends_ = false;
-  c10::intrusive_ptr<c10d::Work> work_;  // null where there was nothing to send
+  const char* kind_ = "";
+  Axis axis_;
+  c10::intrusive_ptr<c10d::Work> work_;
   std::vector<at::Tensor> tensors_;
 };
 

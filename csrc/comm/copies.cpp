@@ -1,10 +1,13 @@
 #include "comm/copies.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 
 #include <string_view>
 
+#include "comm/failure.h"
 #include "comm/line.h"
+#include "comm/trace.h"
 
 namespace torchdion::comm {
 
@@ -20,7 +23,7 @@ void all_reduce_and_wait(const at::Tensor& tensor, c10d::ReduceOp::RedOpType ope
   c10d::AllreduceOptions options;
   options.reduceOp = operation;
   std::vector<at::Tensor> tensors{tensor};
-  axis.line->group->allreduce(tensors, options)->wait();
+  named("all_reduce", axis, [&] { return axis.line->group->allreduce(tensors, options)->wait(); });
 }
 
 }  // namespace
@@ -36,23 +39,35 @@ void average(const at::Tensor& tensor, const Axis& axis) {
 void copy_from_first(const at::Tensor& tensor, const Axis& axis) {
   if (axis.absent() || tensor.numel() == 0) return;
   std::vector<at::Tensor> copies{tensor.clone(at::MemoryFormat::Contiguous)};
-  axis.line->group->broadcast(copies, c10d::BroadcastOptions())->wait();
+  named("broadcast", axis, [&] { return axis.line->group->broadcast(copies, c10d::BroadcastOptions())->wait(); });
   tensor.copy_(copies[0]);
 }
 
 std::vector<bool> differing(const std::vector<at::Tensor>& tensors, const Axis& axis) {
-  std::vector<bool> answer(tensors.size(), false);
-  if (axis.absent() || tensors.empty()) return answer;
   const auto count = static_cast<int64_t>(tensors.size());
-  const at::Tensor digests = at::empty({2, count}, at::kLong);
-  auto* values = digests.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < count; ++i) {
-    values[i] = digest(tensors[i]);
-    values[count + i] = ~values[i];  // the largest complement is that of the smallest
-  }
-  all_reduce_and_wait(digests, c10d::ReduceOp::MAX, axis);
+  const at::Tensor digests = at::empty({count}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) digests.mutable_data_ptr<int64_t>()[i] = digest(tensors[i]);
+  return differing_entries(digests, axis);
+}
+
+std::vector<bool> differing_entries(const at::Tensor& integers, const Axis& axis) {
+  const int64_t count = integers.size(0);
+  std::vector<bool> answer(count, false);
+  if (axis.absent() || count == 0) return answer;
+  const at::Tensor both = at::stack({integers, integers.bitwise_not()});  // the largest complement: of the smallest
+  max_(both, axis);
+  const auto* values = both.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) answer[i] = values[i] != ~values[count + i];
   return answer;
+}
+
+void max_(const at::Tensor& tensor, const Axis& axis) {
+  if (axis.absent() || tensor.numel() == 0) return;
+  Traffic& traffic = axis.line->traffic.agreement;
+  if (active_trace) active_trace->events.push_back({"issue", -1, axis.name(), "agreement", tensor.numel()});
+  ++traffic.calls;
+  traffic.bytes += 2 * (static_cast<int64_t>(tensor.nbytes()) * (axis.size - 1) / axis.size);
+  all_reduce_and_wait(tensor, c10d::ReduceOp::MAX, axis);
 }
 
 }  // namespace torchdion::comm

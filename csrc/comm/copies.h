@@ -18,4 +18,10 @@ void copy_from_first(const at::Tensor& tensor, const Axis& axis);
 // Whether the bytes of each tensor differ between any two ranks, told by 64-bit hashes; the same answer on every rank.
 std::vector<bool> differing(const std::vector<at::Tensor>& tensors, const Axis& axis);
 
+// Whether each of the integers (1-d, int64) differs between any two ranks.
+std::vector<bool> differing_entries(const at::Tensor& integers, const Axis& axis);
+
+// tensor ← the largest of all ranks', entry by entry.
+void max_(const at::Tensor& tensor, const Axis& axis);
+
 }  // namespace torchdion::comm

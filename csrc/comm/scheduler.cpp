@@ -4,9 +4,12 @@
 #include <memory>
 #include <stdexcept>
 
+#include "comm/stop.h"
 #include "comm/trace.h"
 
 namespace torchdion::comm {
+
+constinit thread_local bool stopping = false;
 
 namespace {
 
@@ -35,19 +38,25 @@ void Scheduler::run(const std::vector<Factory>& tasks) {
   std::vector<int> free_slots;
   for (int slot = width_; slot-- > 0;) free_slots.push_back(slot);
   std::exception_ptr error;
+  const bool outer = stopping;
+  const auto fail = [&](std::exception_ptr reason, int number) {
+    if (error) return;
+    error = std::move(reason);
+    failed_ = number;
+    stopping = true;
+  };
 
   auto next = tasks.begin();
   while (!alive.empty() || (next != tasks.end() && !error)) {
     // One new task a round: the tasks alive stay at different places of their work.
     if (next != tasks.end() && !error && !free_slots.empty()) {
-      const int slot = free_slots.back();
+      const int slot = free_slots.back(), number = static_cast<int>(next - tasks.begin());
       try {
-        const int number = static_cast<int>(next - tasks.begin());
         alive.push_back(std::make_unique<Root>(Root{(*next)(slot), slot, number, {}}));
         alive.back()->task.start_at(&alive.back()->cursor);
         free_slots.pop_back();
       } catch (...) {
-        error = std::current_exception();
+        fail(std::current_exception(), number);
       }
       ++next;
     }
@@ -60,13 +69,14 @@ void Scheduler::run(const std::vector<Factory>& tasks) {
         continue;
       }
       free_slots.push_back(root->slot);
-      if (!root->task.promise().error) {
+      if (root->task.promise().error) {
+        fail(root->task.promise().error, root->number);
+      } else {
         ++completed_;
-      } else if (!error) {
-        error = root->task.promise().error;
       }
     }
   }
+  stopping = outer;
   if (error) std::rethrow_exception(error);
 }
 

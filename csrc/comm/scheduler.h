@@ -20,16 +20,20 @@ class Scheduler {
   // At most `width` tasks are alive at a time; 1 runs them one after the other, for debugging.
   explicit Scheduler(int width);
 
-  // Runs every task to its end. When a task throws, no further one is started, those alive run to their own end (so
-  // that no collective in flight outlives the memory it writes), and the first exception is rethrown.
+  // Runs every task to its end. When a task throws, no further one is started, those alive run until they have waited
+  // for the collective that they have in flight (so that none outlives the memory it writes; without one, to their own
+  // end), and the first exception is rethrown.
   void run(const std::vector<Factory>& tasks);
 
   // How many tasks of the last run() ended without an exception.
   std::size_t completed() const { return completed_; }
 
+  // The place in the list of the task whose exception the last run() rethrew.
+  std::size_t failed() const { return failed_; }
+
  private:
   int width_;
-  std::size_t completed_ = 0;
+  std::size_t completed_ = 0, failed_ = 0;
 };
 
 // Runs one task to its end.

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "comm/collectives.h"
-#include "comm/line.h"
+#include "comm/copies.h"
 
 namespace torchdion::comm {
 
@@ -63,13 +63,8 @@ Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis) {
 }
 
 double largest_of_ranks(double number, const std::vector<Axis>& axes) {
-  at::Tensor tensor = at::full({1}, number, at::kDouble);
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
-  for (const Axis& axis : axes) {
-    std::vector<at::Tensor> tensors{tensor};
-    axis.line->group->allreduce(tensors, options)->wait();
-  }
+  const at::Tensor tensor = at::full({1}, number, at::kDouble);
+  for (const Axis& axis : axes) max_(tensor, axis);
   return tensor.item<double>();
 }
 

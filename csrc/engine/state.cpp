@@ -1,6 +1,8 @@
 #include "engine/state.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_qr.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,6 +28,20 @@ std::vector<int64_t> sizes_of_Q(at::IntArrayRef sizes, MatrixForm form, const QS
   return shape;
 }
 
+namespace {
+
+// Columns of a fresh Q, from `column` on; `first` is the place of the first matrix in the whole stack.
+void fill_with_start(const at::Tensor& stack, int64_t seed, int64_t parameter, int64_t first, int64_t row,
+                     int64_t column, int64_t whole_rows) {
+  const double standard_deviation = 1 / std::sqrt(static_cast<double>(whole_rows));
+  for (int64_t i = 0; i < stack.size(0); ++i) {
+    const linalg::RandomMatrix random = linalg::RandomMatrix::start(seed, parameter, first + i);
+    linalg::sketch_(stack[i], random, row, column, standard_deviation);
+  }
+}
+
+}  // namespace
+
 at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options,
                       const Layout& layout) {
   const std::vector<int64_t> whole = sizes_of_Q(sizes, form, start);
@@ -35,12 +51,21 @@ at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& star
   const int64_t row = of_Q.rows.piece(whole.end()[-2]).begin, column = of_Q.cols.piece(whole.back()).begin;
   const at::Tensor stack = Q.view({-1, Q.size(-2), Q.size(-1)});
   const int64_t first = layout.batch.piece(whole.front()).begin * (stack.size(0) / Q.size(0));  // of the whole stack
-  const double standard_deviation = 1 / std::sqrt(static_cast<double>(whole.end()[-2]));
-  for (int64_t i = 0; i < stack.size(0); ++i) {
-    const linalg::RandomMatrix random = linalg::RandomMatrix::start(start.seed, start.parameter, first + i);
-    linalg::sketch_(stack[i], random, row, column, standard_deviation);
-  }
+  fill_with_start(stack, start.seed, start.parameter, first, row, column, whole.end()[-2]);
   return Q;
+}
+
+at::Tensor resized_Q(const at::Tensor& Q, int64_t r, int64_t seed, int64_t parameter) {
+  const int64_t rows = Q.size(-2), kept = std::min(Q.size(-1), r);
+  const at::Tensor leading = Q.narrow(-1, 0, kept);
+  if (kept == r) return leading.contiguous();
+  const at::Tensor stack = leading.reshape({-1, rows, kept}).to(at::kDouble);
+  const at::Tensor fresh = at::empty({stack.size(0), rows, r - kept}, stack.options());
+  fill_with_start(fresh, seed, parameter, 0, 0, kept, rows);
+  const at::Tensor basis = std::get<0>(at::linalg_qr(at::cat({stack, fresh}, -1)));
+  std::vector<int64_t> sizes = Q.sizes().vec();
+  sizes.back() = r - kept;
+  return at::cat({leading, basis.narrow(-1, kept, r - kept).reshape(sizes).to(Q.scalar_type())}, -1);
 }
 
 }  // namespace torchdion::engine

@@ -29,4 +29,9 @@ std::vector<int64_t> sizes_of_Q(at::IntArrayRef sizes, MatrixForm form, const QS
 at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options,
                       const Layout& layout = {});
 
+// A whole Q ([stack..., rows, old r]) with r columns. Fewer are the first ones: as each column of P and R depends on
+// those before it alone, they go on as in a run of that rank. More are those of a fresh start, made orthonormal to the
+// ones before them.
+at::Tensor resized_Q(const at::Tensor& Q, int64_t r, int64_t seed, int64_t parameter);
+
 }  // namespace torchdion::engine

@@ -84,6 +84,15 @@ std::vector<int64_t> numels(const std::vector<at::Tensor>& tensors) {
   return all;
 }
 
+// In the user's orientation.
+std::string description(const algorithms::DionBatch& batch) {
+  if (batch.layout.is_local()) return {};
+  const auto [smaller, larger] = std::minmax(batch.global_rows, batch.global_cols);
+  const bool tall = batch.shape_factor > 1;
+  return c10::str(batch.X.count(), batch.X.count() == 1 ? " matrix of " : " matrices of ", tall ? larger : smaller, "×",
+                  tall ? smaller : larger, " under Dion");
+}
+
 template <class Group>
 void check_tensors(const std::vector<Group>& groups) {
   for (const Group& group : groups) {
@@ -130,12 +139,13 @@ void Step::plan(const DionGroup& group) {
     batch.nonfinite = &zeroed_;
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
+    std::string what = description(batch);
     expect(batch, group.hyper, dtype);
     auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor elements) mutable {
       batch.workspace = std::move(elements);
       return algorithms::dion(batch, hyper);
     };
-    tasks_.push_back({std::move(make), workspace, dtype});
+    tasks_.push_back({std::move(make), workspace, dtype, std::move(what)});
   }
 }
 
@@ -180,7 +190,7 @@ void Step::plan(const LionGroup& group) {
     auto make = [batch = elementwise(group, members), hyper = group.hyper](at::Tensor) {
       return algorithms::lion(batch, hyper);
     };
-    tasks_.push_back({std::move(make), 0, at::kFloat});
+    tasks_.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under Lion")});
   }
 }
 
@@ -193,7 +203,7 @@ void Step::plan(const AdamWGroup& group) {
       batch.step.push_back(group.steps[i].item<int64_t>() + 1);
     }
     auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::adamw(batch, hyper); };
-    tasks_.push_back({std::move(make), 0, at::kFloat});
+    tasks_.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under AdamW")});
   }
 }
 
@@ -238,6 +248,13 @@ Report Step::run() {
   if (report.skipped) return report;
   report.expected_traffic = expected_traffic_;
 
+  run_tasks();
+  finish();
+  if (nonfinite_ == Nonfinite::zero) report.nonfinite = zeroed_;
+  return report;
+}
+
+void Step::run_tasks() {
   std::vector<comm::Scheduler::Factory> factories;
   for (PlannedTask& task : tasks_) {
     factories.push_back([this, &task](int slot) {
@@ -249,14 +266,16 @@ Report Step::run() {
   wrote_ = true;
   try {
     scheduler.run(factories);
+    completed_ = scheduler.completed();
+  } catch (const c10::DistBackendError& error) {
+    completed_ = scheduler.completed();
+    const std::size_t failed = scheduler.failed();
+    C10_THROW_ERROR(DistBackendError, c10::str(error.msg(), " (in batch ", failed + 1, " of ", tasks_.size(), ", ",
+                                               tasks_[failed].what, ")"));
   } catch (...) {
     completed_ = scheduler.completed();
     throw;
   }
-  completed_ = scheduler.completed();
-  finish();
-  if (nonfinite_ == Nonfinite::zero) report.nonfinite = zeroed_;
-  return report;
 }
 
 void Step::finish() {

@@ -42,6 +42,7 @@ class Step {
     MakeTask make;
     int64_t workspace;  // elements
     at::ScalarType dtype;
+    std::string what;  // in the error of a collective
   };
 
   void plan(const DionGroup& group);
@@ -54,6 +55,7 @@ class Step {
   int64_t count_nonfinite() const;
   void expect(const algorithms::DionBatch& batch, const DionHyperparameters& hyper, at::ScalarType dtype);
   bool is_left_out(Report& report) const;
+  void run_tasks();
   void finish();
 
   Groups groups_;

@@ -1,9 +1,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <unordered_set>
 
 #include "engine/step.h"
+#include "optim/agreement.h"
 #include "optim/hand_over.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -75,6 +78,7 @@ void Dion::add_param_group(const OptimizerParamGroup& param_group) {
 
 void Dion::add_checked(const OptimizerParamGroup& param_group) {
   Optimizer::add_param_group(param_group);
+  private_->agreed = false;
   const std::size_t index = param_groups().size() - 1;
   const OptimizerParamGroup& group = param_groups()[index];
   for (std::size_t k = 0; k < group.params().size(); ++k) {
@@ -98,6 +102,7 @@ void Dion::set_layout(const at::Tensor& param, Layout layout) {
       optim::check_orthonormalize(layout, options.orientation(), options, name);
     }
     private_->layouts[param.unsafeGetTensorImpl()] = std::move(layout);
+    private_->agreed = false;
     return;
   }
   TORCH_CHECK_VALUE(false, "torchdion::Dion: a layout must be set for a parameter of the optimizer, got ",
@@ -113,22 +118,34 @@ at::Tensor Dion::step(LossClosure closure) {
   private_->refuse_if_broken();
   at::NoGradGuard no_grad;
   const auto& defaults = static_cast<const DionOptions&>(this->defaults());
-  optim::check_groups(param_groups(), defaults);  // anyone may have written to them
-  optim::Gathering gathering(state(), private_->layouts);
-  for (std::size_t i = 0; i < param_groups().size(); ++i) gathering.add(param_groups()[i], i);
-  private_->decoupled = private_->decoupled || gathering.averages();
-  engine::Step step(std::move(gathering.groups), defaults.nonfinite());
+  std::optional<optim::Gathering> gathering;
+  std::optional<engine::Step> step;
+  const auto plan = [&](std::unordered_set<const void*> missing) {
+    optim::check_groups(param_groups(), defaults);  // anyone may have written to them
+    gathering.emplace(state(), private_->layouts, std::move(missing));
+    for (std::size_t i = 0; i < param_groups().size(); ++i) gathering->add(param_groups()[i], i);
+    step.emplace(gathering->groups, defaults.nonfinite());
+  };
+  std::exception_ptr refusal;
+  try {
+    plan({});
+  } catch (...) {
+    refusal = std::current_exception();
+  }
+  std::unordered_set<const void*> missing = optim::agree(*this, private_->layouts, private_->agreed, refusal);
+  if (!missing.empty()) plan(std::move(missing));
+  private_->decoupled = private_->decoupled || gathering->averages();
   engine::Report report;
   try {
-    report = step.run();
+    report = step->run();
   } catch (...) {
-    if (step.wrote()) {
-      private_->broken = "the last step failed after " + std::to_string(step.completed()) + " of " +
-                         std::to_string(step.batches()) + " batches";
+    if (step->wrote()) {
+      private_->broken = "the last step failed after " + std::to_string(step->completed()) + " of " +
+                         std::to_string(step->batches()) + " batches";
     }
     throw;
   }
-  gathering.keep_new_states();
+  gathering->keep_new_states();
   DionStats& stats = private_->stats;
   stats.steps += 1;
   stats.skipped_steps += report.skipped;

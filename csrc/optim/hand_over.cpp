@@ -14,12 +14,6 @@ namespace torchdion::optim {
 
 namespace {
 
-// Where replicas take part, a missing gradient is zero: the others may have one, and all issue the same collectives.
-at::Tensor gradient_of(const at::Tensor& param, const Layout& layout) {
-  if (param.grad().defined() || layout.replicas.absent() || !param.requires_grad()) return param.grad();
-  return at::zeros(param.sizes(), param.options());
-}
-
 const at::Tensor& needed(const at::Tensor& tensor, const char* name, const at::Tensor& param) {
   TORCH_CHECK_VALUE(tensor.defined(), "torchdion::Dion: the state of a parameter of shape ", param.sizes(),
                     " lacks the tensor ", name, "; is it of other options?");
@@ -46,7 +40,7 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
   for (std::size_t k = 0; k < group.params().size(); ++k) {
     const at::Tensor& param = group.params()[k];
     const int64_t index = index_++;
-    if (!gradient_of(param, layout_of(layouts_, param)).defined()) continue;
+    if (!gradient_of(param).defined()) continue;
     const Algorithm algorithm = algorithm_of(param, options);
     const DionParamState& state = state_of(param, options, index);
     if (algorithm == Algorithm::dion) add_matrix(dion, param, state, options, parameter_name(k, group_index));
@@ -73,6 +67,13 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
   hand_over(dion, groups.dion);
   hand_over(lion, groups.lion);
   hand_over(adamw, groups.adamw);
+}
+
+// Where replicas take part, a missing gradient is zero: the others may have one, and all issue the same collectives.
+at::Tensor Gathering::gradient_of(const at::Tensor& param) const {
+  const bool averaged = !layout_of(layouts_, param).replicas.absent() && param.requires_grad();
+  if (param.grad().defined() || !(averaged || missing_.contains(param.unsafeGetTensorImpl()))) return param.grad();
+  return at::zeros(param.sizes(), param.options());
 }
 
 bool Gathering::averages() const {
@@ -125,7 +126,7 @@ template <class Group>
 void Gathering::append(Group& group, const at::Tensor& param, const DionParamState& state) {
   const Layout& layout = layout_of(layouts_, param);
   group.X.push_back(param);
-  group.G.push_back(gradient_of(param, layout));
+  group.G.push_back(gradient_of(param));
   group.M.push_back(needed(state.momentum(), "momentum", param));
   group.steps.push_back(needed(state.step(), "step", param));
   group.layouts.push_back(layout);

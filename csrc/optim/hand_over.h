@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,7 +20,9 @@ class Gathering {
  public:
   using States = decltype(std::declval<Dion&>().state());
 
-  Gathering(States states, const Layouts& layouts) : states_(states), layouts_(layouts) {}
+  // missing: the parameters whose gradient, which only other ranks have, is zero here.
+  Gathering(States states, const Layouts& layouts, std::unordered_set<const void*> missing = {})
+      : states_(states), layouts_(layouts), missing_(std::move(missing)) {}
 
   void add(const torch::optim::OptimizerParamGroup& group, std::size_t group_index);
 
@@ -31,6 +34,7 @@ class Gathering {
   engine::Groups groups;
 
  private:
+  at::Tensor gradient_of(const at::Tensor& param) const;
   const DionParamState& state_of(const at::Tensor& param, const DionOptions& options, int64_t index);
 
   void add_matrix(engine::DionGroup& group, const at::Tensor& param, const DionParamState& state,
@@ -40,6 +44,7 @@ class Gathering {
 
   States states_;
   const Layouts& layouts_;
+  std::unordered_set<const void*> missing_;
   std::vector<std::pair<void*, std::unique_ptr<DionParamState>>> made_;
   int64_t index_ = 0;
 };

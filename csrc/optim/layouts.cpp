@@ -1,6 +1,5 @@
 #include "optim/layouts.h"
 
-#include <array>
 #include <unordered_set>
 
 #include "engine/checks.h"
@@ -11,25 +10,6 @@
 namespace torchdion::optim {
 
 namespace {
-
-// An axis that cuts a parameter, and the dimension that it cuts.
-struct Cut {
-  const Axis* axis;
-  const char* side;
-  int64_t dim;  // -1: the parameter has none
-};
-
-std::array<Cut, 3> cuts_of(const at::Tensor& param, const Layout& layout, const DionOptions& options) {
-  const int64_t first = options.batch_dims().value_or(0);
-  const bool swapped = options.fan_in_first() && algorithm_of(param, options) == Algorithm::dion;
-  std::array<Cut, 3> cuts{{{&layout.rows, "rows", swapped ? first + 1 : first},
-                           {&layout.cols, "columns", swapped ? first : first + 1},
-                           {&layout.batch, "stack", first > 0 ? 0 : -1}}};
-  for (Cut& cut : cuts) {
-    if (cut.dim >= param.dim()) cut.dim = -1;
-  }
-  return cuts;
-}
 
 void check_cut(const Cut& cut, const at::Tensor& param, const DionOptions& options, const std::string& name) {
   TORCH_CHECK_VALUE(cut.dim >= 0, "torchdion::Dion: ", name, " of shape ", param.sizes(), " has no ", cut.side,
@@ -60,6 +40,18 @@ void add(Traffic& total, const Traffic& more) {
 }
 
 }  // namespace
+
+std::array<Cut, 3> cuts_of(const at::Tensor& param, const Layout& layout, const DionOptions& options) {
+  const int64_t first = options.batch_dims().value_or(0);
+  const bool swapped = options.fan_in_first() && algorithm_of(param, options) == Algorithm::dion;
+  std::array<Cut, 3> cuts{{{&layout.rows, "rows", swapped ? first + 1 : first},
+                           {&layout.cols, "columns", swapped ? first : first + 1},
+                           {&layout.batch, "stack", first > 0 ? 0 : -1}}};
+  for (Cut& cut : cuts) {
+    if (cut.dim >= param.dim()) cut.dim = -1;
+  }
+  return cuts;
+}
 
 const Layout& layout_of(const Layouts& layouts, const at::Tensor& param) {
   static const Layout whole;
@@ -130,6 +122,7 @@ std::map<std::string, AxisTraffic> traffic_of(const Layouts& layouts) {
       add(total.reduce_scatter, carried.reduce_scatter);
       add(total.all_gather, carried.all_gather);
       add(total.completion, carried.completion);
+      add(total.agreement, carried.agreement);
     }
   }
   return traffic;

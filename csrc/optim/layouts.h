@@ -4,6 +4,7 @@
 #include <torchdion/layout.h>
 #include <torchdion/optim.h>
 
+#include <array>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -15,6 +16,15 @@ using Layouts = std::unordered_map<const void*, Layout>;  // by a parameter's Te
 
 // That of a whole parameter where none was given.
 const Layout& layout_of(const Layouts& layouts, const at::Tensor& param);
+
+// An axis that cuts a parameter, and the dimension of the tensor that it cuts.
+struct Cut {
+  const Axis* axis;
+  const char* side;
+  int64_t dim;  // -1: the parameter has none
+};
+
+std::array<Cut, 3> cuts_of(const at::Tensor& param, const Layout& layout, const DionOptions& options);
 
 // Throws c10::ValueError with one sentence for a layout that no algorithm can follow, or that the tensor, which must be
 // this rank's piece, does not have.

@@ -24,6 +24,7 @@ struct Replica {
 struct Dion::Private {
   DionStats stats;  // without the traffic, which the axes count
   optim::Layouts layouts;
+  bool agreed = false;                  // ranks have compared what they take the parameters for
   bool decoupled = false;               // a step may have taken momenta of replicas apart since they were equal
   std::string broken;                   // why the parameters are no longer what any step leaves; empty: they are
   std::vector<optim::Entries> unknown;  // of each group that was loaded: the entries that are no options of ours

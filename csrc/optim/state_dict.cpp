@@ -1,6 +1,7 @@
 // The state dict that both languages share.
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <torch/serialize/archive.h>
@@ -8,8 +9,10 @@
 #include <map>
 
 #include "engine/checks.h"
+#include "engine/shapes.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
+#include "optim/whole.h"
 
 namespace torchdion {
 
@@ -84,20 +87,19 @@ class SavedState {
 
   std::unique_ptr<DionParamState> load() const {
     auto state = std::make_unique<DionParamState>();
-    state->momentum(tensor("momentum", options_.momentum_dtype())).step(step());
+    // A whole state is told by its momentum: a piece of a parameter that is as large as the whole has a whole Q too.
+    const bool whole = source("momentum").sizes() == engine::whole_sizes(param_, layout_);
+    const auto cut = [&](const at::Tensor& tensor) {
+      return whole ? optim::cut(tensor, param_, layout_, options_) : tensor;
+    };
+    state->momentum(copy(cut(source("momentum")), options_.momentum_dtype())).step(step());
     engine::check_elementwise_state(param_, state->momentum(), "state momentum");
     const Algorithm algorithm = optim::algorithm_of(param_, options_);
     if (algorithm == Algorithm::dion) {
-      state->Q(tensor("Q", options_.Q_dtype()));
-      engine::check_Q_memory(param_, state->Q());
-      if (layout_.is_local()) {
-        engine::check_Q_sizes(param_.sizes(), state->Q().sizes(), optim::form_of(options_));
-      } else {
-        state->whole_Q(optim::whole_Q(param_, state->Q(), layout_, options_, name_));
-      }
+      load_Q(*state, whole);
     }
     if (algorithm == Algorithm::adamw) {
-      state->variance(tensor("variance", options_.variance_dtype()));
+      state->variance(copy(cut(source("variance")), options_.variance_dtype()));
       engine::check_elementwise_state(param_, state->variance(), "state variance");
     }
     return state;
@@ -111,14 +113,29 @@ class SavedState {
     return found->value();
   }
 
-  at::Tensor tensor(const char* key, const std::optional<at::ScalarType>& dtype) const {
+  void load_Q(DionParamState& state, bool whole) const {
+    at::Tensor Q = source("Q");
+    if (whole) {
+      engine::check_Q_sizes(engine::whole_sizes(param_, layout_), Q.sizes(), optim::form_of(options_));
+      if (!layout_.is_local()) state.whole_Q(Q.sizes().vec());
+      Q = optim::cut_Q(Q, param_, layout_, options_);
+    }
+    state.Q(copy(Q, options_.Q_dtype()));
+    engine::check_Q_memory(param_, state.Q());
+    if (!whole) state.whole_Q(optim::whole_Q(param_, state.Q(), layout_, options_, name_));
+  }
+
+  at::Tensor source(const char* key) const {
     const IValue saved = value(key);
     const bool dense = saved.isTensor() && saved.toTensor().defined() && saved.toTensor().layout() == at::kStrided &&
                        at::isFloatingType(saved.toTensor().scalar_type());
     TORCH_CHECK_VALUE(dense, "torchdion::Dion: the state ", key, " of ", name_,
                       " must be a dense floating-point tensor, got ", saved.tagKind());
-    const at::Tensor& source = saved.toTensor();
-    engine::check_storage({source}, "saved state");
+    engine::check_storage({saved.toTensor()}, "saved state");
+    return saved.toTensor();
+  }
+
+  at::Tensor copy(const at::Tensor& source, const std::optional<at::ScalarType>& dtype) const {
     const at::Tensor copy = at::empty(source.sizes(), at::TensorOptions(dtype.value_or(param_.scalar_type())));
     return copy.copy_(source);
   }
@@ -143,20 +160,31 @@ class SavedState {
 
 }  // namespace
 
-IValue Dion::state_dict() const {
+IValue Dion::state_dict() const { return state_dict_of(false); }
+
+IValue Dion::whole_state_dict() {
+  synchronize_for_checkpoint();
+  return state_dict_of(true);
+}
+
+IValue Dion::state_dict_of(bool whole) const {
   private_->refuse_if_broken();
   private_->refuse_if_decoupled(*this);
+  const at::NoGradGuard no_grad;
   c10::Dict<int64_t, Tensors> states;
   c10::impl::GenericList groups(c10::AnyType::get());
   int64_t index = 0;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
-    Entries entries = optim::to_entries(optim::options_of(param_groups()[i], i));
+    const DionOptions& options = optim::options_of(param_groups()[i], i);
+    Entries entries = optim::to_entries(options);
     if (i < private_->unknown.size()) entries.insert(private_->unknown[i].begin(), private_->unknown[i].end());
     c10::impl::GenericList indices(c10::AnyType::get());
     for (const at::Tensor& param : param_groups()[i].params()) {
       const auto found = state().find(param.unsafeGetTensorImpl());
       if (found != state().end()) {
-        states.insert(index, to_tensors(static_cast<const DionParamState&>(*found->second)));
+        const auto& own = static_cast<const DionParamState&>(*found->second);
+        const Layout& layout = optim::layout_of(private_->layouts, param);
+        states.insert(index, to_tensors(whole ? optim::gather_state(param, own, layout, options) : own));
       }
       indices.push_back(index++);
     }
@@ -207,6 +235,7 @@ void Dion::load_state_dict(const IValue& state_dict) {
   private_->unknown = std::move(unknown);
   private_->broken.clear();
   private_->decoupled = false;
+  private_->agreed = false;
 }
 
 void Dion::save(torch::serialize::OutputArchive& archive) const {

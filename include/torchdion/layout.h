@@ -26,12 +26,15 @@ struct Traffic {
 };
 
 // What an axis has carried. A sum that is scattered and gathered again counts its elements once, as `reduce_scatter`;
-// `completion` has the calls and bytes of the gathering.
+// `completion` has the calls and bytes of the gathering; `agreement` those of the flags on which ranks agree before a
+// step: which parameters have gradients, whether any entry overflowed.
 struct AxisTraffic {
-  Traffic all_reduce, reduce_scatter, all_gather, completion;
+  Traffic all_reduce, reduce_scatter, all_gather, completion, agreement;
 
   int64_t elements() const { return all_reduce.elements + reduce_scatter.elements + all_gather.elements; }
-  int64_t bytes() const { return all_reduce.bytes + reduce_scatter.bytes + all_gather.bytes + completion.bytes; }
+  int64_t bytes() const {
+    return all_reduce.bytes + reduce_scatter.bytes + all_gather.bytes + completion.bytes + agreement.bytes;
+  }
 };
 
 // A contiguous part of a dimension.

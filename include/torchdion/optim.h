@@ -144,9 +144,17 @@ class Dion : public torch::optim::Optimizer {
   // this rank's pieces. Tensors are shared with the optimizer. Throws c10::Error after a step that failed when it had
   // begun to write, and while momenta are each replica's own: see synchronize_for_checkpoint().
   c10::IValue state_dict() const;
-  // Takes a state dict of either language, whole or not at all; copies its tensors. Those of cut parameters are this
-  // rank's pieces.
+  // The same of whole parameters, put together from all ranks' pieces: one process, or any other layout, loads it, in
+  // either language. Synchronizes momenta first. To be called on every rank.
+  c10::IValue whole_state_dict();
+  // Takes a state dict of either language, all of it or nothing; copies its tensors. Those of cut parameters are this
+  // rank's pieces or whole, which are cut.
   void load_state_dict(const c10::IValue& state_dict);
+
+  // Gives every Q the rank that the options of its group ask for, rank_fraction above all: after a checkpoint of
+  // another rank was loaded, for one. A smaller rank keeps the leading columns, a larger one adds orthonormal ones. To
+  // be called on every rank.
+  void resize_rank();
 
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
@@ -155,6 +163,7 @@ class Dion : public torch::optim::Optimizer {
   struct Private;
 
   void add_checked(const torch::optim::OptimizerParamGroup& param_group);
+  c10::IValue state_dict_of(bool whole) const;
 
   std::unique_ptr<Private> private_;
 };

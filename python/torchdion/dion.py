@@ -1,6 +1,7 @@
 """The optimizer: owns parameters and state, and hands both to the C++ engine once a step."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, overload
 
 import torch
@@ -9,10 +10,11 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from torchdion import _C
+from torchdion.agreement import agree
+from torchdion.checkpoints import CheckpointedOptimizer
 from torchdion.dtensor import mark_written
 from torchdion.hand_over import engine_groups, gradient_scaling
 from torchdion.layout import Layouts
-from torchdion.loading import load_checked
 from torchdion.meshes import Meshes, read_meshes
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
 from torchdion.options import (
@@ -24,7 +26,6 @@ from torchdion.options import (
     warn_of_near_misses,
 )
 from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
-from torchdion.replicas import ReplicatedOptimizer
 from torchdion.state import state_bytes
 
 _COUNTS: dict[str, Any] = {
@@ -33,7 +34,7 @@ _COUNTS: dict[str, Any] = {
 }
 
 
-class Dion(ReplicatedOptimizer):
+class Dion(CheckpointedOptimizer):
     r"""Dion: orthonormalized updates from a low-rank approximation of the momentum (arXiv 2504.05295, Algorithm 1).
 
     A drop-in for any ``torch.optim`` optimizer. Parameters with two or more dimensions are matrices (a convolution is
@@ -152,6 +153,7 @@ class Dion(ReplicatedOptimizer):
             )
         name_dtypes(defaults)
         self._broken: str | None = None
+        self._agreed = False  # ranks have compared what they take the parameters for
         self._counts = dict(_COUNTS)
         self._layouts = Layouts(
             read_meshes(replicate_mesh, outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync)
@@ -168,6 +170,7 @@ class Dion(ReplicatedOptimizer):
         # What was saved before an option existed gets its default.
         self.defaults = DEFAULTS | self.defaults
         self._broken = self.__dict__.get("_broken")
+        self._agreed = False
         self._counts = dict(_COUNTS) | self.__dict__.get("_counts", {})
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
@@ -207,6 +210,7 @@ class Dion(ReplicatedOptimizer):
             param_group.clear()
             param_group.update(given)
             raise
+        self._agreed = False
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -234,13 +238,11 @@ class Dion(ReplicatedOptimizer):
     @_disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
     def _update(self) -> None:
         self._refuse_if_broken()
-        scaling = gradient_scaling(self, self._layouts)
         step = None
         created: list[Tensor] = []
         try:
-            groups = engine_groups(self, self._layouts, created)
+            step = self._planned_step(created)
             self._decoupled = self._decoupled or self._layouts.averages
-            step = _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
             report = step.run()
         except BaseException:
             if step is not None and step.wrote:
@@ -256,29 +258,23 @@ class Dion(ReplicatedOptimizer):
         self._counts["nonfinite_entries"] += report.nonfinite
         self._counts |= {name: getattr(report, name) for name in ("batches", "workspace_bytes", "expected_traffic")}
 
-    def _refuse_if_broken(self) -> None:
-        if self._broken is not None:
-            raise RuntimeError(f"torchdion.Dion: {self._broken}; load a checkpoint")
+    def _planned_step(self, created: list[Tensor]) -> _C.Step:
+        """Checked on this rank, and on all others."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """As torch's. Refuses to save what a failed step left behind.
+        def plan(missing: Collection[Tensor]) -> _C.Step:
+            scaling = gradient_scaling(self, self._layouts)
+            groups = engine_groups(self, self._layouts, created, missing)
+            return _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
 
-        Raises:
-            RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see
-                :meth:`synchronize_for_checkpoint`.
-        """
-        self._refuse_if_broken()
-        state_dict = super().state_dict()
-        self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
-        return state_dict
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's; states keep the dtypes of ``mixed_precision_config`` instead of taking the parameter's.
-
-        Raises:
-            ValueError: the checkpoint of another model or optimizer, or a damaged one; nothing was loaded.
-        """
-        load_checked(self, super().load_state_dict, state_dict)
+        try:
+            step = plan(())
+        except Exception:
+            with suppress(Exception):  # this rank's own error says more
+                agree(self, self._layouts, self._agreed, refuses=True)
+            raise
+        missing = agree(self, self._layouts, self._agreed)
+        self._agreed = True
+        return plan(missing) if missing else step
 
     def stats(self) -> dict[str, Any]:
         """What the optimizer has done and what it holds.
@@ -289,8 +285,9 @@ class Dion(ReplicatedOptimizer):
             ``parameters`` (by algorithm), ``state_bytes`` (on this rank), ``traffic``: what this object sent, by name
             of the mesh dimension, kind of collective and unit: ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``.
             Elements are those of the full tensor on this rank; a sum that is scattered and gathered again counts them
-            as ``reduce_scatter``, its gathering the calls and bytes of ``completion``. ``expected_traffic``: the
-            elements that the last step had to send by the formulas of the paper's Table 2, by mesh dimension.
+            as ``reduce_scatter``, its gathering the calls and bytes of ``completion``; ``agreement`` has those of the
+            flags on which ranks agree before a step. ``expected_traffic``: the elements that the last step had to send
+            by the formulas of the paper's Table 2, by mesh dimension.
         """
         return {
             **self._counts,

@@ -1,5 +1,6 @@
 """What a step hands to the C++ engine: parameters, gradients, states and hyperparameters, by algorithm."""
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -32,13 +33,16 @@ class Handed(NamedTuple):
     whole_Q: list[list[int]]
 
 
-def engine_groups(optimizer: Optimizer, layouts: Layouts, created: list[Tensor]) -> _C.Groups:
+def engine_groups(
+    optimizer: Optimizer, layouts: Layouts, created: list[Tensor], missing: Collection[Tensor] = ()
+) -> _C.Groups:
     """The parameters that have gradients, in the engine's terms: this rank's pieces, and where they lie.
 
     Where the optimizer averages over replicas, a missing gradient is zero: the other replicas may have one.
 
     Args:
         created: gets the parameters whose states were missing and are new.
+        missing: parameters whose gradient only other ranks have; it is zero here.
 
     Raises:
         ValueError: an option that was set after construction is out of its range, or a state or a gradient cannot be.
@@ -49,7 +53,7 @@ def engine_groups(optimizer: Optimizer, layouts: Layouts, created: list[Tensor])
         check_group(group, where)
         members: dict[str, list[Member]] = {algorithm: [] for algorithm in STATES}
         for place, param in enumerate(group["params"]):
-            member = _member(param, group, layouts, name_of(group, place, where))
+            member = _member(param, group, layouts, name_of(group, place, where), param in missing)
             if member is not None:
                 members[algorithm_of(param, group)].append(member)
         for algorithm, ours in members.items():
@@ -58,12 +62,12 @@ def engine_groups(optimizer: Optimizer, layouts: Layouts, created: list[Tensor])
     return groups
 
 
-def _member(param: Tensor, group: dict[str, Any], layouts: Layouts, name: str) -> Member | None:
+def _member(param: Tensor, group: dict[str, Any], layouts: Layouts, name: str, is_missing: bool) -> Member | None:
     if param.grad is not None:
         check_gradient(param.grad, param)
         place = layouts.of(param, group, name)
         return Member(param, local_piece(local_gradient(param, name), place.shape), place, name)
-    if not layouts.averages or not param.requires_grad or is_lazy(param):
+    if not is_missing and (not layouts.averages or not param.requires_grad or is_lazy(param)):
         return None
     place = layouts.of(param, group, name)
     return Member(param, torch.zeros_like(local_piece(param, place.shape)), place, name)

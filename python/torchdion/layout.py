@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a parameter lies, and the shape of this rank's piece."""
+    """Where a parameter lies, the shape of this rank's piece, and which of its dimensions the layout's axes cut."""
 
     layout: _C.Layout
     shape: tuple[int, ...]
+    sides: dict[str, int]
 
 
 class Layouts:
@@ -55,7 +56,7 @@ class Layouts:
             ValueError: it is cut in a way that no algorithm can follow; the sentence names it.
         """
         if not is_dtensor(param):
-            return Place(self._of_plain(), param.shape)
+            return Place(self._of_plain(), param.shape, {})
         is_dion = algorithm_of(param, group) == "dion"
         key = (param.device_mesh, param.placements, param.shape, is_dion, *form_of(group))
         if key not in self._places:
@@ -68,6 +69,17 @@ class Layouts:
                 f"{place.shape}, as nested chunks have, got {tuple(found)}"
             )
         return place
+
+    def axes_of(self, param: Tensor) -> list[_C.Axis]:
+        """The lines of all ranks that hold a parameter: of its mesh, whether they cut it or not, and of replicas.
+
+        The same objects for all parameters.
+        """
+        axes = [self._replicas()]
+        if is_dtensor(param):
+            mesh = param.device_mesh
+            axes += [self._axis(mesh, (dim,)) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+        return [axis for axis in axes if not axis.absent]
 
     def _of_plain(self) -> _C.Layout:
         if self._plain is None:
@@ -93,7 +105,7 @@ class Layouts:
         sides = _sides(cuts, param, group, name)
         self._check_declared(cuts, param, name)
         self._check_replicas(param, name)
-        axes = {side: self._axis(param.device_mesh, cuts[dim], name) for side, dim in sides.items()}
+        axes = {side: self._axis(param.device_mesh, cuts[dim]) for side, dim in sides.items()}
         replicas = self._replicas()
         ranks = replicas.size * math.prod(axis.size for axis in axes.values())
         piece = list(param.shape)
@@ -102,7 +114,7 @@ class Layouts:
         layout = _C.Layout(
             **axes, replicas=replicas, sizes=list(param.shape), has_averaged_copies=_world_size() > ranks
         )
-        return Place(layout, tuple(piece))
+        return Place(layout, tuple(piece), sides)
 
     def _replicas(self) -> _C.Axis:
         line = self.meshes.replicas
@@ -113,7 +125,7 @@ class Layouts:
             self._axes[key] = _C.Axis(line.group, name=line.name)
         return self._axes[key]
 
-    def _axis(self, mesh: "DeviceMesh", mesh_dims: tuple[int, ...], name: str) -> _C.Axis:
+    def _axis(self, mesh: "DeviceMesh", mesh_dims: tuple[int, ...]) -> _C.Axis:
         dims = sorted(mesh_dims)
         group = self._group(mesh, dims)
         chunks = [mesh.size(dim) for dim in mesh_dims]

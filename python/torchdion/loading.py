@@ -10,16 +10,20 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
+from torchdion.dtensor import is_dtensor, local_part, state_like
+from torchdion.layout import Layouts
+from torchdion.mixed_precision import STATE_DTYPES, dtype_of
 from torchdion.options import check_options
 from torchdion.parameters import algorithm_of, form_of, name_of
-from torchdion.state import STATES, check_keys, check_placements, restore_states
+from torchdion.pieces import piece_of_state
+from torchdion.state import STATES, check_keys, check_placements
 
 if TYPE_CHECKING:
-    from torchdion.dion import Dion
+    from torchdion.checkpoints import CheckpointedOptimizer
 
 
 def load_checked(
-    optimizer: "Dion", load_state_dict: Callable[[dict[str, Any]], None], state_dict: dict[str, Any]
+    optimizer: "CheckpointedOptimizer", load_state_dict: Callable[[dict[str, Any]], None], state_dict: dict[str, Any]
 ) -> None:
     """Loads by torch's own method, checks before it writes and gives states their configured dtypes after."""
     originals: list[dict[str, Any]] = []
@@ -101,8 +105,39 @@ def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) ->
             )
     if algorithm == "dion":
         _check_Q(state["Q"], param, group, name)
-    check_placements(state, param, group, name)
+    if not is_dtensor(param) or any(is_dtensor(state[key]) for key in keys):  # else they are whole
+        check_placements(state, param, group, name)
     _check_step(state.get("step", group.get("step", 0)), name)
+
+
+def restore_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any]) -> None:
+    """After torch has cast every state to its parameter's dtype: back to the configured ones, from the original.
+
+    A whole state of a cut parameter is cut. A state without a step of its own (the ``dion`` package counts in the
+    group) takes the group's.
+    """
+    for index, (group, saved_group) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=True)):
+        for place, (param, saved) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
+            original = state_dict["state"].get(saved)
+            if not original:
+                continue
+            name = name_of(group, place, f" (parameter group {index})")
+            state = optimizer.state[param]
+            for key in STATE_DTYPES:
+                if isinstance(original.get(key), Tensor):
+                    dtype = dtype_of(key, param, group)
+                    lying = _lying(original[key], key, param, group, optimizer._layouts, name)
+                    local = local_part(lying).to(param.device, dtype, copy=True).contiguous()
+                    state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
+            step = original.get("step", saved_group.get("step", 0))
+            state["step"] = torch.as_tensor(step, dtype=torch.float32, device="cpu").detach().clone()
+
+
+def _lying(original: Tensor, key: str, param: Tensor, group: dict[str, Any], layouts: Layouts, name: str) -> Tensor:
+    """A loaded state as its parameter lies."""
+    if is_dtensor(original) or not is_dtensor(param):
+        return original
+    return piece_of_state(original, key, param, group, layouts.of(param, group, name))
 
 
 def _check_tensor(value: Tensor, key: str, name: str) -> None:

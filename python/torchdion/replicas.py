@@ -78,6 +78,12 @@ class ReplicatedOptimizer(Optimizer):
             raise ValueError("torchdion.Dion: group must be the ranks that hold copies where replicate_mesh is None")
         return group if group is not None else replicas.group  # type: ignore[union-attr]
 
+    def _members(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+        """All parameters with the names that errors call them and their groups."""
+        for index, group in enumerate(self.param_groups):
+            for place, param in enumerate(group["params"]):
+                yield name_of(group, place, f" (parameter group {index})"), param, group
+
     def _refuse_decoupled(self) -> None:
         if self._decoupled and any(bool(momentum.any()) for momentum in _decoupled_momenta(self)):
             raise RuntimeError(
@@ -92,22 +98,16 @@ def replica_group(optimizer: ReplicatedOptimizer) -> ProcessGroup | None:
     return meshes.replicas.group if meshes.replicas is not None and meshes.averages else None
 
 
-def _members(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-    for index, group in enumerate(optimizer.param_groups):
-        for place, param in enumerate(group["params"]):
-            yield name_of(group, place, f" (parameter group {index})"), param, group
-
-
 def _decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
     """This rank's pieces, in an order that all ranks share."""
-    for name, param, group in _members(optimizer):
+    for name, param, group in optimizer._members():
         if _is_decoupled(optimizer, param, group, name):
             yield local_part(optimizer.state[param]["momentum"])
 
 
 def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
     """This rank's pieces of all that replicas have in common, with the names of their parameters."""
-    for name, param, group in _members(optimizer):
+    for name, param, group in optimizer._members():
         yield name, local_part(param)
         state = optimizer.state.get(param, {})
         for key in STATE_DTYPES:

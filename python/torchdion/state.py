@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of_Q, state_like
@@ -82,27 +81,6 @@ def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name
                 f"torchdion.Dion: the state {key!r} of {name} of shape {tuple(param.shape)} must be a tensor, got "
                 f"{type(state[key]).__name__}"
             )
-
-
-def restore_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-    """After torch has cast every state to its parameter's dtype: back to the configured ones, from the original.
-
-    A state without a step of its own (the ``dion`` package counts in the group) takes the group's.
-    """
-    for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        for param, saved in zip(group["params"], saved_group["params"], strict=True):
-            original = state_dict["state"].get(saved)
-            if not original:
-                continue
-            state = optimizer.state[param]
-            for key in STATE_DTYPES:
-                if isinstance(original.get(key), Tensor):
-                    dtype = dtype_of(key, param, group)
-                    local = local_part(original[key]).to(param.device, dtype, copy=True).contiguous()
-                    placements = getattr(original[key], "placements", None)
-                    state[key] = state_like(local, param, original[key].shape, placements)
-            step = original.get("step", saved_group.get("step", 0))
-            state["step"] = torch.as_tensor(step, dtype=torch.float32, device="cpu").detach().clone()
 
 
 def state_bytes(states: dict[Any, dict[str, Any]]) -> int:

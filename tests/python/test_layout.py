@@ -240,7 +240,7 @@ def test_parameters_with_the_same_cuts_share_an_axis_and_so_its_counters():
                 layouts.of(make(), DEFAULTS, "weight")
         assert len(layouts._axes) == 4
         kinds = dict.fromkeys(
-            ("all_reduce", "reduce_scatter", "all_gather", "completion"),
+            ("all_reduce", "reduce_scatter", "all_gather", "completion", "agreement"),
             dict.fromkeys(("calls", "elements", "bytes"), 0),
         )
         assert layouts.traffic() == dict.fromkeys(("rep", "fs", "tp", "fs_tp"), kinds)
@@ -258,7 +258,7 @@ def test_a_layout_is_read_anew_when_a_parameter_was_replaced():
             (wrapped(numbered(6, 4), mesh, ("fs",)), 2, 1),
         ):
             group["params"][0] = replacement
-            layout, shape = optimizer._layouts.of(replacement, group, "weight")
+            layout, shape, _ = optimizer._layouts.of(replacement, group, "weight")
             assert (layout.rows.size, layout.cols.size) == (rows, cols)
             assert shape == local_part(replacement).shape
 

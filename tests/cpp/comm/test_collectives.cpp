@@ -7,6 +7,7 @@
 #include "comm/by_hand.h"
 #include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
+#include "comm/stop.h"
 #include "tensors.h"
 
 namespace torchdion::comm {
@@ -119,21 +120,44 @@ Task<> reduce_three_times(Axis axis, int* done, std::string* caught) {
       co_await all_reduce(tensor, axis);
       ++*done;
     }
-  } catch (const std::runtime_error& error) {
-    *caught = error.what();
+  } catch (const c10::DistBackendError& error) {
+    *caught = error.what_without_backtrace();
     throw;
   }
+}
+
+// The tasks take turns: the second one's first collective fails, with the first one's third in flight.
+TEST(Collectives, AfterAnErrorTasksWaitForWhatTheyHaveInFlightAndStartNothingMore) {
+  Meeting meeting(2);
+  meeting.fails_at = 2;
+  on_every_rank(&meeting, [](Axis axis) {
+    int done[2] = {0, 0};
+    std::string caught[2];
+    const std::vector<Scheduler::Factory> tasks = {
+        [&](int) { return reduce_three_times(axis, &done[0], &caught[0]); },
+        [&](int) { return reduce_three_times(axis, &done[1], &caught[1]); },
+    };
+    Scheduler scheduler(2);
+    EXPECT_THROW(scheduler.run(tasks), c10::DistBackendError);
+    EXPECT_EQ(scheduler.failed(), 1);
+    EXPECT_EQ(scheduler.completed(), 0);
+    EXPECT_EQ(done[0], 2);
+    EXPECT_EQ(done[1], 0);
+    EXPECT_FALSE(stopping);
+  });
+  EXPECT_EQ(meeting.logs[0].size(), 4u);
 }
 
 TEST(Collectives, ErrorsReachTheTaskThatAwaitsThem) {
   Meeting meeting(2);
   meeting.fails_at = 1;
-  on_every_rank(&meeting, [](Axis axis) {
+  on_every_rank(&meeting, [&](Axis unnamed) {
+    const Axis axis = axis_of(&meeting, unnamed.rank, {.name = "fs"});
     int done = 0;
     std::string caught;
-    EXPECT_THROW(run(reduce_three_times(axis, &done, &caught)), std::runtime_error);
+    EXPECT_THROW(run(reduce_three_times(axis, &done, &caught)), c10::DistBackendError);
     EXPECT_EQ(done, 1);
-    EXPECT_EQ(caught, "connection lost");
+    EXPECT_EQ(caught, "torchdion: the all_reduce over the axis 'fs' of 2 ranks failed: connection lost");
   });
 }
 

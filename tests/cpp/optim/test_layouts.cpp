@@ -271,18 +271,21 @@ TEST(RefusedLayout, OfAParameterThatHasState) {
 }
 
 TEST(RefusedLayout, ThatOptionsNoLongerAllowWhenAStepIsTaken) {
-  Meeting meeting(2);
-  const at::Tensor weight = Model::leaf({6, 4}, 1);
-  Dion optimizer(std::vector<at::Tensor>{weight}, DionOptions().orientation(Orientation::left));
-  Layout layout;
-  layout.rows = axis_of(&meeting, 0);
-  layout.sizes = {12, 4};
-  optimizer.set_layout(weight, layout);
-  static_cast<DionOptions&>(optimizer.param_groups()[0].options()).orthonormalize(Orthonormalize::qr);
-  at::Tensor(weight).mutable_grad() = normal({6, 4}, 2);
-  const std::string sentence = message_of([&] { optimizer.step(); });
-  EXPECT_EQ(sentence.find("torchdion::Dion: orthonormalize must be"), 0u) << sentence;
-  EXPECT_TRUE(optimizer.state().empty());
+  Mesh({1, 2, 1}).run([](MeshAxes axes) {
+    const at::Tensor weight = Model::leaf({6, 4}, 1);
+    Dion optimizer(std::vector<at::Tensor>{weight}, DionOptions().orientation(Orientation::left));
+    optimizer.set_layout(weight, {.rows = axes.fs, .sizes = {12, 4}});
+    const bool refuses = axes.rank == 0;
+    if (refuses) {
+      static_cast<DionOptions&>(optimizer.param_groups()[0].options()).orthonormalize(Orthonormalize::qr);
+    }
+    at::Tensor(weight).mutable_grad() = normal({6, 4}, 2);
+    const std::string sentence = message_of([&] { optimizer.step(); });
+    const std::string expected = refuses ? "torchdion::Dion: orthonormalize must be"
+                                         : "torchdion::Dion: another rank refused this step, and its error says why";
+    EXPECT_EQ(sentence.substr(0, expected.size()), expected);
+    EXPECT_TRUE(optimizer.state().empty());
+  });
 }
 
 }  // namespace

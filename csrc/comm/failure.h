@@ -1,0 +1,22 @@
+// The one sentence of a collective that fails.
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <torchdion/layout.h>
+
+namespace torchdion::comm {
+
+// part(), which starts a collective or waits for it. Throws c10::DistBackendError, which says where it failed and why.
+template <class Part>
+auto named(const char* kind, const Axis& axis, Part part) {
+  try {
+    return part();
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const c10::Error*>(&error);
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str("torchdion: the ", kind, " over the axis '", axis.name(), "' of ", axis.size,
+                             " ranks failed: ", known ? known->what_without_backtrace() : error.what()));
+  }
+}
+
+}  // namespace torchdion::comm

@@ -1,0 +1,77 @@
+"""What the ranks of a job agree on before a step: a disagreement is an error on all of them, not a hang."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import Optimizer
+
+from torchdion import _C
+from torchdion.dtensor import is_dtensor
+from torchdion.layout import Layouts
+from torchdion.options import CHECKS
+from torchdion.parameters import name_of
+
+
+class Shared(NamedTuple):
+    """A parameter that other ranks hold too, or other pieces of it."""
+
+    param: Tensor
+    group: dict[str, Any]
+    name: str
+    layout: _C.Layout
+
+
+def agree(optimizer: Optimizer, layouts: Layouts, agreed: bool, refuses: bool = False) -> set[Tensor]:
+    """Waits before each step for the ranks of all layouts, which say whether they can take it.
+
+    Args:
+        agreed: the ranks have compared what they take each parameter for. When any has not, all do.
+        refuses: this rank cannot take the step, and is about to raise its own error.
+
+    Returns:
+        The cut parameters that have no gradient on this rank, but on another one: theirs is zero here.
+
+    Raises:
+        ValueError: on every rank, where they differ; the sentence names the parameter and what differs.
+        RuntimeError: another rank refuses.
+    """
+    shared = _shared_parameters(optimizer, layouts)
+    if not shared:
+        return set()
+    axes = [layouts.axes_of(one.param) for one in shared]
+    every_axis = list({id(axis): axis for along in axes for axis in along}.values())
+    flags = [refuses, not agreed, *(one.param.grad is not None for one in shared)]
+    cuts = [(one.layout.rows, one.layout.cols, one.layout.batch) for one in shared]
+    any_refuses, any_is_new, *anywhere = _C.any_of_ranks(flags, [every_axis, every_axis, *cuts])
+    if any_refuses:
+        raise RuntimeError("torchdion.Dion: another rank refused this step, and its error says why")
+    if any_is_new:
+        claims = zip(shared, axes, strict=True)
+        _C.check_agreement([(one.name, _properties(one, optimizer), along) for one, along in claims])
+    has_gradient = zip(shared, anywhere, strict=True)
+    return {one.param for one, is_there in has_gradient if is_there and one.param.grad is None}
+
+
+def _shared_parameters(optimizer: Optimizer, layouts: Layouts) -> list[Shared]:
+    shared = []
+    for index, group in enumerate(optimizer.param_groups):
+        for place, param in enumerate(group["params"]):
+            if (layouts.averages or is_dtensor(param)) and not is_lazy(param):
+                name = name_of(group, place, f" (parameter group {index})")
+                shared.append(Shared(param, group, name, layouts.of(param, group, name).layout))
+    return shared
+
+
+def _properties(shared: Shared, optimizer: Optimizer) -> list[tuple[str, str]]:
+    param, group = shared.param, shared.group
+    options = {name: group[name] for name in CHECKS if name in group} | {"lr": float(group["lr"])}
+    state = optimizer.state.get(param, {})
+    return [
+        ("shape", str(tuple(param.shape))),
+        ("dtype", str(param.dtype)),
+        ("placements", str(param.placements if is_dtensor(param) else "a plain tensor")),
+        ("options", ", ".join(f"{name}={value!r}" for name, value in options.items())),
+        ("shape of Q", str(tuple(state["Q"].shape)) if "Q" in state else "none"),
+        ("steps taken", f"{float(state.get('step', 0)):g}"),
+    ]

@@ -1,0 +1,81 @@
+"""The optimizer's state between runs: saved, loaded and given another rank."""
+
+from typing import Any
+
+import torch
+
+from torchdion import _C
+from torchdion.loading import load_checked
+from torchdion.options import check_group
+from torchdion.parameters import form_of
+from torchdion.pieces import piece_of_state, whole_Q
+from torchdion.replicas import ReplicatedOptimizer
+
+
+class CheckpointedOptimizer(ReplicatedOptimizer):
+    """State dicts have torch's form; states of DTensors are DTensors, which torch.distributed.checkpoint reshards."""
+
+    _broken: str | None
+    _agreed: bool
+
+    def _refuse_if_broken(self) -> None:
+        if self._broken is not None:
+            raise RuntimeError(f"torchdion.Dion: {self._broken}; load a checkpoint")
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's. Refuses to save what a failed step left behind.
+
+        Raises:
+            RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see
+                :meth:`synchronize_for_checkpoint`.
+        """
+        self._refuse_if_broken()
+        state_dict = super().state_dict()
+        self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's; states keep the dtypes of ``mixed_precision_config`` instead of taking the parameter's.
+
+        Parameters that are DTensors take states that lie as they do, or whole ones, as a run on one process saves
+        them; of those each rank keeps its piece.
+
+        Raises:
+            ValueError: the checkpoint of another model or optimizer, or a damaged one; nothing was loaded.
+        """
+        load_checked(self, super().load_state_dict, state_dict)
+
+    @torch.no_grad()
+    def resize_rank(self, rank_fraction: float | None = None, rank_multiple_of: int | None = None) -> None:
+        """Gives every Q the rank that the options of its group ask for.
+
+        For a run that goes on from a checkpoint with another rank: make the optimizer with the checkpoint's
+        ``rank_fraction``, load, then call this. A smaller rank keeps the leading columns of Q, with which the run would
+        have been one of that rank; a larger one adds orthonormal columns. To be called on every rank of the job.
+
+        Args:
+            rank_fraction, rank_multiple_of: for all groups; None: what each group has.
+
+        Raises:
+            ValueError: an option out of its range; nothing was changed.
+            RuntimeError: a step failed after it had begun to write.
+        """
+        self._refuse_if_broken()
+        given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
+        options = {name: value for name, value in given.items() if value is not None}
+        for index, group in enumerate(self.param_groups):
+            check_group({**group, **options}, f" (parameter group {index})")
+        self.synchronize_for_checkpoint()
+        for group in self.param_groups:
+            group |= options
+        for index, (name, param, group) in enumerate(self._members()):
+            state = self.state.get(param, {})
+            if "Q" not in state or param.numel() == 0:
+                continue
+            *_, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
+            r = _C.rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"])
+            if state["Q"].shape[-1] != r:
+                place = self._layouts.of(param, group, name)
+                whole = _C.resized_Q(whole_Q(state["Q"], param, group, place), r, group["seed"], index)
+                state["Q"] = piece_of_state(whole, "Q", param, group, place)
+        self._agreed = False
