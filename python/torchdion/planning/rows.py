@@ -1,0 +1,134 @@
+"""The rows of a plan: parameters that are alike, where they lie, and what each optimizer spends on them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from torchdion import _C
+from torchdion.dtensor import cuts_of, is_dtensor
+from torchdion.layout import Layouts, check_orthonormalize
+from torchdion.parameters import algorithm_of
+from torchdion.planning import rivals
+from torchdion.planning.costs import Alike, Cost, dion
+from torchdion.planning.described import DescribedLayouts
+from torchdion.planning.grid import Grid
+
+OPTIMIZERS = {
+    "dion_compressed": "Dion, compressed: replicas exchange P and R (replicate_mesh)",
+    "dion_dense": "Dion, dense: gradients are averaged over the replicas during backward",
+    "muon_gathering": "Muon, gathering: every shard gathers and orthonormalizes every matrix",
+    "muon_handed_out": "Muon, handed out: each rank orthonormalizes some whole matrices",
+    "adamw": "AdamW",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Parameters that are alike.
+
+    Args:
+        names: of the parameters.
+        kind: what :func:`torchdion.param_groups` takes them for: "matrix", "embedding", "head", "vector", …
+        algorithm: "dion", "lion" or "adamw".
+        orientation, rank: of Dion's matrices, else None.
+        shape, piece: of the whole parameter, and of this rank's.
+        Q, piece_of_Q: the same of Dion's right factor.
+        cuts: the axis that cuts the rows, the columns, the stack; without those that nothing cuts.
+        compresses: whether replicas exchange P and R rather than gradients; None where there is nothing to exchange.
+        costs: of all of them together, by optimizer.
+    """
+
+    names: list[str]
+    kind: str
+    algorithm: str
+    orientation: str | None
+    rank: int | None
+    shape: tuple[int, ...]
+    piece: tuple[int, ...]
+    Q: tuple[int, ...] | None
+    piece_of_Q: tuple[int, ...] | None
+    cuts: dict[str, str]
+    compresses: bool | None
+    costs: dict[str, Cost]
+
+
+def parameters_of(groups: list[dict[str, Any]]) -> list[tuple[str, Tensor, dict[str, Any]]]:
+    return [(name, param, group) for group in groups for name, param in group["params"]]
+
+
+def _replicas_of(groups: list[dict[str, Any]], grid: Grid) -> _C.Axis:
+    """Of plain parameters dp; of DTensors the mesh dimensions that cut none."""
+    parameters = [param for _, param, _ in parameters_of(groups)]
+    distributed = [param for param in parameters if is_dtensor(param)]
+    if not distributed:
+        return grid.axis(grid.ordered(("dp",)))
+    cutting: set[str] = set()
+    for param in distributed:
+        names = param.device_mesh.mesh_dim_names or ()
+        cutting |= {names[dim] for dims in cuts_of(param, "a parameter").values() for dim in dims if names}
+    return grid.axis(tuple(name for name, size in grid.sizes.items() if size > 1 and name not in cutting))
+
+
+def batches_of(groups: list[dict[str, Any]], grid: Grid, layouts: Layouts | DescribedLayouts) -> list[Alike]:
+    """The parameters by what the engine batches them by, in the order of the first of each."""
+    replicas = _replicas_of(groups, grid)
+    batches: dict[tuple[Any, ...], Alike] = {}
+    for name, param, group in parameters_of(groups):
+        place = layouts.of(param, group, f"parameter {name!r}" if isinstance(layouts, Layouts) else name)
+        axes = (place.layout.rows.name, place.layout.cols.name, place.layout.batch.name)
+        key = (id(group), param.shape, param.dtype, place.shape, axes)
+        if key not in batches:
+            cutting = _cutting(place.layout, grid)
+            batches[key] = Alike([], param, group, place, replicas, cutting)
+        batches[key].names.append(name)
+    return list(batches.values())
+
+
+def _cutting(layout: _C.Layout, grid: Grid) -> tuple[_C.Axis, ...]:
+    order = list(grid.sizes)
+    axes = [axis for axis in (layout.rows, layout.cols) if not axis.absent]
+    return tuple(sorted(axes, key=lambda axis: order.index(grid.sides_of_axis(axis.name)[0])))
+
+
+def row_of(batch: Alike, grid: Grid) -> Row:
+    group, layout = batch.group, batch.place.layout
+    algorithm = algorithm_of(batch.param, group)
+    is_matrix = algorithm == "dion" and batch.param.numel() > 0
+    if is_matrix:
+        check_orthonormalize(layout, group["orientation"], group, f"parameter {batch.names[0]!r}")
+    axes = {"rows": layout.rows, "columns": layout.cols, "stack": layout.batch}
+    compresses = None
+    if is_matrix and not batch.replicas.absent:
+        compresses = _C.compresses(*batch.matrix, batch.rank, layout)
+    return Row(
+        names=batch.names,
+        kind=group.get("kind", "matrix" if is_matrix else "vector"),
+        algorithm=algorithm,
+        orientation=group["orientation"] if is_matrix else None,
+        rank=batch.rank if is_matrix else None,
+        shape=tuple(batch.param.shape),
+        piece=tuple(batch.place.shape),
+        Q=batch.whole_Q if is_matrix else None,
+        piece_of_Q=batch.piece_of_Q if is_matrix else None,
+        cuts={side: axis.name for side, axis in axes.items() if not axis.absent},
+        compresses=compresses,
+        costs=_costs(batch, grid) if is_matrix else _scalar_costs(batch, algorithm),
+    )
+
+
+def _costs(batch: Alike, grid: Grid) -> dict[str, Cost]:
+    sides = [side for axis in batch.cutting for side in grid.sides_of_axis(axis.name)]
+    return {
+        "dion_compressed": dion(batch, compressed=True),
+        "dion_dense": dion(batch, compressed=False),
+        "muon_gathering": rivals.muon_gathering(batch),
+        "muon_handed_out": rivals.muon_handed_out(batch, "_".join(grid.ordered(sides))),
+        "adamw": rivals.adamw(batch),
+    }
+
+
+def _scalar_costs(batch: Alike, algorithm: str) -> dict[str, Cost]:
+    """What is no matrix gets the same rule from Dion and Muon."""
+    scalar = rivals.adamw(batch) if algorithm == "adamw" else rivals.lion(batch)
+    return {**dict.fromkeys(OPTIMIZERS, scalar), "adamw": rivals.adamw(batch)}
