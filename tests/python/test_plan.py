@@ -8,6 +8,7 @@ from fake_world import fake_world, mesh_of
 from plan_models import block_model, distribute
 from ranks import run_ranks
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel
 
 import torchdion
@@ -35,6 +36,16 @@ def test_a_described_mesh_lays_plain_parameters_as_fsdp2_and_tensor_parallelism_
     tp = sizes.get("tp", 1)
     assert found.row_of("blocks.1.down.weight").piece[1] == 160 // tp
     assert {row.algorithm for row in found.rows} == {"dion", "lion"}
+
+
+def test_replicas_of_a_native_hsdp_mesh_are_those_that_it_does_not_cut() -> None:
+    described = torchdion.plan(block_model(), {"dp": 4, "fs": 2}, rank_fraction=0.25)
+    with fake_world(0, 8):
+        mesh = mesh_of(dp=4, fs=2)
+        model = fully_shard(block_model(), mesh=mesh)
+        found = torchdion.plan(model, mesh, rank_fraction=0.25)
+    assert found.estimates == described.estimates
+    assert found.links["dp"].size == 4
 
 
 def test_matrices_that_no_rule_lets_tp_cut_are_whole_and_named() -> None:

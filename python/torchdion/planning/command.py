@@ -13,7 +13,7 @@ from torchdion.planning import models
 from torchdion.planning.described import FS_CUTS
 from torchdion.planning.machines import EFFICIENCY, MACHINES
 from torchdion.planning.plan import Plan, plan
-from torchdion.planning.table import duration
+from torchdion.planning.table import by_label, duration
 
 DESCRIPTION = """\
 Prints for each kind of parameter what updates it, how it is cut, its rank and its state; and for Dion, Muon and AdamW
@@ -37,9 +37,7 @@ def main(arguments: list[str]) -> int:
     if options.pp > 1:
         print(f"Of {options.pp} pipeline stages this is the first, which has the embedding and no fewer blocks.")
     if options.steps:
-        for name, estimate in found.estimates.items():
-            whole = duration(estimate.seconds * options.steps)
-            print(f"{options.steps:,g} steps of {name.replace('_', ' ')}: at most {whole}")
+        print("\n" + "\n".join(_whole_training(found, options.steps)))
     return 0
 
 
@@ -81,6 +79,14 @@ def parser() -> OneSentenceParser:
     options.add_argument("--steps", type=float, default=0, help="of a whole training, whose time is printed too")
     options.add_argument("--json", action="store_true", help="everything, as one line of JSON")
     return options
+
+
+def _whole_training(found: Plan, steps: float) -> list[str]:
+    return [
+        f"{steps:,.0f} steps of {label}: {duration(steps * estimate.overlapped_seconds)} to "
+        f"{duration(steps * estimate.seconds)}"
+        for label, estimate in by_label(found).items()
+    ]
 
 
 def plan_of(options: argparse.Namespace) -> Plan:

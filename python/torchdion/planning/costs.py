@@ -236,8 +236,3 @@ def orthonormalize_flops(
     if method == "rcqr" and k < (rows or m):  # else a sketch saves nothing
         return 2 * k * m * r + (2 * k * r**2 - 2 * r**3 // 3) + m * r**2 + one_pass
     return passes * one_pass
-
-
-def dion_flops(m: int, n: int, r: int, method: str = "auto") -> int:
-    """Of a step on a whole m×n matrix whose P is m×r: four products of 2mnr and the orthonormalization."""
-    return 8 * m * n * r + orthonormalize_flops(m, r, method)

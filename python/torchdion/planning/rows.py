@@ -15,12 +15,13 @@ from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
 
 OPTIMIZERS = {
-    "dion_compressed": "Dion, compressed: replicas exchange P and R (replicate_mesh)",
-    "dion_dense": "Dion, dense: gradients are averaged over the replicas during backward",
-    "muon_gathering": "Muon, gathering: every shard gathers and orthonormalizes every matrix",
-    "muon_handed_out": "Muon, handed out: each rank orthonormalizes some whole matrices",
-    "adamw": "AdamW",
+    "dion_compressed": "replicas exchange P and R where that is less than gradients (replicate_mesh)",
+    "dion_dense": "gradients are averaged over replicas during backward",
+    "muon_gathering": "every shard gathers every matrix and repeats Newton–Schulz on it; gradients are averaged",
+    "muon_handed_out": "each rank gets some whole matrices and sends their updates back",
+    "adamw": "gradients are averaged",
 }
+"""What is compared, and what it does."""
 
 
 @dataclass(frozen=True)

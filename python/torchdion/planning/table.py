@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchdion.planning.names import pattern
+from torchdion.planning.rows import OPTIMIZERS
 
 if TYPE_CHECKING:
     from torchdion.planning.plan import Estimate, Plan
@@ -11,22 +12,40 @@ if TYPE_CHECKING:
 
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
+_MEANINGS = {
+    "dion": "nothing is compressed, as no replicas exchange matrices for which it would pay",
+    **{name.replace("_", " "): meaning for name, meaning in OPTIMIZERS.items()},
+}
+
 
 def table(plan: "Plan") -> str:
-    """The parameters, then a line for each optimizer, then notes."""
+    """The parameters; what each optimizer needs and sends; what all that means."""
     mesh = " ".join(f"{name}={size}" for name, size in plan.mesh.items())
     options = plan.options
     heading = (
         f"rank {plan.rank} of {mesh or 'one rank'} · {plan.machine.name}, {plan.efficiency:.0%} of peak · Dion "
         f"r = {options['rank_fraction']:g} min(m, n), {options['orientation']}, {options['orthonormalize']}"
     )
-    return "\n\n".join([heading, _parameters(plan), _optimizers(plan), "\n".join(plan.notes)])
+    estimates = by_label(plan)
+    tables = [_parameters(plan), _needs(estimates)]
+    if plan.links:
+        tables.append(_traffic(estimates, plan))
+    meanings = [(label, _MEANINGS[label]) for label in estimates]
+    return "\n\n".join([heading, *tables, _aligned(meanings), "\n".join(plan.notes)])
+
+
+def by_label(plan: "Plan") -> dict[str, "Estimate"]:
+    """The estimates by what tables call them."""
+    estimates = {name.replace("_", " "): estimate for name, estimate in plan.estimates.items()}
+    if estimates["dion dense"] == estimates["dion compressed"]:
+        del estimates["dion compressed"]
+        estimates = {"dion": estimates.pop("dion dense"), **estimates}
+    return estimates
 
 
 def _parameters(plan: "Plan") -> str:
-    titles = ("parameters", "number", "algorithm", "shape", "here", "cut by", "r", "Q here", "state")
-    lines = [_parameter_line(row) for row in plan.rows]
-    return _aligned([titles, *lines])
+    titles = ("parameters", "number", "algorithm", "shape", "here", "cut by", "r", "Q here", "Dion's state")
+    return _aligned([titles, *(_parameter_line(row) for row in plan.rows)])
 
 
 def _parameter_line(row: "Row") -> tuple[str, ...]:
@@ -45,35 +64,38 @@ def _parameter_line(row: "Row") -> tuple[str, ...]:
     )
 
 
-def _optimizers(plan: "Plan") -> str:
-    titles = ["per rank and step", "state", "operations", "compute"]
-    for axis in plan.links:
-        titles += [f"{axis} elements", f"{axis} time"]
-    estimates = dict(plan.estimates)
-    if estimates["dion_dense"] == estimates["dion_compressed"]:
-        estimates = {"dion": estimates.pop("dion_compressed"), **estimates}
-        del estimates["dion_dense"]
-    lines = [_optimizer_line(name, estimate, plan) for name, estimate in estimates.items()]
-    return _aligned([(*titles, "step"), *lines])
-
-
-def _optimizer_line(name: str, estimate: "Estimate", plan: "Plan") -> tuple[str, ...]:
-    cost = estimate.cost
-    cells = [
-        name.replace("_", " "),
-        f"{quantity(cost.state_bytes)}B",
-        quantity(cost.flops),
-        duration(estimate.compute_seconds),
+def _needs(estimates: dict[str, "Estimate"]) -> str:
+    titles = ("per rank and step", "state", "operations", "memory traffic", "compute", "whole step")
+    lines = [
+        (
+            label,
+            f"{quantity(estimate.cost.state_bytes)}B",
+            quantity(estimate.cost.flops),
+            f"{quantity(estimate.cost.memory_bytes)}B",
+            duration(estimate.compute_seconds),
+            f"{duration(estimate.overlapped_seconds)} to {duration(estimate.seconds)}",
+        )
+        for label, estimate in estimates.items()
     ]
-    for axis in plan.links:
-        is_used = axis in cost.elements
-        cells += [quantity(cost.elements[axis]) if is_used else "-"]
-        cells += [duration(estimate.axis_seconds[axis]) if is_used else "-"]
-    return (*cells, f"{duration(estimate.overlapped_seconds)} to {duration(estimate.seconds)}")
+    return _aligned([titles, *lines])
+
+
+def _traffic(estimates: dict[str, "Estimate"], plan: "Plan") -> str:
+    """Elements, bytes and time on each axis."""
+    titles = [f"{axis}: {link.size} ranks, {quantity(link.bandwidth)}B/s" for axis, link in plan.links.items()]
+    lines = [(label, *(_on_axis(estimate, axis) for axis in plan.links)) for label, estimate in estimates.items()]
+    return _aligned([("elements, bytes sent, time", *titles), *lines])
+
+
+def _on_axis(estimate: "Estimate", axis: str) -> str:
+    if axis not in estimate.axis_seconds:
+        return "-"
+    elements, sent = (quantity(count[axis]) for count in (estimate.cost.elements, estimate.cost.bytes))
+    return f"{elements.strip()}, {sent}B, {duration(estimate.axis_seconds[axis])}"
 
 
 def quantity(number: float) -> str:
-    """Three digits and a unit: 12345 is "12.3 k"."""
+    """Three digits and the beginning of a unit: 12345 is "12.3 k"."""
     for factor, unit in _UNITS:
         if number >= factor:
             return f"{number / factor:#.3g}".rstrip(".") + f" {unit}"
@@ -82,7 +104,7 @@ def quantity(number: float) -> str:
 
 def duration(seconds: float) -> str:
     """Three digits and a unit: 0.01234 is "12.3 ms"."""
-    for factor, unit in ((86400.0, "days"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+    for factor, unit in ((86400.0, "days"), (3600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= factor:
             return f"{seconds / factor:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
