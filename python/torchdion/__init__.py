@@ -35,12 +35,14 @@ def get_include() -> str:
     return str(Path(__file__).parent / "include")
 
 
-def __getattr__(name: str) -> Any:
-    if name == "plan":  # whose imports no training needs
-        from torchdion.planning.plan import plan
+if not TYPE_CHECKING:  # a type checker would take it for a sign that any name exists
 
-        return plan
-    raise AttributeError(f"module 'torchdion' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "plan":  # whose imports no training needs
+            from torchdion.planning.plan import plan
+
+            return plan
+        raise AttributeError(f"module 'torchdion' has no attribute {name!r}")
 
 
 __all__ = [

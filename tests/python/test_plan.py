@@ -4,12 +4,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from fake_world import fake_world, mesh_of
+from fake_world import fake_world, mesh_of, numbered
+from law import piece
 from plan_models import block_model, distribute
 from ranks import run_ranks
+from roles import ROLES
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel
+from torch.nn import Parameter
 
 import torchdion
 from torchdion.planning.plan import Plan
@@ -107,6 +110,31 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("rank", [0, 5, 11])
+@pytest.mark.parametrize("orientation", ["right", "left"])
+@pytest.mark.parametrize("rank_fraction", [0.15, 0.75], ids=["compressed", "dense"])
+def test_the_plan_of_every_role_equals_a_step_on_one_rank_of_a_fake_world(
+    rank_fraction: float, orientation: str, rank: int
+) -> None:
+    options = {"orientation": orientation, "rank_fraction": rank_fraction}
+    with fake_world(rank, 12):
+        mesh = mesh_of(dp=2, fs=3, tp=2)
+        groups = []
+        for role in ROLES:
+            params = [Parameter(piece(numbered(*role.shape), role, mesh)) for _ in range(role.count)]
+            groups.append({"params": [(f"{role.name} {i}", param) for i, param in enumerate(params)], **role.options})
+        found = torchdion.plan(groups, mesh, **options)
+        for role, group in zip(ROLES, groups, strict=True):
+            for _, param in group["params"]:
+                param.grad = param.detach().clone()
+            optimizer = torchdion.Dion([dict(group)], replicate_mesh=mesh["dp"], **options)
+            optimizer.step()
+            cost = found.row_of(f"{role.name} 0").costs["dion_compressed"]
+            elements = {axis: count for axis, count in cost.elements.items() if count}
+            assert elements == counted(optimizer.stats(), "elements"), role.name
+            assert cost.state_bytes == optimizer.stats()["state_bytes"], role.name
+
+
 def measured_and_planned(rank: int, world_size: int) -> list[tuple[dict[str, Any], Plan]]:
     """One step of each model, by what the optimizer then says of it and by this rank's plan."""
     found = []
@@ -154,6 +182,12 @@ def test_the_plan_equals_what_eight_processes_count() -> None:
         ({}, {"orientation": "up"}, "orientation must be one of"),
         ({}, {"machine": "abacus"}, "machine must be a Machine or one of a100, h100"),
         ({}, {"efficiency": 0}, "efficiency must be in (0, 1], got 0"),
+        (
+            {"dp": 2, "fs": 2},
+            {"replicas": "fs"},
+            "replicas must be dimensions of mesh that cut no parameter, among dp,",
+        ),
+        ({"tp": 2}, {"replicas": ["dp"]}, "among none, got 'dp'"),
         ({}, {"fs_cuts": "columns"}, "fs_cuts must be one of rows, other"),
         ({}, {"tp_plan": {"up": "diagonal"}}, "the styles of tp_plan must be"),
         ({"tp": 2}, {"orthonormalize": "qr", "orientation": "left"}, "orthonormalize must be 'auto', 'rcqr'"),
@@ -175,5 +209,12 @@ def test_distributed_parameters_need_the_mesh_itself_and_no_rules() -> None:
             torchdion.plan(model, {"fs": 4})
         with pytest.raises(ValueError, match="fs_cuts and tp_plan must be left out"):
             torchdion.plan(model, mesh, fs_cuts="other")
+        with pytest.raises(ValueError, match="mesh must hold the mesh dimensions 'fs'"):
+            torchdion.plan(model, mesh_of(shards=4))
         with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
             torchdion.plan("gpt", mesh)
+
+
+def test_groups_need_names() -> None:
+    with pytest.raises(ValueError, match=r"must hold \(name, parameter\) pairs, got Parameter \(parameter group 0\)"):
+        torchdion.plan([{"params": [Parameter(torch.empty(2, 2))]}], {})

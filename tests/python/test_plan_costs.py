@@ -8,7 +8,7 @@ from plan_models import block_model
 from torch import nn
 
 import torchdion
-from torchdion.planning.machines import MACHINES
+from torchdion.planning.machines import MACHINES, Machine
 from torchdion.planning.models import MODELS, PLAN_OF_MATRICES, first_stage, matrices
 
 # ---- the paper ----
@@ -130,6 +130,15 @@ def test_state_in_bf16_and_parameters_in_bf16_halve_what_they_are_counted_by() -
 
 
 # ---- time ----
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_each_figure_of_a_machine_has_a_public_source(machine: Machine) -> None:
+    figures = {name for name, value in vars(machine).items() if isinstance(value, float)}
+    assert figures == set(machine.sources)
+    assert all(source.startswith("https://") for source in machine.sources.values())
+    assert machine.fp32 < machine.tf32 <= machine.bf16 / 2 * 1.01
+    assert machine.network < machine.node < machine.memory
 
 
 def test_an_axis_that_leaves_the_node_uses_the_cards_of_its_ranks_there() -> None:

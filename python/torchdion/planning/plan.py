@@ -1,6 +1,6 @@
 """What a step costs on a mesh: memory, operations, traffic and time of Dion, Muon and AdamW."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torchdion.planning.costs import Cost, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid, check_described
 from torchdion.planning.machines import EFFICIENCY, MACHINES, Machine
-from torchdion.planning.rows import OPTIMIZERS, Row, batches_of, parameters_of, row_of
+from torchdion.planning.rows import OPTIMIZERS, Row, batches_of, parameters_of, replicas_of, row_of
 from torchdion.planning.table import table
 from torchdion.routing import param_groups
 
@@ -107,6 +107,7 @@ def plan(
     scalar_algorithm: str = "lion",
     precision: str = "high",
     mixed_precision_config: DionMixedPrecisionConfig | None = None,
+    replicas: Iterable[str] | None = None,
     fs_cuts: str = "rows",
     tp_plan: Mapping[str, Any] | None = None,
     machine: str | Machine = "h100",
@@ -121,6 +122,8 @@ def plan(
             which is that of neighbours; then this is the first rank.
         rank_fraction, rank_multiple_of, orientation, orthonormalize, rcqr_oversample, scalar_algorithm, precision,
             mixed_precision_config: as in :class:`torchdion.Dion`.
+        replicas: names of the mesh dimensions along which gradients differ. None: dp of plain parameters, of DTensors
+            those that cut none.
         fs_cuts: of plain parameters, what fs cuts: "rows" (dimension 0 of every parameter, as ``fully_shard`` does) or
             "other" (dimension 1 where tp cuts dimension 0, by a ``shard_placement_fn``; the paper's layout).
         tp_plan: of plain parameters, how tp cuts modules: name or pattern → "colwise", "rowwise" or "replicate", or
@@ -130,9 +133,8 @@ def plan(
         efficiency: the share of the machine's peak rate that products reach.
 
     Where parameters are DTensors (``fully_shard``, ``parallelize_module``, on real or fake process groups), their cuts
-    are read off them, and the mesh dimensions that cut none of them hold replicas; every rank must call this then, as
-    the optimizer's first step must be. Where all are plain tensors, fs and tp cut them as said above and dp holds
-    replicas.
+    are read off them; every rank must call this then, as the optimizer's first step must be. Where all are plain
+    tensors, fs and tp cut them as said above.
 
     Layouts, ranks and elements are the library's own: on a real mesh ``optimizer.stats()["traffic"]`` counts the same,
     with one reservation: large matrices are handed out to ranks in more than one task, and then the first ranks get
@@ -175,7 +177,8 @@ def plan(
     groups = _groups_of(model, options)
     grid = Grid(mesh)
     layouts = _layouts_for(groups, grid, mesh, fs_cuts, tp_plan)
-    rows = [row_of(batch, grid) for batch in batches_of(groups, grid, layouts)]
+    batches = batches_of(groups, grid, layouts, replicas_of(groups, grid, replicas))
+    rows = [row_of(batch, grid) for batch in batches]
     links = _links(grid, rows, node)
     precisions = {name: "medium" if name.startswith("muon") else precision for name in OPTIMIZERS}
     estimates = {
@@ -207,8 +210,12 @@ def _groups_of(model: Any, options: dict[str, Any]) -> list[dict[str, Any]]:
     groups = [{**DEFAULTS, **options, **group} for group in given]
     for index, group in enumerate(groups):
         check_options(group, f" (parameter group {index})")
-        if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in group["params"]):
-            raise ValueError("torchdion.plan: groups must hold (name, parameter) pairs, got parameters without names")
+        for entry in group["params"]:
+            if not (isinstance(entry, tuple) and len(entry) == 2):
+                raise ValueError(
+                    f"torchdion.plan: groups must hold (name, parameter) pairs, got {type(entry).__name__} (parameter "
+                    f"group {index})"
+                )
     return groups
 
 

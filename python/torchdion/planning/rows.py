@@ -1,7 +1,8 @@
 """The rows of a plan: parameters that are alike, where they lie, and what each optimizer spends on them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -13,6 +14,9 @@ from torchdion.planning import rivals
 from torchdion.planning.costs import Alike, Cost, dion
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 OPTIMIZERS = {
     "dion_compressed": "replicas exchange P and R where that is less than gradients (replicate_mesh)",
@@ -55,25 +59,43 @@ class Row:
 
 
 def parameters_of(groups: list[dict[str, Any]]) -> list[tuple[str, Tensor, dict[str, Any]]]:
+    """With their names and groups."""
     return [(name, param, group) for group in groups for name, param in group["params"]]
 
 
-def _replicas_of(groups: list[dict[str, Any]], grid: Grid) -> _C.Axis:
-    """Of plain parameters dp; of DTensors the mesh dimensions that cut none."""
-    parameters = [param for _, param, _ in parameters_of(groups)]
-    distributed = [param for param in parameters if is_dtensor(param)]
-    if not distributed:
-        return grid.axis(grid.ordered(("dp",)))
-    cutting: set[str] = set()
-    for param in distributed:
-        names = param.device_mesh.mesh_dim_names or ()
-        cutting |= {names[dim] for dims in cuts_of(param, "a parameter").values() for dim in dims if names}
-    return grid.axis(tuple(name for name, size in grid.sizes.items() if size > 1 and name not in cutting))
+def replicas_of(groups: list[dict[str, Any]], grid: Grid, given: Iterable[str] | None) -> _C.Axis:
+    """The axis of the copies: of plain parameters dp, of DTensors the mesh dimensions that cut none.
+
+    Raises:
+        ValueError: a name that the mesh lacks, or of a dimension that cuts a parameter.
+    """
+    distributed = [param for _, param, _ in parameters_of(groups) if is_dtensor(param)]
+    cutting = _cutting_sides(distributed, grid) if distributed else {"fs", "tp"}
+    names = grid.sizes.keys() - cutting if given is None else {given} if isinstance(given, str) else set(given)
+    for name in names:
+        if name in cutting or name not in grid.sizes:
+            raise ValueError(
+                f"torchdion.plan: replicas must be dimensions of mesh that cut no parameter, among "
+                f"{', '.join(name for name in grid.sizes if name not in cutting) or 'none'}, got {name!r}"
+            )
+    return grid.axis(tuple(name for name in grid.ordered(names) if grid.sizes[name] > 1))
 
 
-def batches_of(groups: list[dict[str, Any]], grid: Grid, layouts: Layouts | DescribedLayouts) -> list[Alike]:
+def _cutting_sides(params: "list[DTensor]", grid: Grid) -> set[str]:
+    sides: set[str] = set()
+    for param in params:
+        names = param.device_mesh.mesh_dim_names
+        if names is None:
+            raise ValueError(f"torchdion.plan: meshes of parameters must have mesh_dim_names, got {param.device_mesh}")
+        for dims in cuts_of(param, "a parameter").values():
+            sides.update(*(grid.sides_of_axis(names[dim]) for dim in dims))
+    return sides
+
+
+def batches_of(
+    groups: list[dict[str, Any]], grid: Grid, layouts: Layouts | DescribedLayouts, replicas: _C.Axis
+) -> list[Alike]:
     """The parameters by what the engine batches them by, in the order of the first of each."""
-    replicas = _replicas_of(groups, grid)
     batches: dict[tuple[Any, ...], Alike] = {}
     for name, param, group in parameters_of(groups):
         place = layouts.of(param, group, f"parameter {name!r}" if isinstance(layouts, Layouts) else name)
