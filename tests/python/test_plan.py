@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.planning.models import MODELS, first_stage
 from torchdion.planning.plan import Plan
 
 # ---- layouts ----
@@ -69,6 +70,32 @@ def test_a_plan_of_tensor_parallelism_replaces_the_rule() -> None:
     assert {name: found.row_of(f"blocks.2.{name}.weight").piece for name in pieces} == pieces
     assert found.row_of("embedding.weight").piece == (96, 16)
     assert "but not blocks.*.{query,down}.weight, head.weight" in str(found)
+
+
+def test_matrices_of_one_shape_that_are_cut_differently_have_rows_of_their_own() -> None:
+    found = torchdion.plan(first_stage(MODELS["gpt-120m"]), {"fs": 2, "tp": 2}, fs_cuts="other")
+    query, output = (found.row_of(f"blocks.7.attention.{name}.weight") for name in ("query", "output"))
+    assert query.piece == output.piece == (384, 384)
+    assert (query.cuts, output.cuts) == ({"rows": "tp", "columns": "fs"}, {"rows": "fs", "columns": "tp"})
+    assert (len(query.names), len(output.names)) == (36, 12)
+
+
+def test_the_rank_is_rounded_up_and_q_has_the_rows_of_its_orientation() -> None:
+    options = {"rank_fraction": 0.3, "rank_multiple_of": 16}
+    right = torchdion.plan(block_model(), {"fs": 4}, **options).row_of("blocks.0.up.weight")
+    left = torchdion.plan(block_model(), {"fs": 4}, orientation="left", **options).row_of("blocks.0.up.weight")
+    assert right.rank == left.rank == 32  # of 64
+    assert (right.Q, right.piece_of_Q) == ((160, 32), (40, 32))
+    assert (left.Q, left.piece_of_Q) == ((64, 32), (64, 8))
+
+
+def test_matrices_whose_factors_are_larger_than_their_pieces_are_marked_dense() -> None:
+    found = torchdion.plan(block_model(), {"dp": 2, "fs": 8}, rank_fraction=0.125)
+    compresses = {name: found.row_of(f"blocks.0.{name}.weight").compresses for name in ("query", "up", "router")}
+    assert compresses == {"query": False, "up": True, "router": False}  # (8 + 64)·8 of 8·64, (20 + 64)·8 of 20·64, …
+    lines = {line.split()[0]: line for line in str(found).splitlines() if line.startswith("blocks")}
+    assert "dion right, dense" in lines["blocks.*.query.weight"]
+    assert "dense" not in lines["blocks.*.up.weight"]
 
 
 def test_a_stack_of_experts_is_cut_by_fs_and_its_matrices_by_tp() -> None:

@@ -1,6 +1,7 @@
 """What torchdion.plan says of operations, memory, traffic and time: the paper's tables, and textbook counts."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -91,7 +92,38 @@ def test_appendix_a_of_the_paper_muon_would_add_278_days_to_llama_3_405b() -> No
     assert found.estimates["muon_gathering"].seconds > 24
 
 
+@pytest.mark.parametrize(("method", "dtype"), [("qr", torch.float32), ("auto", torch.float32), ("auto", torch.float64)])
+def test_operations_of_the_other_ways_to_orthonormalize(method: str, dtype: torch.dtype) -> None:
+    model = matrices("512x256", dtype)
+    found = torchdion.plan(model, {}, rank_fraction=0.25, orthonormalize=method, orientation="left")
+    m, r = 512, 64
+    cholesky = 3 * m * r**2 + r**3 / 3  # Gram, factor, solve
+    expected = 2 * (2 * m * r**2 - 2 / 3 * r**3) if method == "qr" else (2 + (dtype == torch.float64)) * cholesky
+    assert found.rows[0].costs["dion_dense"].flops - 8 * m * 256 * r == pytest.approx(expected, abs=3)
+
+
 # ---- optimizers beside it ----
+
+
+def test_passes_over_memory() -> None:
+    """In matrices: M and X updated, G read, and by Dion M read for two products and updated twice."""
+    costs = torchdion.plan(matrices("512x256"), {}).rows[0].costs
+    passes = {name: cost.memory_bytes / (4 * 512 * 256) for name, cost in costs.items()}
+    assert passes == {
+        "dion_compressed": 9, "dion_dense": 9, "muon_gathering": 5, "muon_handed_out": 5, "adamw": 7
+    }  # fmt: skip
+
+
+def test_matrices_that_are_cut_are_handed_out_over_their_shards() -> None:
+    sizes = {"dp": 2, "fs": 2, "tp": 2}
+    found = torchdion.plan(one_matrix(512, 256, count=5), sizes, fs_cuts="other", tp_plan=COLWISE)
+    costs = found.rows[0].costs
+    owned, here, entries = 2, 5 * 256 * 128, 512 * 256
+    assert costs["muon_handed_out"].flops == owned * (20 * 512 * 256**2 + 10 * 256**3)
+    assert costs["muon_handed_out"].state_bytes == 4 * (here + 5)
+    assert costs["muon_handed_out"].elements == {"fs_tp": owned * entries, "dp": here}
+    # pieces of momenta in BF16 to their owners, pieces of updates from this one; gradients in FP32 round a ring
+    assert costs["muon_handed_out"].bytes == {"fs_tp": 3 * 2 * (here + owned * entries) // 4, "dp": 4 * here}
 
 
 def test_matrices_that_are_not_cut_are_handed_out_over_the_replicas() -> None:
@@ -103,6 +135,7 @@ def test_matrices_that_are_not_cut_are_handed_out_over_the_replicas() -> None:
     assert costs["muon_gathering"].flops == 10 * whole
     assert costs["muon_handed_out"].state_bytes == 4 * (owned * entries + 10)
     assert costs["muon_handed_out"].elements == {"dp": 4 * owned * entries}  # with padding
+    assert costs["muon_handed_out"].bytes == {"dp": 2 * 3 * 4 * owned * entries}
     products, factored = 8 * 512 * 256 * 64, 2 * (3 * 256 * 64**2 + 64**3 // 3)
     assert costs["dion_compressed"].flops == 10 * products + owned * factored
     assert costs["dion_dense"].flops == 10 * (products + factored)
@@ -151,6 +184,13 @@ def test_an_axis_that_leaves_the_node_uses_the_cards_of_its_ranks_there() -> Non
         "fs_tp": (32, 8, 8 * h100.network),
         "tp": (4, 4, h100.node),
     }
+
+
+def test_many_cards_are_no_faster_than_the_node() -> None:
+    machine = replace(MACHINES["h100"], network=100e9)
+    found = torchdion.plan(block_model(), {"dp": 16}, machine=machine)
+    assert found.links["dp"].bandwidth == 450e9
+    assert torchdion.plan(block_model(), {"dp": 16}).links["dp"].bandwidth == 8 * 50e9
 
 
 def test_the_estimated_time_is_between_the_largest_term_and_their_sum() -> None:
