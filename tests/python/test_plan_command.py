@@ -13,6 +13,7 @@ import torchdion
 from torchdion.__main__ import COMMANDS, main
 from torchdion.planning.models import MODELS, Transformer, first_stage, matrices
 from torchdion.planning.names import pattern
+from torchdion.planning.table import duration, quantity
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpt"))
 
@@ -61,13 +62,22 @@ def test_names_that_differ_in_one_part_become_one_pattern() -> None:
     assert pattern(names) == "a.*.{q,k}.weight, norm.weight, a1.b2"
 
 
+def test_numbers_have_three_digits_and_a_unit() -> None:
+    assert [quantity(n) for n in (0, 7, 999.6, 12345, 99_960_000, 3.3e14, 5e18)] == [
+        "0 ", "7.00 ", "1.00 k", "12.3 k", "100 M", "330 T", "5,000 P"
+    ]  # fmt: skip
+    assert [duration(s) for s in (0, 2.5e-10, 0.0123, 59.96, 1800, 7200, 1e6, 1e9)] == [
+        "0", "0.250 ns", "12.3 ms", "60.0 s", "1,800 s", "2.00 h", "11.6 days", "11,574 days"
+    ]  # fmt: skip
+
+
 def test_the_command_prints_the_plan_of_the_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ARGUMENTS, "--steps", "1000"]) == 0
     printed = capsys.readouterr().out
     found = torchdion.plan(first_stage(MODELS["gpt-120m"]), {"dp": 2, "fs": 2, "tp": 2}, rank_fraction=0.25)
     assert printed.startswith(f"{found}\n")
     estimate = found.estimates["muon_gathering"]
-    expected = f"{1000 * estimate.overlapped_seconds:.3g} s to {1000 * estimate.seconds:.3g} s"
+    expected = f"{duration(1000 * estimate.overlapped_seconds)} to {duration(1000 * estimate.seconds)}"
     assert f"1,000 steps of muon gathering: {expected}\n" in printed
 
 
@@ -101,7 +111,9 @@ def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
         ("plan --model gpt-120m --mesh dp=0", "the sizes of mesh must be integers ≥ 1"),
         ("plan --model gpt-120m --rank-fraction 1.5", "rank_fraction must be in (0, 1], got 1.5"),
         ("plan --model gpt-120m --momentum-dtype int8", "momentum_dtype must be"),
-        ("plan --model gpt-120m --network-gbit 0", "network_gbit must be above 0"),
+        ("plan --model gpt-120m --network-gbit 0", "argument --network-gbit: must be a finite number above 0, got '0'"),
+        ("plan --model gpt-120m --steps inf", "argument --steps: must be a finite number above 0"),
+        ("plan --model gpt-120m --mesh dp=99999999", "mesh must have at most 1048576 ranks"),
         ("plan --model gpt-120m --efficiency 2", "efficiency must be in (0, 1]"),
         ("plna", "invalid choice: 'plna'"),
     ],

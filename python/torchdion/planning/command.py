@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import replace
 
@@ -14,6 +15,17 @@ from torchdion.planning.described import FS_CUTS
 from torchdion.planning.machines import EFFICIENCY, MACHINES
 from torchdion.planning.plan import Plan, plan
 from torchdion.planning.table import by_label, duration
+
+DION_OPTIONS = (
+    "rank_fraction",
+    "rank_multiple_of",
+    "orientation",
+    "orthonormalize",
+    "rcqr_oversample",
+    "scalar_algorithm",
+    "precision",
+)
+"""Arguments of plan() that are the optimizer's."""
 
 DESCRIPTION = """\
 Prints for each kind of parameter what updates it, how it is cut, its rank and its state; and for Dion, Muon and AdamW
@@ -34,8 +46,6 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(found.as_dict()))
         return 0
     print(found)
-    if options.pp > 1:
-        print(f"Of {options.pp} pipeline stages this is the first, which has the embedding and no fewer blocks.")
     if options.steps:
         print("\n" + "\n".join(_whole_training(found, options.steps)))
     return 0
@@ -60,6 +70,7 @@ def parser() -> OneSentenceParser:
     options.add_argument("--rank-multiple-of", type=int, default=1)
     options.add_argument("--orientation", default="right", help="right (Q is m×r) or left (n×r)")
     options.add_argument("--orthonormalize", default="auto", help="auto, rcqr, cholesky_qr or qr")
+    options.add_argument("--rcqr-oversample", type=float, default=1.25, help="rows of rcqr's sketch over r")
     options.add_argument("--scalar-algorithm", default="lion", help="lion or adamw")
     options.add_argument(
         "--precision", default="high", help="of Dion's products: highest, high (TF32) or medium (BF16)"
@@ -72,11 +83,11 @@ def parser() -> OneSentenceParser:
         "--fs-cuts", choices=FS_CUTS, default="rows", help="dimension 0 (FSDP2), or the one that tp leaves whole"
     )
     options.add_argument("--machine", choices=MACHINES, default="h100", help=", ".join(MACHINES), metavar="NAME")
-    options.add_argument("--network-gbit", type=float, metavar="GBIT/S", help="of each GPU, in place of the machine's")
+    options.add_argument("--network-gbit", type=positive, metavar="GBIT/S", help="of each GPU's card")
     options.add_argument(
         "--efficiency", type=float, default=EFFICIENCY, help="share of the peak rate that products reach"
     )
-    options.add_argument("--steps", type=float, default=0, help="of a whole training, whose time is printed too")
+    options.add_argument("--steps", type=positive, help="of a whole training, whose time is printed too")
     options.add_argument("--json", action="store_true", help="everything, as one line of JSON")
     return options
 
@@ -101,21 +112,29 @@ def plan_of(options: argparse.Namespace) -> Plan:
             )
     machine = MACHINES[options.machine]
     if options.network_gbit is not None:
-        if not options.network_gbit > 0:
-            raise ValueError(f"torchdion.plan: network_gbit must be above 0, got {options.network_gbit:g}")
         machine = replace(machine, network=options.network_gbit * 1e9 / 8)
-    names = ("rank_fraction", "rank_multiple_of", "orientation", "orthonormalize", "scalar_algorithm", "precision")
     dtypes = DionMixedPrecisionConfig(options.momentum_dtype, options.Q_dtype, options.variance_dtype)
-    return plan(
+    found = plan(
         model,
         options.mesh,
-        **{name: getattr(options, name) for name in names},
+        **{name: getattr(options, name) for name in DION_OPTIONS},
         mixed_precision_config=dtypes,
         fs_cuts=options.fs_cuts,
         tp_plan=tp_plan,
         machine=machine,
         efficiency=options.efficiency,
     )
+    if options.pp == 1:
+        return found
+    note = f"Of {options.pp} pipeline stages this is the first, which has the embedding and no fewer blocks."
+    return replace(found, notes=[*found.notes, note])
+
+
+def positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number above 0, got {text!r}")
+    return number
 
 
 def mesh_sizes(text: str) -> dict[str, int]:

@@ -14,7 +14,7 @@ from torchdion.planning.names import pattern
 COLWISE, ROWWISE, WHOLE = "colwise", "rowwise", "replicate"
 FS_CUTS = ("rows", "other")
 
-_COLWISE = "query key value q_proj k_proj v_proj qkv_proj wq wk wv wqkv gate up gate_proj up_proj w1 w3 fc1 c_fc c_attn"
+_COLWISE = "query key value q_proj k_proj v_proj qkv_proj wq wk wv wqkv up gate_proj up_proj w1 w3 fc1 c_fc c_attn"
 _ROWWISE = "output o_proj out_proj wo down down_proj w2 fc2 c_proj"
 MEGATRON = {**dict.fromkeys(_COLWISE.split(), COLWISE), **dict.fromkeys(_ROWWISE.split(), ROWWISE)}
 """How tensor parallelism cuts a Linear, by the last part of its name."""

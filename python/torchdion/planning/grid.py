@@ -14,6 +14,9 @@ from torchdion import _C
 DESCRIBED = ("dp", "fs", "tp")
 """What the sides may be called where parameters are plain tensors: replicas, fully sharded, tensor parallel."""
 
+MOST_RANKS = 2**20
+"""Of a description, whose ranks are all listed."""
+
 
 class Grid:
     """Sides and the global rank at each place, as one rank sees them; the last side is that of neighbours.
@@ -95,6 +98,8 @@ def _checked_sizes(mesh: Any) -> dict[str, int]:
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"torchdion.plan: the sizes of mesh must be integers ≥ 1, got {name}={size!r}")
+    if math.prod(sizes.values()) > MOST_RANKS:
+        raise ValueError(f"torchdion.plan: mesh must have at most {MOST_RANKS} ranks, got {math.prod(sizes.values())}")
     check_described(tuple(sizes))
     return sizes
 

@@ -199,7 +199,7 @@ def _checked_machine(machine: Any, efficiency: Any) -> Machine:
         raise ValueError(f"torchdion.plan: efficiency must be in (0, 1], got {efficiency!r}")
     if isinstance(machine, Machine):
         return machine
-    if machine not in MACHINES:
+    if not isinstance(machine, str) or machine not in MACHINES:
         raise ValueError(f"torchdion.plan: machine must be a Machine or one of {', '.join(MACHINES)}, got {machine!r}")
     return MACHINES[machine]
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
+_ROUNDS_UP = 0.9995  # of a unit, to 1.00
+
 _MEANINGS = {
     "dion": "nothing is compressed, as no replicas exchange matrices for which it would pay",
     **{name.replace("_", " "): meaning for name, meaning in OPTIMIZERS.items()},
@@ -97,17 +99,21 @@ def _on_axis(estimate: "Estimate", axis: str) -> str:
 def quantity(number: float) -> str:
     """Three digits and the beginning of a unit: 12345 is "12.3 k"."""
     for factor, unit in _UNITS:
-        if number >= factor:
-            return f"{number / factor:#.3g}".rstrip(".") + f" {unit}"
+        if number >= _ROUNDS_UP * factor:
+            return f"{_digits(number / factor)} {unit}"
     return f"{number:g} "
 
 
 def duration(seconds: float) -> str:
     """Three digits and a unit: 0.01234 is "12.3 ms"."""
     for factor, unit in ((86400.0, "days"), (3600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+        if seconds >= _ROUNDS_UP * factor:
+            return f"{_digits(seconds / factor)} {unit}"
+    return f"{_digits(seconds / 1e-9)} ns" if seconds else "0"
+
+
+def _digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 999.5 else f"{number:#.3g}".rstrip(".")
 
 
 def _shape(shape: Sequence[int]) -> str:
