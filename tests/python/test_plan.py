@@ -92,10 +92,13 @@ def test_the_rank_is_rounded_up_and_q_has_the_rows_of_its_orientation() -> None:
 def test_matrices_whose_factors_are_larger_than_their_pieces_are_marked_dense() -> None:
     found = torchdion.plan(block_model(), {"dp": 2, "fs": 8}, rank_fraction=0.125)
     compresses = {name: found.row_of(f"blocks.0.{name}.weight").compresses for name in ("query", "up", "router")}
-    assert compresses == {"query": False, "up": True, "router": False}  # (8 + 64)·8 of 8·64, (20 + 64)·8 of 20·64, …
-    lines = {line.split()[0]: line for line in str(found).splitlines() if line.startswith("blocks")}
-    assert "dion right, dense" in lines["blocks.*.query.weight"]
-    assert "dense" not in lines["blocks.*.up.weight"]
+    assert compresses == {"query": False, "up": True, "router": False}
+    lines = [line.split() for line in str(found).splitlines() if line.startswith("blocks")]
+    assert ["blocks.*.query.weight", "3", "dion", "right,", "dense", "64×64", "8×64", "rows", "fs", "8", "8×8"] in lines
+    assert ["blocks.*.up.weight", "3", "dion", "right", "160×64", "20×64", "rows", "fs", "8", "20×8"] in lines
+    cost = found.row_of("blocks.0.up.weight").costs["dion_compressed"]
+    assert cost.elements == {"dp": (64 + 3 * 20) * 8, "fs": 3 * (64 + 1) * 8}  # of three P one is summed here
+    assert ["blocks.*.up.weight", "17.3", "kB", "271", "k", "992", "1.56", "k"] in lines
 
 
 def test_a_stack_of_experts_is_cut_by_fs_and_its_matrices_by_tp() -> None:

@@ -29,7 +29,7 @@ def table(plan: "Plan") -> str:
         f"r = {options['rank_fraction']:g} min(m, n), {options['orientation']}, {options['orthonormalize']}"
     )
     estimates = by_label(plan)
-    tables = [_parameters(plan), _needs(estimates)]
+    tables = [_parameters(plan), _costs_of_dion(plan), _needs(estimates)]
     if plan.links:
         tables.append(_traffic(estimates, plan))
     meanings = [(label, _MEANINGS[label]) for label in estimates]
@@ -46,7 +46,7 @@ def by_label(plan: "Plan") -> dict[str, "Estimate"]:
 
 
 def _parameters(plan: "Plan") -> str:
-    titles = ("parameters", "number", "algorithm", "shape", "here", "cut by", "r", "Q here", "Dion's state")
+    titles = ("parameters", "number", "algorithm", "shape", "here", "cut by", "r", "Q here")
     return _aligned([titles, *(_parameter_line(row) for row in plan.rows)])
 
 
@@ -62,8 +62,24 @@ def _parameter_line(row: "Row") -> tuple[str, ...]:
         cuts or "-",
         "-" if row.rank is None else str(row.rank),
         "-" if row.piece_of_Q is None else _shape(row.piece_of_Q),
-        f"{quantity(row.costs['dion_dense'].state_bytes)}B",
     )
+
+
+def _costs_of_dion(plan: "Plan") -> str:
+    """Of the same parameters."""
+    costs = [(pattern(row.names), row.costs["dion_compressed"]) for row in plan.rows]
+    axes = [axis for axis in plan.links if any(axis in cost.elements for _, cost in costs)]
+    titles = ("Dion's", "state", "operations", *(f"{axis} elements" for axis in axes))
+    lines = [
+        (
+            names,
+            f"{quantity(cost.state_bytes)}B",
+            quantity(cost.flops),
+            *(quantity(cost.elements[axis]) if axis in cost.elements else "-" for axis in axes),
+        )
+        for names, cost in costs
+    ]
+    return _aligned([titles, *lines])
 
 
 def _needs(estimates: dict[str, "Estimate"]) -> str:
