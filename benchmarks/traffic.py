@@ -32,6 +32,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.planning.models import MODELS, first_stage
 
 MESHES = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (2, 1, 2), (2, 4, 1), (1, 2, 4)]  # (dp, fs, tp)
 AXES = ("dp", "fs", "tp")
@@ -76,10 +77,10 @@ def count(rank: int, sizes: tuple[int, int, int], store: str, options: dict[str,
     dist.destroy_process_group()
 
 
-def paper(sizes: tuple[int, int, int], rank_fraction: float, orientation: str) -> dict[str, dict[str, int]]:
-    """Elements on a rank by axis: Table 2's Dion, the dense all-reduce of gradients, and Muon's gathering."""
+def paper(sizes: tuple[int, int, int], rank_fraction: float, orientation: str) -> dict[str, int]:
+    """Elements on a rank by axis: Table 2's Dion."""
     dp, fs, tp = sizes
-    total = {name: dict.fromkeys(AXES, 0) for name in ("paper", "dense", "muon")}
+    total = dict.fromkeys(AXES, 0)
     for index, (m, n) in enumerate(gpt_shapes()):
         r = math.ceil(rank_fraction * min(m, n))
         fs_dim, tp_dim = cuts(index, sizes)
@@ -89,14 +90,18 @@ def paper(sizes: tuple[int, int, int], rank_fraction: float, orientation: str) -
         inner_dim = 0 if orientation == "left" else 1  # the dimension whose cut cuts the rows of P
         inner = 2 * local[1 - inner_dim] * r + math.ceil(OVERSAMPLE * r) * r + r * r
         outer = (local[inner_dim] + 1) * r
-        total["paper"]["fs"] += (inner if fs_dim == inner_dim else outer) if fs > 1 else 0
-        total["paper"]["tp"] += (inner if tp_dim == inner_dim else outer) if tp > 1 else 0
-        total["paper"]["dp"] += (local[0] + local[1]) * r if dp > 1 else 0
-        total["dense"]["dp"] += local[0] * local[1] if dp > 1 else 0
-        total["muon"]["dp"] += local[0] * local[1] if dp > 1 else 0
-        total["muon"]["fs"] += m * n // tp if fs > 1 else 0
-        total["muon"]["tp"] += m * n if tp > 1 else 0
+        total["fs"] += (inner if fs_dim == inner_dim else outer) if fs > 1 else 0
+        total["tp"] += (inner if tp_dim == inner_dim else outer) if tp > 1 else 0
+        total["dp"] += (local[0] + local[1]) * r if dp > 1 else 0
     return total
+
+
+def others(sizes: tuple[int, int, int]) -> dict[str, dict[str, int]]:
+    """The same for what dense gradients and Muon's gathering need, by `torchdion.plan`."""
+    blocks = first_stage(MODELS["gpt-120m"]).get_submodule("blocks")
+    estimates = torchdion.plan(blocks, dict(zip(AXES, sizes, strict=True)), fs_cuts="other").estimates
+    elements = {name: estimates[key].cost.elements for name, key in (("dense", "adamw"), ("muon", "muon_gathering"))}
+    return {name: {axis: by_axis.get(axis, 0) for axis in AXES} for name, by_axis in elements.items()}
 
 
 def measure(sizes: tuple[int, int, int], options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -105,7 +110,7 @@ def measure(sizes: tuple[int, int, int], options: dict[str, Any]) -> list[dict[s
         arguments = (sizes, f"{folder}/store", options, out)
         mp.spawn(count, arguments, nprocs=math.prod(sizes))  # type: ignore[attr-defined, no-untyped-call]
         stats = torch.load(out, weights_only=True)
-    by_formula = paper(sizes, options["rank_fraction"], options["orientation"])
+    by_formula = {"paper": paper(sizes, options["rank_fraction"], options["orientation"]), **others(sizes)}
     rows = []
     for axis, size in zip(AXES, sizes, strict=True):
         if size == 1:

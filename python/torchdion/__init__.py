@@ -8,6 +8,7 @@
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torchdion.installation import check_torch, read_build
 
@@ -21,6 +22,9 @@ from torchdion.dion import Dion  # noqa: E402
 from torchdion.mixed_precision import DionMixedPrecisionConfig  # noqa: E402
 from torchdion.routing import param_groups  # noqa: E402
 
+if TYPE_CHECKING:
+    from torchdion.planning.plan import plan
+
 __version__ = build["version"]
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 """What CMake's ``find_package(torchdion CONFIG)`` needs in ``CMAKE_PREFIX_PATH``."""
@@ -29,6 +33,16 @@ cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 def get_include() -> str:
     """The folder of the C++ headers: ``#include <torchdion/torchdion.h>`` with ``-I`` and this."""
     return str(Path(__file__).parent / "include")
+
+
+if not TYPE_CHECKING:  # a type checker would take it for a sign that any name exists
+
+    def __getattr__(name: str) -> Any:
+        if name == "plan":  # whose imports no training needs
+            from torchdion.planning.plan import plan
+
+            return plan
+        raise AttributeError(f"module 'torchdion' has no attribute {name!r}")
 
 
 __all__ = [
@@ -41,4 +55,5 @@ __all__ = [
     "ddp_comm_hook",
     "get_include",
     "param_groups",
+    "plan",
 ]

@@ -1,34 +1,37 @@
-"""``python -m torchdion``: versions, how the library was built and what it finds; for bug reports."""
+"""``python -m torchdion``: what was built and is found; ``python -m torchdion COMMAND``: one of the commands below.
 
-import os
-import platform
+A command is a module, imported only when it is asked for, whose ``main(arguments)`` returns the exit status.
+"""
+
+import importlib
 import sys
+from argparse import REMAINDER, RawDescriptionHelpFormatter
 
-import torch
+from torchdion.command_line import OneSentenceParser
+from torchdion.report import print_report
 
-import torchdion
+COMMANDS = {
+    "plan": ("torchdion.planning.command", "memory, operations, traffic and time of a step on any mesh, without it"),
+}
 
 
-def report() -> dict[str, str]:
-    built = torchdion.build
-    toolkit = built["cuda_toolkit"]
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "torchdion": f"{torchdion.__version__} at {os.path.dirname(torchdion.__file__)}",
-        "built with": f"torch {built['torch']}, Python {built['python']}, {built['compiler']}, {built['build_type']}",
-        "CUDA toolkit": f"{toolkit} at build time" if toolkit != "none" else "none at build time",
-        "CUDA kernels": "none in this version: parameters must be on the CPU",
-        "torch": f"{torch.__version__} (CUDA {torch.version.cuda or 'none'}) at {os.path.dirname(torch.__file__)}",
-        "GPUs": ", ".join(gpus) or "none",
-        "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores; CPU capability "
-        f"{torch.backends.cpu.get_cpu_capability()}",
-        "Python": f"{platform.python_version()} at {sys.executable}",
-        "system": platform.platform(),
-    }
+def main(arguments: list[str]) -> int:
+    if not arguments:
+        print_report()
+        return 0
+    listing = "\n".join(f"  {name:<8} {purpose}" for name, (_, purpose) in COMMANDS.items())
+    parser = OneSentenceParser(
+        prog="python -m torchdion",
+        description=f"Without a command: versions and what was found, for bug reports.\n\ncommands:\n{listing}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="with --help: its options")
+    parser.add_argument("arguments", nargs=REMAINDER, metavar="...")
+    parsed = parser.parse_args(arguments)
+    module, _ = COMMANDS[parsed.command]
+    status: int = importlib.import_module(module).main(parsed.arguments)
+    return status
 
 
 if __name__ == "__main__":
-    lines = report()
-    width = max(map(len, lines))
-    for name, value in lines.items():
-        print(f"{name:<{width}}  {value}")
+    sys.exit(main(sys.argv[1:]))

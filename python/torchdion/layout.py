@@ -1,6 +1,7 @@
 """How the pieces of a parameter lie in a distributed job, read off its DTensor for the engine."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
@@ -36,6 +37,7 @@ class Layouts:
         self._axes: dict[tuple[Any, ...], _C.Axis] = {}
         self._places: dict[tuple[Any, ...], Place] = {}
         self._plain: _C.Layout | None = None  # of what is no DTensor
+        self._everyone: dict[DeviceMesh | None, list[_C.Axis]] = {}  # see axes_of()
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # of several mesh dimensions, by ranks
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Layouts":
@@ -75,11 +77,13 @@ class Layouts:
 
         The same objects for all parameters.
         """
-        axes = [self._replicas()]
-        if is_dtensor(param):
-            mesh = param.device_mesh
-            axes += [self._axis(mesh, (dim,)) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
-        return [axis for axis in axes if not axis.absent]
+        mesh = param.device_mesh if is_dtensor(param) else None
+        if mesh not in self._everyone:
+            axes = [self._replicas()]
+            if mesh is not None:
+                axes += [self._axis(mesh, (dim,)) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+            self._everyone[mesh] = [axis for axis in axes if not axis.absent]
+        return self._everyone[mesh]
 
     def _of_plain(self) -> _C.Layout:
         if self._plain is None:
@@ -102,19 +106,11 @@ class Layouts:
         if param.device_mesh.get_coordinate() is None:
             raise ValueError(f"torchdion.Dion: {name} must lie on a mesh that holds this rank, got {param.device_mesh}")
         cuts = cuts_of(param, name)
-        sides = _sides(cuts, param, group, name)
+        sides = sides_of(cuts, param, group, name)
         self._check_declared(cuts, param, name)
         self._check_replicas(param, name)
         axes = {side: self._axis(param.device_mesh, cuts[dim]) for side, dim in sides.items()}
-        replicas = self._replicas()
-        ranks = replicas.size * math.prod(axis.size for axis in axes.values())
-        piece = list(param.shape)
-        for side, dim in sides.items():
-            piece[dim] = axes[side].piece(param.shape[dim])[1]
-        layout = _C.Layout(
-            **axes, replicas=replicas, sizes=list(param.shape), has_averaged_copies=_world_size() > ranks
-        )
-        return Place(layout, tuple(piece), sides)
+        return place_of(param.shape, sides, axes, self._replicas(), _world_size())
 
     def _replicas(self) -> _C.Axis:
         line = self.meshes.replicas
@@ -132,10 +128,7 @@ class Layouts:
         places = []
         for rank in dist.get_process_group_ranks(group):
             coordinate = (mesh.mesh == rank).nonzero()[0].tolist()
-            place = 0
-            for dim in mesh_dims:
-                place = place * mesh.size(dim) + coordinate[dim]
-            places.append(place)
+            places.append(place_among(chunks, [coordinate[dim] for dim in mesh_dims]))
         key = (group.group_name, *chunks, *places)
         if key not in self._axes:
             names = mesh.mesh_dim_names or tuple(f"mesh_dim_{dim}" for dim in range(mesh.ndim))
@@ -186,7 +179,27 @@ def _world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def _sides(cuts: Cuts, param: Tensor, group: dict[str, Any], name: str) -> dict[str, int]:
+def place_among(chunks: Sequence[int], coordinates: Sequence[int]) -> int:
+    """Which piece is a rank's of a dimension that is cut into chunks[0], each of these into chunks[1], and so on."""
+    place = 0
+    for count, coordinate in zip(chunks, coordinates, strict=True):
+        place = place * count + coordinate
+    return place
+
+
+def place_of(
+    shape: tuple[int, ...], sides: dict[str, int], axes: dict[str, _C.Axis], replicas: _C.Axis, world_size: int
+) -> Place:
+    """Where a parameter of this shape lies whose dimensions ``sides`` are cut by ``axes`` in a job of so many ranks."""
+    piece = list(shape)
+    for side, dim in sides.items():
+        piece[dim] = axes[side].piece(shape[dim])[1]
+    ranks = replicas.size * math.prod(axis.size for axis in axes.values())
+    layout = _C.Layout(**axes, replicas=replicas, sizes=list(shape), has_averaged_copies=world_size > ranks)
+    return Place(layout, tuple(piece), sides)
+
+
+def sides_of(cuts: Cuts, param: Tensor, group: dict[str, Any], name: str) -> dict[str, int]:
     """The dimension of the parameter that the axes rows, cols and batch of its layout cut."""
     if algorithm_of(param, group) != "dion":
         if len(cuts) > 3:

@@ -41,10 +41,14 @@ def _start_of_Q(param: Tensor, group: dict[str, Any], index: int, layout: _C.Lay
     dtype = dtype_of("Q", param, group)
     shape = list(param.shape)
     local = _C.start_of_Q(shape, *form_of(group), orientation, *rank, group["seed"], index, dtype, layout)
-    *stack, m, n = _C.matrix_sizes(shape, *form_of(group))
-    r = _C.rank_of(m, n, *rank) if param.numel() else 0
-    whole = (*stack, m if orientation.name == "right" else n, r)
-    return state_like(local, param, whole, placements_of_Q(param, group, orientation.name))
+    return state_like(local, param, shape_of_Q(param, group), placements_of_Q(param, group, orientation.name))
+
+
+def shape_of_Q(param: Tensor, group: dict[str, Any]) -> tuple[int, ...]:
+    """[stack..., m or n, r] of the whole Q that a parameter begins with."""
+    *stack, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
+    r = _C.rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"]) if param.numel() else 0
+    return (*stack, m if group["orientation"] == "right" else n, r)
 
 
 def orientation_of(Q: Tensor, param: Tensor, group: dict[str, Any]) -> str:

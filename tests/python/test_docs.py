@@ -12,7 +12,8 @@ from trainer_readme import README, python_blocks, sections
 
 import torchdion
 
-MODULES = ["torchdion", "torchdion.dion", "torchdion.mixed_precision", "torchdion.routing"]
+PLANNING = ["torchdion.planning.machines", "torchdion.planning.names", "torchdion.planning.plan"]
+MODULES = ["torchdion", "torchdion.dion", "torchdion.mixed_precision", "torchdion.routing", *PLANNING]
 
 
 @pytest.mark.parametrize("name", MODULES)

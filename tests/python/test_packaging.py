@@ -184,7 +184,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, without_nvcc: dict[str, str]
 @pytest.mark.timeout(1000)
 def test_wheel_holds_the_library_headers_types_and_cmake_package(wheel: zipfile.ZipFile) -> None:
     names = {name.removeprefix("torchdion/") for name in wheel.namelist() if name.startswith("torchdion/")}
-    assert {path.name for path in PACKAGE.glob("*.py")} <= names
+    assert {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")} <= names
     assert any(re.fullmatch(r"_C\.cpython-.*\.so", name) for name in names)
     cmake = {f"share/cmake/torchdion/{name}.cmake" for name in ("torchdionConfig", "torchdionConfigVersion")}
     headers = {f"include/torchdion/{path.name}" for path in (ROOT / "include" / "torchdion").iterdir()}

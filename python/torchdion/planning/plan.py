@@ -1,0 +1,266 @@
+"""What a step costs on a mesh: memory, operations, traffic and time of Dion, Muon and AdamW."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from torchdion.dtensor import is_dtensor
+from torchdion.layout import Layouts
+from torchdion.meshes import Meshes
+from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
+from torchdion.options import DEFAULTS, check_options
+from torchdion.planning.costs import Cost, total
+from torchdion.planning.described import DescribedLayouts
+from torchdion.planning.grid import Grid, check_described
+from torchdion.planning.machines import EFFICIENCY, MACHINES, Machine
+from torchdion.planning.rows import OPTIMIZERS, Row, batches_of, parameters_of, replicas_of, row_of
+from torchdion.planning.table import table
+from torchdion.routing import param_groups
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network of an axis.
+
+    Args:
+        size: ranks of the axis.
+        ranks_in_node: of these, in this rank's node.
+        bandwidth: of a rank, in bytes per second and one direction.
+    """
+
+    size: int
+    ranks_in_node: int
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A whole step of an optimizer on one rank; times in seconds.
+
+    Args:
+        cost: of all parameters.
+        compute_seconds: for each row the longer of operations and memory traffic.
+        axis_seconds: by axis.
+        seconds: where nothing overlaps: the sum of the above.
+        overlapped_seconds: where everything does: the largest of them.
+    """
+
+    cost: Cost
+    compute_seconds: float
+    axis_seconds: dict[str, float]
+    seconds: float
+    overlapped_seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What :func:`torchdion.plan` finds; ``print`` it, or take its fields.
+
+    Args:
+        mesh: ranks by dimension.
+        rank: whose numbers these are.
+        options: of Dion.
+        machine, efficiency: that times are estimated for.
+        rows: the parameters.
+        links: by axis.
+        estimates: by optimizer, the keys of ``OPTIMIZERS``.
+        notes: what to know of the numbers, in sentences.
+    """
+
+    mesh: dict[str, int]
+    rank: int
+    options: dict[str, Any]
+    machine: Machine
+    efficiency: float
+    rows: list[Row]
+    links: dict[str, Link]
+    estimates: dict[str, Estimate]
+    notes: list[str]
+
+    def row_of(self, name: str) -> Row:
+        """The row of a parameter."""
+        for row in self.rows:
+            if name in row.names:
+                return row
+        raise KeyError(name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as numbers, strings, lists and dicts, as json.dumps() takes it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return table(self)
+
+
+def plan(
+    model: nn.Module | list[dict[str, Any]],
+    mesh: DeviceMesh | Mapping[str, int],
+    *,
+    rank_fraction: float = 1.0,
+    rank_multiple_of: int = 1,
+    orientation: str = "right",
+    orthonormalize: str = "auto",
+    rcqr_oversample: float = 1.25,
+    scalar_algorithm: str = "lion",
+    precision: str = "high",
+    mixed_precision_config: DionMixedPrecisionConfig | None = None,
+    replicas: Iterable[str] | None = None,
+    fs_cuts: str = "rows",
+    tp_plan: Mapping[str, Any] | None = None,
+    machine: str | Machine = "h100",
+    efficiency: float = EFFICIENCY,
+) -> Plan:
+    """What a step of Dion, Muon and AdamW costs one rank of a mesh, without a step: the model may be on ``meta``.
+
+    Args:
+        model: a module, routed by :func:`torchdion.param_groups`, or groups of (name, parameter) pairs as
+            :class:`torchdion.Dion` takes them. Under pipeline parallelism, what one stage holds.
+        mesh: the ranks. A DeviceMesh, or sizes of its dimensions, such as ``{"dp": 2, "fs": 4, "tp": 8}``, the last of
+            which is that of neighbours; then this is the first rank.
+        rank_fraction, rank_multiple_of, orientation, orthonormalize, rcqr_oversample, scalar_algorithm, precision,
+            mixed_precision_config: as in :class:`torchdion.Dion`.
+        replicas: names of the mesh dimensions along which gradients differ. None: dp of plain parameters, of DTensors
+            those that cut none.
+        fs_cuts: of plain parameters, what fs cuts: "rows" (dimension 0 of every parameter, as ``fully_shard`` does) or
+            "other" (dimension 1 where tp cuts dimension 0, by a ``shard_placement_fn``; the paper's layout).
+        tp_plan: of plain parameters, how tp cuts modules: name or pattern → "colwise", "rowwise" or "replicate", or
+            torch's ParallelStyles. None: Megatron-LM's rule, by the modules' usual names (q_proj, up, w1, …);
+            ``notes`` says which matrices it leaves whole.
+        machine: a name in ``torchdion.planning.machines.MACHINES``, or a Machine.
+        efficiency: the share of the machine's peak rate that products reach.
+
+    Where parameters are DTensors (``fully_shard``, ``parallelize_module``, on real or fake process groups), their cuts
+    are read off them; every rank must call this then, as the optimizer's first step must be. Where all are plain
+    tensors, fs and tp cut them as said above.
+
+    Layouts, ranks and elements are the library's own: on a real mesh ``optimizer.stats()["traffic"]`` counts the same,
+    with one reservation: large matrices are handed out to ranks in more than one task, and then the first ranks get
+    more of them than the even share that is assumed here.
+
+    The model of time, in seconds: products take operations / (efficiency × peak rate), Dion's at ``precision``, Muon's
+    in BF16; passes over memory take bytes / bandwidth; for each row the longer counts. Traffic takes bytes / bandwidth:
+    inside a node that of its own network, else that of the cards of those ranks of the axis that share a node.
+    ``seconds`` adds all this up, ``overlapped_seconds`` is the largest term: the truth lies between, or above for small
+    models. Left out are the latency of collectives and kernels, congestion, the lower rate of small or thin products
+    and of factorizations, waiting for slower ranks, and whatever forward and backward do, FSDP2's gathering of weights
+    and scattering of gradients included, which is the same for all. The averaging of gradients over replicas is
+    counted, though backward may hide it, because compression replaces it.
+
+    Raises:
+        ValueError: a mesh, an option or a layout that cannot be; one sentence names it.
+        TypeError: ``model`` is no module.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(256, 1024), nn.Linear(1024, 256))
+        >>> found = plan(model, {"dp": 8}, rank_fraction=0.25)
+        >>> found.row_of("0.weight").rank
+        64
+        >>> found.estimates["dion_compressed"].cost.elements, found.estimates["adamw"].cost.elements
+        ({'dp': 165120}, {'dp': 525568})
+    """
+    options = _checked_options(
+        {
+            "rank_fraction": rank_fraction,
+            "rank_multiple_of": rank_multiple_of,
+            "orientation": orientation,
+            "orthonormalize": orthonormalize,
+            "rcqr_oversample": rcqr_oversample,
+            "scalar_algorithm": scalar_algorithm,
+            "precision": precision,
+            **state_dtypes(mixed_precision_config, " (plan)"),
+        }
+    )
+    node = _checked_machine(machine, efficiency)
+    groups = _groups_of(model, options)
+    grid = Grid(mesh)
+    layouts = _layouts_for(groups, grid, mesh, fs_cuts, tp_plan)
+    batches = batches_of(groups, grid, layouts, replicas_of(groups, grid, replicas))
+    rows = [row_of(batch, grid) for batch in batches]
+    links = _links(grid, rows, node)
+    precisions = {name: "medium" if name.startswith("muon") else precision for name in OPTIMIZERS}
+    estimates = {
+        name: _estimate([row.costs[name] for row in rows], node, efficiency * node.rate(precisions[name]), links)
+        for name in OPTIMIZERS
+    }
+    return Plan(grid.sizes, grid.rank, options, node, efficiency, rows, links, estimates, _notes(layouts, grid))
+
+
+def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    name_dtypes(options)
+    check_options(options, " (plan)")
+    return options
+
+
+def _checked_machine(machine: Any, efficiency: Any) -> Machine:
+    if not isinstance(efficiency, (int, float)) or not 0 < efficiency <= 1:
+        raise ValueError(f"torchdion.plan: efficiency must be in (0, 1], got {efficiency!r}")
+    if isinstance(machine, Machine):
+        return machine
+    if not isinstance(machine, str) or machine not in MACHINES:
+        raise ValueError(f"torchdion.plan: machine must be a Machine or one of {', '.join(MACHINES)}, got {machine!r}")
+    return MACHINES[machine]
+
+
+def _groups_of(model: Any, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Groups of (name, parameter) pairs, with every option."""
+    given = model if isinstance(model, list) else param_groups(model, scalar_algorithm=options["scalar_algorithm"])
+    groups = [{**DEFAULTS, **options, **group} for group in given]
+    for index, group in enumerate(groups):
+        check_options(group, f" (parameter group {index})")
+        for entry in group["params"]:
+            if not (isinstance(entry, tuple) and len(entry) == 2):
+                raise ValueError(
+                    f"torchdion.plan: groups must hold (name, parameter) pairs, got {type(entry).__name__} (parameter "
+                    f"group {index})"
+                )
+    return groups
+
+
+def _layouts_for(
+    groups: list[dict[str, Any]],
+    grid: Grid,
+    mesh: DeviceMesh | Mapping[str, int],
+    fs_cuts: str,
+    tp_plan: Mapping[str, Any] | None,
+) -> Layouts | DescribedLayouts:
+    if not any(is_dtensor(param) for _, param, _ in parameters_of(groups)):
+        check_described(tuple(grid.sizes))
+        return DescribedLayouts(grid, fs_cuts, tp_plan)
+    if not isinstance(mesh, DeviceMesh):
+        raise ValueError(f"torchdion.plan: mesh must be the DeviceMesh of a model with DTensors, got {mesh!r}")
+    if fs_cuts != "rows" or tp_plan is not None:
+        raise ValueError("torchdion.plan: fs_cuts and tp_plan must be left out where DTensors say how they are cut")
+    return Layouts(Meshes())
+
+
+def _links(grid: Grid, rows: list[Row], machine: Machine) -> dict[str, Link]:
+    """Of every axis that some optimizer uses."""
+    used = {axis for row in rows for cost in row.costs.values() for axis in cost.bytes}
+    links = {}
+    for axis in sorted(used, key=lambda axis: [list(grid.sizes).index(side) for side in grid.sides_of_axis(axis)]):
+        line = grid.line(grid.sides_of_axis(axis))
+        node = grid.rank // machine.gpus_per_node
+        here = sum(rank // machine.gpus_per_node == node for rank in line)
+        links[axis] = Link(len(line), here, machine.bandwidth(here, here == len(line)))
+    return links
+
+
+def _estimate(costs: list[Cost], machine: Machine, rate: float, links: dict[str, Link]) -> Estimate:
+    cost = total(costs)
+    compute = sum(max(each.flops / rate, each.memory_bytes / machine.memory) for each in costs)
+    by_axis = {axis: cost.bytes[axis] / link.bandwidth for axis, link in links.items() if axis in cost.bytes}
+    terms = [compute, *by_axis.values()]
+    return Estimate(cost, compute, by_axis, sum(terms), max(terms))
+
+
+def _notes(layouts: Layouts | DescribedLayouts, grid: Grid) -> list[str]:
+    notes = [
+        "Times are between the largest term (all overlap) and the sum (none does); latency, and what forward and "
+        "backward send for FSDP2 and tensor parallelism, are left out."
+    ]
+    if isinstance(layouts, DescribedLayouts) and grid.size > 1:
+        notes.append(layouts.rule())
+    return notes

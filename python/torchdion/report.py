@@ -1,0 +1,34 @@
+"""What ``python -m torchdion`` prints: versions, how the library was built and what it finds; for bug reports."""
+
+import os
+import platform
+import sys
+
+import torch
+
+import torchdion
+
+
+def report() -> dict[str, str]:
+    built = torchdion.build
+    toolkit = built["cuda_toolkit"]
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "torchdion": f"{torchdion.__version__} at {os.path.dirname(torchdion.__file__)}",
+        "built with": f"torch {built['torch']}, Python {built['python']}, {built['compiler']}, {built['build_type']}",
+        "CUDA toolkit": f"{toolkit} at build time" if toolkit != "none" else "none at build time",
+        "CUDA kernels": "none in this version: parameters must be on the CPU",
+        "torch": f"{torch.__version__} (CUDA {torch.version.cuda or 'none'}) at {os.path.dirname(torch.__file__)}",
+        "GPUs": ", ".join(gpus) or "none",
+        "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores; CPU capability "
+        f"{torch.backends.cpu.get_cpu_capability()}",
+        "Python": f"{platform.python_version()} at {sys.executable}",
+        "system": platform.platform(),
+    }
+
+
+def print_report() -> None:
+    lines = report()
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        print(f"{name:<{width}}  {value}")
