@@ -181,8 +181,11 @@ def measured_and_planned(rank: int, world_size: int) -> list[tuple[dict[str, Any
 
 
 def counted(stats: dict[str, Any], unit: str) -> dict[str, int]:
-    """By axis, without those that carried nothing."""
-    sums = {axis: sum(kind[unit] for kind in kinds.values()) for axis, kinds in stats["traffic"].items()}
+    """By axis, without those that carried nothing but the flags on which ranks agree."""
+    sums = {
+        axis: sum(counts[unit] for kind, counts in kinds.items() if kind != "agreement")
+        for axis, kinds in stats["traffic"].items()
+    }
     return {axis: count for axis, count in sums.items() if count}
 
 
