@@ -161,6 +161,15 @@ void bind_trace(py::module_& m) {
 
 void bind_agreement(py::module_& m) {
   using Properties = std::vector<std::pair<std::string, std::string>>;
+  m.def(
+      "open_step",
+      [](bool refuses, bool is_new, const std::vector<bool>& has_gradient, const std::vector<std::vector<Axis>>& axes,
+         const std::vector<Axis>& others) {
+        const engine::Opening all = engine::open_step({refuses, is_new}, has_gradient, axes, others);
+        return std::tuple(all.refused, all.is_new, all.is_uneven);
+      },
+      py::arg("refuses"), py::arg("is_new"), py::arg("has_gradient"), py::arg("axes"), py::arg("others"),
+      py::call_guard<py::gil_scoped_release>());
   m.def("any_of_ranks", &engine::any_of_ranks, py::arg("flags"), py::arg("axes"),
         py::call_guard<py::gil_scoped_release>());
   m.def(

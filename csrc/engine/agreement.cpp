@@ -36,6 +36,14 @@ std::vector<Members> members_of(const std::vector<std::vector<Axis>>& axes) {
   return all;
 }
 
+at::Tensor integers(const std::vector<int64_t>& numbers) {
+  const at::Tensor tensor = at::empty({static_cast<int64_t>(numbers.size())}, at::kLong);
+  std::copy(numbers.begin(), numbers.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+int64_t digest(const std::string& text) { return static_cast<int64_t>(std::hash<std::string>{}(text)); }
+
 // Everything that a rank claims along an axis: name and property values of one parameter after the other.
 std::vector<std::string> texts_of(const std::vector<Claim>& claims, const Members& members) {
   std::vector<std::string> texts;
@@ -46,27 +54,21 @@ std::vector<std::string> texts_of(const std::vector<Claim>& claims, const Member
   return texts;
 }
 
-// Which of the numbers other ranks have otherwise.
-std::vector<bool> differing(const std::vector<std::size_t>& numbers, const Axis& axis) {
-  const at::Tensor tensor = at::empty({static_cast<int64_t>(numbers.size())}, at::kLong);
-  std::copy(numbers.begin(), numbers.end(), tensor.mutable_data_ptr<int64_t>());
-  return comm::differing_entries(tensor, axis);
-}
-
 // The sentence for the first difference; empty where there is none. What all claim is compared first, as two numbers.
 std::string difference(const std::vector<Claim>& claims, const Members& members) {
   const std::vector<std::string> texts = texts_of(claims, members);
-  std::vector<std::size_t> digests;
+  std::vector<int64_t> digests;
   std::string all;
   for (const std::string& text : texts) {
-    digests.push_back(std::hash<std::string>{}(text));
+    digests.push_back(digest(text));
     all += text + '\n';
   }
-  const std::vector<bool> differs = differing({texts.size(), std::hash<std::string>{}(all)}, members.axis);
+  const std::vector<bool> differs =
+      comm::differing_entries(integers({static_cast<int64_t>(texts.size()), digest(all)}), members.axis);
   const std::string who = c10::str("the ranks of the axis '", members.axis.name(), "' must ");
   if (differs[0]) return c10::str(who, "update as many parameters over it, got ", members.places.size());
   if (!differs[1]) return {};
-  const std::vector<bool> each = differing(digests, members.axis);
+  const std::vector<bool> each = comm::differing_entries(integers(digests), members.axis);
   const std::size_t first = std::find(each.begin(), each.end(), true) - each.begin();
   const std::size_t per_claim = texts.size() / members.places.size();
   const Claim& claim = claims[members.places[first / per_claim]];
@@ -76,6 +78,24 @@ std::string difference(const std::vector<Claim>& claims, const Members& members)
 }
 
 }  // namespace
+
+Opening open_step(Opening own, const std::vector<bool>& has_gradient, const std::vector<std::vector<Axis>>& axes,
+                  const std::vector<Axis>& others) {
+  std::vector<std::vector<Axis>> all = axes;
+  all.push_back(others);
+  for (const Members& members : members_of(all)) {
+    std::string present;
+    for (const std::size_t i : members.places) {
+      if (i < has_gradient.size()) present += has_gradient[i] ? '1' : '0';
+    }
+    const int64_t number = digest(present);  // the largest complement is that of the smallest
+    const at::Tensor message = integers({own.refused, own.is_new, own.is_uneven, number, ~number});
+    comm::max_(message, members.axis);
+    const auto* largest = message.const_data_ptr<int64_t>();
+    own = {largest[0] != 0, largest[1] != 0, largest[2] != 0 || largest[3] != ~largest[4]};
+  }
+  return own;
+}
 
 std::vector<bool> any_of_ranks(std::vector<bool> flags, const std::vector<std::vector<Axis>>& axes) {
   for (const Members& members : members_of(axes)) {

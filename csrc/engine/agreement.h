@@ -9,6 +9,18 @@
 
 namespace torchdion::engine {
 
+// What any of the ranks says before a step.
+struct Opening {
+  bool refused = false;    // it cannot take the step
+  bool is_new = false;     // it has not compared yet what ranks take the parameters for
+  bool is_uneven = false;  // it has gradients that others have not, or the reverse
+};
+
+// One message of fixed size along each axis, so that ranks which disagree get an answer too. has_gradient[i] belongs to
+// the parameter that axes[i] cut; `others` are axes of ranks that are to know. Waits for the ranks of all these.
+Opening open_step(Opening own, const std::vector<bool>& has_gradient, const std::vector<std::vector<Axis>>& axes,
+                  const std::vector<Axis>& others);
+
 // The flags, each true where it is on any rank of its axes: flags[i] belongs to axes[i]. Waits for those ranks, which
 // call this at the same time with as many flags for the axes that they share.
 std::vector<bool> any_of_ranks(std::vector<bool> flags, const std::vector<std::vector<Axis>>& axes);

@@ -78,30 +78,31 @@ std::unordered_set<const void*> agree(const Dion& optimizer, const Layouts& layo
   for (const Shared& one : shared) {
     every.insert(every.end(), {one.layout->rows, one.layout->cols, one.layout->batch, one.layout->replicas});
   }
-  std::vector<bool> flags{refusal != nullptr, !agreed};
-  std::vector<std::vector<Axis>> axes{every, every};
+  std::vector<bool> has_gradient;
+  std::vector<std::vector<Axis>> cuts;
   for (const Shared& one : shared) {
-    flags.push_back(one.param.grad().defined());
-    axes.push_back({one.layout->rows, one.layout->cols, one.layout->batch});
+    has_gradient.push_back(one.param.grad().defined());
+    cuts.push_back({one.layout->rows, one.layout->cols, one.layout->batch});
   }
-  if (refusal) {
-    try {
-      engine::any_of_ranks(flags, axes);
-    } catch (const std::exception&) {  // this rank's own error says more
-    }
-    std::rethrow_exception(refusal);
+  engine::Opening opening{refusal != nullptr, !agreed};
+  try {
+    opening = engine::open_step(opening, has_gradient, cuts, every);
+  } catch (const std::exception&) {
+    if (!refusal) throw;  // else this rank's own error says more
   }
-  const std::vector<bool> anywhere = engine::any_of_ranks(flags, axes);
-  TORCH_CHECK(!anywhere[0], "torchdion::Dion: another rank refused this step, and its error says why");
-  if (anywhere[1]) {
+  if (refusal) std::rethrow_exception(refusal);
+  TORCH_CHECK(!opening.refused, "torchdion::Dion: another rank refused this step, and its error says why");
+  if (opening.is_new) {
     std::vector<engine::Claim> claims;
     for (const Shared& one : shared) claims.push_back(claim_of(optimizer, one));
     engine::check_agreement(claims);
     agreed = true;
   }
   std::unordered_set<const void*> missing;
+  if (!opening.is_uneven) return missing;
+  const std::vector<bool> anywhere = engine::any_of_ranks(has_gradient, cuts);
   for (std::size_t i = 0; i < shared.size(); ++i) {
-    if (anywhere[i + 2] && !flags[i + 2]) missing.insert(shared[i].param.unsafeGetTensorImpl());
+    if (anywhere[i] && !has_gradient[i]) missing.insert(shared[i].param.unsafeGetTensorImpl());
   }
   return missing;
 }

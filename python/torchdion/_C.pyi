@@ -157,6 +157,13 @@ class Step:
     @property
     def completed(self) -> int: ...
 
+def open_step(
+    refuses: bool,
+    is_new: bool,
+    has_gradient: Sequence[bool],
+    axes: Sequence[Sequence[Axis]],
+    others: Sequence[Axis],
+) -> tuple[bool, bool, bool]: ...
 def any_of_ranks(flags: Sequence[bool], axes: Sequence[Sequence[Axis]]) -> list[bool]: ...
 def check_agreement(
     claims: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Axis]]],

@@ -41,16 +41,18 @@ def agree(optimizer: Optimizer, layouts: Layouts, agreed: bool, refuses: bool = 
         return set()
     axes = [layouts.axes_of(one.param) for one in shared]
     every_axis = list({id(axis): axis for along in axes for axis in along}.values())
-    flags = [refuses, not agreed, *(one.param.grad is not None for one in shared)]
     cuts = [(one.layout.rows, one.layout.cols, one.layout.batch) for one in shared]
-    any_refuses, any_is_new, *anywhere = _C.any_of_ranks(flags, [every_axis, every_axis, *cuts])
+    has_gradient = [one.param.grad is not None for one in shared]
+    any_refuses, any_is_new, is_uneven = _C.open_step(refuses, not agreed, has_gradient, cuts, every_axis)
     if any_refuses:
         raise RuntimeError("torchdion.Dion: another rank refused this step, and its error says why")
     if any_is_new:
         claims = zip(shared, axes, strict=True)
         _C.check_agreement([(one.name, _properties(one, optimizer), along) for one, along in claims])
-    has_gradient = zip(shared, anywhere, strict=True)
-    return {one.param for one, is_there in has_gradient if is_there and one.param.grad is None}
+    if not is_uneven:
+        return set()
+    anywhere = zip(shared, _C.any_of_ranks(has_gradient, cuts), strict=True)
+    return {one.param for one, is_there in anywhere if is_there and one.param.grad is None}
 
 
 def _shared_parameters(optimizer: Optimizer, layouts: Layouts) -> list[Shared]:
@@ -67,11 +69,13 @@ def _properties(shared: Shared, optimizer: Optimizer) -> list[tuple[str, str]]:
     param, group = shared.param, shared.group
     options = {name: group[name] for name in CHECKS if name in group} | {"lr": float(group["lr"])}
     state = optimizer.state.get(param, {})
+    steps = float(state.get("step", 0))
+    has_own_Q = steps > 0 and "Q" in state  # before its first step it is what the options say
     return [
         ("shape", str(tuple(param.shape))),
         ("dtype", str(param.dtype)),
         ("placements", str(param.placements if is_dtensor(param) else "a plain tensor")),
         ("options", ", ".join(f"{name}={value!r}" for name, value in options.items())),
-        ("shape of Q", str(tuple(state["Q"].shape)) if "Q" in state else "none"),
-        ("steps taken", f"{float(state.get('step', 0)):g}"),
+        ("steps taken", f"{steps:g}"),
+        ("shape of Q", str(tuple(state["Q"].shape)) if has_own_Q else "none"),
     ]

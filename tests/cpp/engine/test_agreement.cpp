@@ -58,6 +58,22 @@ TEST(Agreement, IsRefusedToOtherParametersAndToMoreOfThem) {
   });
 }
 
+TEST(OpenStep, TellsEveryRankWhatAnySays) {
+  for (int who = 0; who < 4; ++who) {
+    Mesh({1, 2, 2}).run([who](MeshAxes axes) {
+      const std::vector<std::vector<Axis>> cuts{{axes.fs, axes.tp}, {axes.tp}};
+      const bool is_who = axes.rank == who;
+      EXPECT_TRUE(open_step({.refused = is_who}, {true, true}, cuts, {}).refused);
+      EXPECT_TRUE(open_step({.is_new = is_who}, {true, true}, {{}, {}}, {axes.fs, axes.tp}).is_new);
+      const Opening even = open_step({}, {true, false}, cuts, {axes.fs});
+      EXPECT_FALSE(even.refused || even.is_new || even.is_uneven);
+      EXPECT_TRUE(open_step({}, {is_who, true}, cuts, {}).is_uneven);
+      EXPECT_EQ(open_step({}, {true, axes.tp.rank == 0}, cuts, {}).is_uneven, true) << "along tp";
+      EXPECT_FALSE(open_step({}, {true, axes.fs.rank == 0}, cuts, {}).is_uneven) << "cut along tp alone";
+    });
+  }
+}
+
 TEST(AnyOfRanks, IsTrueOnTheRanksOfTheAxesOfEachFlag) {
   Mesh({1, 2, 2}).run([](MeshAxes axes) {
     const bool is_last = axes.rank == 3;
