@@ -2,8 +2,8 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,23 +167,25 @@ def test_a_gradient_that_only_other_ranks_have_is_zero_and_one_that_none_has_is_
                 assert error(X, expected.detach(), whole(name)) <= 1e-12, name
 
 
-def after_a_death(rank: int, world_size: int, how: str) -> float:
-    """Seconds that the others need to notice."""
+def after_a_death(rank: int, world_size: int, folder: Path) -> None:
+    """What the others say of it."""
     optimizer = torchdion.Dion(cut_parameters(), lr=0.1)
     give_gradients(optimizer)
     optimizer.step()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    began = time.monotonic()
-    with pytest.raises(RuntimeError, match=r"^torchdion: the all_reduce over the axis 'fs' of 3 ranks failed: "):
+    with pytest.raises(RuntimeError) as caught:
         optimizer.step()
-    assert time.monotonic() - began < 10
-    raise ConnectionError("noticed")
+    optimizer.state_dict()  # nothing was written
+    (folder / str(rank)).write_text(str(caught.value))
 
 
-def test_a_rank_that_dies_is_noticed_by_the_others() -> None:
+def test_a_rank_that_dies_is_noticed_by_the_others(tmp_path: Path) -> None:
     with pytest.raises(RankDied, match="rank 1 died of SIGKILL"):
-        run_ranks(after_a_death, 3, "SIGKILL", time_limit=30)
+        run_ranks(after_a_death, 3, tmp_path, time_limit=30)
+    for rank in (0, 2):
+        sentence = (tmp_path / str(rank)).read_text()
+        assert sentence.startswith("torchdion: the all_reduce over the axis 'fs' of 3 ranks failed: "), sentence
 
 
 class Dying(torch.utils._python_dispatch.TorchDispatchMode):
@@ -201,7 +203,7 @@ class Dying(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def in_the_middle(rank: int, world_size: int) -> str:
+def in_the_middle(rank: int, world_size: int, folder: Path) -> None:
     """Rank 1 raises in the middle of a step and leaves; the others say where they were."""
     optimizer = torchdion.Dion(cut_parameters(), lr=0.1)
     give_gradients(optimizer)
@@ -221,9 +223,10 @@ def in_the_middle(rank: int, world_size: int) -> str:
         optimizer.state_dict()
     optimizer.load_state_dict(saved)
     optimizer.state_dict()
-    return sentence
+    (folder / str(rank)).touch()
 
 
-def test_the_error_of_a_collective_names_axis_and_batch() -> None:
+def test_the_error_of_a_collective_names_axis_and_batch(tmp_path: Path) -> None:
     with pytest.raises(RankDied, match="rank 1 died of SIGKILL"):
-        run_ranks(in_the_middle, 3, time_limit=30)
+        run_ranks(in_the_middle, 3, tmp_path, time_limit=30)
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "2"}
