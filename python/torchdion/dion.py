@@ -174,6 +174,8 @@ class Dion(CheckpointedOptimizer):
         self._counts = dict(_COUNTS) | self.__dict__.get("_counts", {})
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
+            if "oversample" in group:  # as the dion package calls it
+                group.setdefault("rcqr_oversample", group["oversample"])
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
             resolve_betas(group, group)
