@@ -1,8 +1,12 @@
-"""Checkpoints that are whole or absent: written beside their place, flushed to the disk, then renamed."""
+"""Checkpoints that are whole or absent: written beside their place, flushed to the disk, then renamed.
+
+A run on one process writes files, one on many folders (sharded.py); either goes on from both.
+"""
 
 import os
 import pickle
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,7 +14,7 @@ from typing import Any, BinaryIO
 import torch
 from errors import Problem
 
-NAME = re.compile(r"checkpoint-(\d{8})\.pt")
+NAME = re.compile(r"checkpoint-(\d{8})(\.pt)?")
 UNFINISHED = ".unfinished"
 # Raised, depending on where the damage is, when a file is no checkpoint or only part of one.
 DAMAGED = (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError)
@@ -27,30 +31,65 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    # The new name is an entry of the folder, so it is durable only once the folder is.
-    folder = os.open(path.parent, os.O_RDONLY)
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    number = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(number)
     finally:
-        os.close(folder)
+        os.close(number)
 
 
 def saved(folder: Path) -> list[Path]:
     """The folder's checkpoints, newest first."""
-    return sorted((path for path in folder.glob("checkpoint-*") if NAME.fullmatch(path.name)), reverse=True)
+    paths = (path for path in folder.glob("checkpoint-*") if NAME.fullmatch(path.name))
+    return sorted(paths, key=lambda path: path.name[: len("checkpoint-00000000")], reverse=True)
 
 
 def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write the state after `step` steps and remove all but the newest `keep` checkpoints."""
     path = folder / f"checkpoint-{step:08d}.pt"
     write_whole(path, lambda file: torch.save(state, file))
-    for old in saved(folder)[keep:]:
-        old.unlink()
+    remove_all_but(folder, keep)
     return path
 
 
+def finish(unfinished: Path, keep: int) -> None:
+    """Gives a folder that has been written its name, and removes all but the newest `keep` checkpoints."""
+    for path in unfinished.iterdir():
+        flush(path)
+    flush(unfinished)
+    path = unfinished.with_name(unfinished.name.removesuffix(UNFINISHED))
+    remove(path)
+    unfinished.rename(path)
+    flush(path.parent)
+    remove_all_but(path.parent, keep)
+
+
+def remove_all_but(folder: Path, keep: int) -> None:
+    for old in saved(folder)[keep:]:
+        remove(old)
+
+
+def remove(path: Path) -> None:
+    """A checkpoint, at once: what is killed on its way leaves an unfinished one."""
+    if path.is_dir():
+        leaving = path.with_name(path.name + ".leaving" + UNFINISHED)
+        path.rename(leaving)
+        shutil.rmtree(leaving)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def load(path: Path) -> dict[str, Any]:
-    """One checkpoint's state, on the CPU; data only, no code is run."""
+    """One checkpoint's state, on the CPU; data only, no code is run. Of a folder: all but the tensors, and its path."""
+    if path.is_dir():
+        import sharded  # torch.distributed takes a while to import
+
+        return sharded.read_rest(path) | {"folder": path}
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return state
 
@@ -71,4 +110,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
 def remove_unfinished(folder: Path) -> None:
     """Remove what a killed process was writing."""
     for path in folder.glob("*" + UNFINISHED):
-        path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

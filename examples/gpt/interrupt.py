@@ -6,13 +6,18 @@ from types import FrameType, TracebackType
 
 
 class Interrupt:
-    """While entered, a first SIGINT or SIGTERM only sets `signal`; a second ends the process at once."""
+    """While entered, a first SIGINT or SIGTERM only sets `signal`.
+
+    Args:
+        ends: the signals of which a second one, after either, ends the process at once; the other is ignored.
+    """
 
     CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, caught: Sequence[signal.Signals] = CAUGHT) -> None:
+    def __init__(self, ends: Sequence[signal.Signals] = CAUGHT) -> None:
         self.signal: int | None = None
-        self._previous = {number: signal.getsignal(number) for number in caught}
+        self._ends = ends
+        self._previous = {number: signal.getsignal(number) for number in self.CAUGHT}
 
     def __enter__(self) -> "Interrupt":
         for number in self._previous:
@@ -26,5 +31,7 @@ class Interrupt:
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for caught in self.CAUGHT:
+            signal.signal(caught, signal.SIG_DFL if caught in self._ends else signal.SIG_IGN)
+        if signal.SIGINT in self._ends:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -38,6 +38,7 @@ class Log:
     """
 
     def __init__(self, folder: Path | None, step: int, tensorboard: bool) -> None:
+        self._discards = folder is None
         self._file = (folder / NAME if folder else Path(os.devnull)).open("a")
         self._board = _board(folder / "tensorboard", step) if folder and tensorboard else None
 
@@ -61,7 +62,8 @@ class Log:
 
     def sync(self) -> None:
         """Wait until the log is on the disk, so that no checkpoint is ahead of it."""
-        os.fsync(self._file.fileno())
+        if not self._discards:
+            os.fsync(self._file.fileno())
 
 
 def _board(folder: Path, step: int) -> Any:

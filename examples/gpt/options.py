@@ -58,7 +58,7 @@ class Session:
     device: torch.device
     compile: bool
     job: Job
-    checkpoint_every: int | None  # None: never
+    checkpoint_every: int
     keep: int
     resume: bool
     overwrite: bool
@@ -88,7 +88,7 @@ def session(given: dict[str, Any]) -> Session:
         device=_device(given.get("device")),
         compile=given.get("compile", False),
         job=job,
-        checkpoint_every=given.get("checkpoint_every", 100) if job.processes == 1 else None,
+        checkpoint_every=given.get("checkpoint_every", 100),
         keep=given.get("keep", 2),
         resume=given.get("resume", False),
         overwrite=given.get("overwrite", False),
@@ -132,9 +132,6 @@ def _job(given: dict[str, Any]) -> Job:
         raise Problem(f"--dp × --fs × --tp is {job.processes}, but torchrun started {started} (--nproc-per-node)")
     if job.compress and job.dp == 1:
         raise Problem("--compress is about what replicas send to each other; it needs --dp 2 or more")
-    for flag in ("checkpoint_every", "resume"):
-        if job.processes > 1 and flag in given:
-            raise Problem(f"{_flag(flag)} needs a run on one process: of several, no checkpoint is written")
     return job
 
 

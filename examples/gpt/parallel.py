@@ -8,9 +8,13 @@ or DistributedDataParallel; with it they stay where they are, and Dion averages 
 """
 
 import os
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import checkpoint
+import sharded
 import torch
 import torch.distributed as dist
 from data import Batch
@@ -18,8 +22,10 @@ from errors import Problem
 from model import GPT
 from processes import Job, OneProcess
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -32,13 +38,15 @@ import torchdion
 class ManyProcesses(OneProcess):
     """One of the job's processes."""
 
+    repeated_signals = (signal.SIGINT,)  # torchrun passes a Ctrl-C on as SIGTERM too
+
     def __init__(self, job: Job, device_type: str) -> None:
         self.job = job
         if device_type == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         self._began = not dist.is_initialized()
         if self._began:
-            dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+            _meet("nccl" if device_type == "cuda" else "gloo")
         self.mesh = init_device_mesh(device_type, (job.dp, job.fs, job.tp), mesh_dim_names=("dp", "fs", "tp"))
         self.data = self.mesh["dp", "fs"]._flatten("data").get_group()
         self.speaks = dist.get_rank() == 0
@@ -88,10 +96,43 @@ class ManyProcesses(OneProcess):
                     gradient.mul_(largest / norm)
         return norm
 
+    def largest(self, number: int) -> int:
+        total = torch.tensor(number, device=self.mesh.device_type)
+        dist.all_reduce(total, dist.ReduceOp.MAX)
+        return int(total.item())
+
+    def save(
+        self,
+        folder: Path,
+        step: int,
+        keep: int,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        rest: dict[str, Any],
+    ) -> None:
+        unfinished = folder / f"checkpoint-{step:08d}{checkpoint.UNFINISHED}"
+        if self.speaks:
+            unfinished.mkdir()
+        dist.barrier()
+        sharded.write(unfinished, model, optimizers[0], rest)
+        if self.speaks:
+            checkpoint.finish(unfinished, keep)
+        dist.barrier()
+
+    def _load_weights(self, model: nn.Module, weights: dict[str, Any]) -> None:
+        sharded.distribute_weights(model, weights)
+
     def finish(self) -> None:
         dist.barrier()
         if self._began:
             dist.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    """As init_process_group() alone, which after a restart by torchrun may find the addresses of the dead."""
+    store, rank, size = next(rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    dist.init_process_group(backend, store=PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=size)
 
 
 def _cut_blocks(model: GPT, mesh: DeviceMesh) -> None:

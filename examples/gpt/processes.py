@@ -1,11 +1,15 @@
 """What the processes of a run share out among themselves, for one process: everything is its own."""
 
 import math
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import checkpoint
 from data import Batch
+from interrupt import Interrupt
 from model import GPT
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
@@ -37,6 +41,8 @@ class OneProcess:
     speaks = True
     """Whether this process writes the log and the lines on the screen."""
     optimizer_options: dict[str, Any] = {}  # noqa: RUF012
+    repeated_signals: tuple[signal.Signals, ...] = Interrupt.CAUGHT
+    """Those that end the process at once when they come after another one."""
 
     def distribute(self, model: GPT) -> nn.Module:
         """Leaves this process its pieces of the model; returns what computes the logits."""
@@ -56,6 +62,37 @@ class OneProcess:
     def clip(self, parameters: Iterable[Tensor], largest: float) -> float:
         """Scales the gradients to a norm of at most `largest` (0: any); returns the norm before."""
         return float(clip_grad_norm_(parameters, largest or math.inf))
+
+    def largest(self, number: int) -> int:
+        """Of all processes' numbers."""
+        return number
+
+    def save(
+        self,
+        folder: Path,
+        step: int,
+        keep: int,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        rest: dict[str, Any],
+    ) -> None:
+        """Writes the checkpoint after `step` steps and removes all but the newest `keep`."""
+        states = [optimizer.state_dict() for optimizer in optimizers]
+        checkpoint.save(folder, step, {"model": model.state_dict(), "optimizers": states, **rest}, keep)
+
+    def load(self, state: dict[str, Any], model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        """Weights and optimizers of a checkpoint, whatever processes wrote it."""
+        if "folder" in state:
+            import sharded  # torch.distributed takes a while to import
+
+            sharded.read(state["folder"], model, optimizers[0])
+            return
+        self._load_weights(model, state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+
+    def _load_weights(self, model: nn.Module, weights: dict[str, Any]) -> None:
+        model.load_state_dict(weights)
 
     def finish(self) -> None:
         """Waits for the others."""

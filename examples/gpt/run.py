@@ -1,6 +1,5 @@
 """A run: training steps to the last one, each logged, with validations and checkpoints where they are due."""
 
-import checkpoint
 import torch
 from errors import Problem
 from interrupt import Interrupt
@@ -19,17 +18,17 @@ class Run:
         self.fingerprint = fingerprint  # of the data
         self.log = log
         self.progress = progress
+        self._saved = trainer.step  # the step of the newest checkpoint
 
     def finish(self) -> int | None:
-        """Train to the last step; the signal's number if one ended it before, with a checkpoint written.
-
-        Where none is ever written, a signal ends the process at once.
-        """
-        with Interrupt(Interrupt.CAUGHT if self.session.checkpoint_every else ()) as interrupt:
+        """Train to the last step; the signal's number if one ended it before, with a checkpoint written."""
+        processes = self.trainer.processes
+        with Interrupt(processes.repeated_signals) as interrupt:
             while self.trainer.step < self.trainer.recipe.steps:
-                if interrupt.signal is not None:
+                caught = processes.largest(interrupt.signal or 0)
+                if caught:
                     self._save()
-                    return interrupt.signal
+                    return caught
                 try:
                     self._advance()
                 except torch.OutOfMemoryError as error:
@@ -57,12 +56,13 @@ class Run:
             loss = trainer.validate()
             self.log.write("validation", trainer.step, loss=loss, seconds=trainer.seconds)
             self.progress.say(f"step {trainer.step}/{recipe.steps}: validation loss {loss:.4f}")
-        every = self.session.checkpoint_every
-        if every is not None and (last or trainer.step % every == 0):
+        if last or trainer.step % self.session.checkpoint_every == 0:
             self._save()
 
     def _save(self) -> None:
+        if self._saved == self.trainer.step:
+            return
+        self._saved = self.trainer.step
         self.log.sync()
-        state = self.trainer.state_dict()
-        state |= {"recipe": self.trainer.recipe.as_dict(), "data": self.fingerprint}
-        checkpoint.save(self.session.folder, self.trainer.step, state, self.session.keep)
+        more = {"recipe": self.trainer.recipe.as_dict(), "data": self.fingerprint}
+        self.trainer.save(self.session.folder, self.session.keep, more)

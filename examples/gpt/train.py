@@ -1,5 +1,6 @@
 """Train the Dion paper's GPT: `python examples/gpt/train.py`, with --help for every flag."""
 
+import os
 import shlex
 import sys
 from typing import Any
@@ -55,8 +56,9 @@ def state_to_resume(session: Session) -> dict[str, Any] | None:
         if holds_run and not session.overwrite:
             raise Problem(f"{session.folder} holds a run already; give --resume, --overwrite or another --run")
         return None
-    state = checkpoint.newest(session.folder, print)
-    if state is None:
+    leads = os.environ.get("RANK", "0") == "0"  # of torchrun's processes, which have not met yet
+    state = checkpoint.newest(session.folder, print if leads else lambda _: None)
+    if state is None and leads:
         print(f"{session.folder} holds no checkpoint; starting from the first step", flush=True)
     return state
 
@@ -66,16 +68,17 @@ def prepare_folder(session: Session, step: int) -> None:
     session.folder.mkdir(parents=True, exist_ok=True)
     checkpoint.remove_unfinished(session.folder)
     if step == 0:
-        for path in checkpoint.saved(session.folder):
-            path.unlink()
+        checkpoint.remove_all_but(session.folder, 0)
         (session.folder / log.NAME).unlink(missing_ok=True)
     else:
         log.truncate(session.folder / log.NAME, step)
 
 
-def resume_command(arguments: list[str]) -> str:
+def resume_command(arguments: list[str], count: int) -> str:
+    """For as many processes."""
     kept = [argument for argument in arguments if argument not in ("--resume", "--overwrite")]
-    return shlex.join(["python", sys.argv[0], *kept, "--resume"])
+    start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count), "--"]
+    return shlex.join([*start, sys.argv[0], *kept, "--resume"])
 
 
 def main(arguments: list[str]) -> int:
@@ -93,9 +96,11 @@ def main(arguments: list[str]) -> int:
             raise Problem(f"the data of --data {recipe.data} have changed since the checkpoint was written")
         trainer.load_state_dict(state)
         del state
-        print(f"resuming {session.folder} after step {trainer.step}", flush=True)
+        if ranks.speaks:
+            print(f"resuming {session.folder} after step {trainer.step}", flush=True)
     if trainer.step >= recipe.steps:
-        print(f"{session.folder} has all of its {recipe.steps} steps already")
+        if ranks.speaks:
+            print(f"{session.folder} has all of its {recipe.steps} steps already")
         return 0
     if ranks.speaks:
         prepare_folder(session, trainer.step)
@@ -107,7 +112,9 @@ def main(arguments: list[str]) -> int:
             out.write("run", 0, recipe=recipe.as_dict(), device=str(session.device), torch=torch.__version__)
         ended_by = Run(trainer, session, fingerprint, out, bar).finish()
     if ended_by is not None:
-        print(f"interrupted after step {trainer.step}; to go on: {resume_command(arguments)}")
+        if ranks.speaks:
+            command = resume_command(arguments, session.job.processes)
+            print(f"interrupted after step {trainer.step}; to go on: {command}")
         return 128 + ended_by
     if tokenizer is not None:
         text = sample_text(trainer.model, tokenizer, session.prompt or "", session.sample_length,

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import optimizers
@@ -37,7 +38,7 @@ def build_model(recipe: Recipe, device: torch.device) -> GPT:
 
 
 class Trainer:
-    """`step` counts the updates made; everything that the next one depends on is in `state_dict`."""
+    """`step` counts the updates made; everything that the next one depends on is saved."""
 
     def __init__(
         self,
@@ -101,29 +102,30 @@ class Trainer:
             total += self._loss(part).item() * len(part.inputs)
         return self._finite(self.processes.mean(total / len(self._validation.inputs)))
 
-    def state_dict(self) -> dict[str, Any]:
-        """The batches need no more than `step`; see data.py."""
-        return {
-            "step": self.step,
-            "seconds": self.seconds,
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "schedules": [schedule.state_dict() for schedule in self.schedules],
-            "random": torch.get_rng_state(),
-            "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
-        }
+    def save(self, folder: Path, keep: int, more: dict[str, Any]) -> None:
+        """A checkpoint in `folder`, with `more` beside what load_state_dict() takes. On all processes."""
+        self.processes.save(folder, self.step, keep, self.model, self.optimizers, self._rest() | more)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What checkpoint.load() returns."""
         self.step = state["step"]
         self.seconds = state["seconds"]
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        self.processes.load(state, self.model, self.optimizers)
         for schedule, saved in zip(self.schedules, state["schedules"], strict=True):
             schedule.load_state_dict(saved)
         torch.set_rng_state(state["random"])
         if self.device.type == "cuda" and state["cuda_random"] is not None:
             torch.cuda.set_rng_state(state["cuda_random"], self.device)
+
+    def _rest(self) -> dict[str, Any]:
+        """All but weights and optimizers. The batches need no more than `step`; see data.py."""
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "schedules": [schedule.state_dict() for schedule in self.schedules],
+            "random": torch.get_rng_state(),
+            "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         size = self.recipe.micro_batch

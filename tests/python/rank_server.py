@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import torch.distributed
 
-GRACE = 1.0  # seconds that the other ranks have, after one failed, to say what they saw
 PR_SET_PDEATHSIG = 1
 
 
@@ -29,6 +28,7 @@ class Job(NamedTuple):
     folder: Path  # empty; of this job alone
     sys_path: list[str]
     call: bytes  # pickled (function, args, kwargs)
+    grace: float = 1.0  # seconds that the other ranks have, after one failed, to say what they saw
 
 
 class Outcome(NamedTuple):
@@ -121,7 +121,7 @@ def fork_ranks(job: Job) -> dict[int, int]:
 def wait(running: dict[int, int], job: Job) -> dict[int, int]:
     """Takes those that end out of `running`, whose wait statuses it returns, until all did or the time is over.
 
-    After a rank failed the others have GRACE.
+    After a rank failed the others have the job's grace.
     """
     statuses: dict[int, int] = {}
     deadline = time.monotonic() + job.time_limit
@@ -133,7 +133,7 @@ def wait(running: dict[int, int], job: Job) -> dict[int, int]:
             del running[rank]
             statuses[rank] = status
             if read_outcome(job, rank, status).kind != "returned":
-                deadline = min(deadline, time.monotonic() + GRACE)
+                deadline = min(deadline, time.monotonic() + job.grace)
         time.sleep(0.002)
     return statuses
 
@@ -179,6 +179,7 @@ def main(jobs: int, outcomes: int, parent: int) -> None:
     """Reads jobs from one file descriptor and writes their outcomes to the other, until the first is closed."""
     die_with_parent(parent)
     import pytest  # noqa: F401  what a job would spend its time on
+    import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel  # noqa: F401
 

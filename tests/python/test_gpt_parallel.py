@@ -100,8 +100,6 @@ def test_torchrun_starts_eight_processes_of_which_one_speaks(alone: dict[str, li
         ("--dp 2 --fs 2", 1, "--dp × --fs × --tp is 4, but torchrun started 1 (--nproc-per-node)"),
         ("", 2, "--dp × --fs × --tp is 1, but torchrun started 2 (--nproc-per-node)"),
         ("--fs 2 --compress", 2, "--compress is about what replicas send to each other; it needs --dp 2 or more"),
-        ("--dp 2 --resume", 2, "--resume needs a run on one process: of several, no checkpoint is written"),
-        ("--dp 2 --checkpoint-every 5", 2, "--checkpoint-every needs a run on one process: of several, no checkpoint"),
         ("--dp 2 --optimizer muon", 2, "--optimizer muon runs on one process; --dp, --fs and --tp need dion"),
         ("--tp 3", 3, "--tp 3 does not divide --heads 4"),
         ("--dp 3", 3, "--dp × --fs = 3 does not divide --batch 32"),

@@ -1,0 +1,63 @@
+"""Checkpoints of a run on many processes: folders of torch.distributed.checkpoint, which any mesh loads.
+
+Each process writes its own pieces, so that no one ever holds the whole. Beside them lies what is no piece of anything:
+step, schedule, recipe.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.optim import Optimizer
+
+from torchdion import Dion
+
+REST = "rest.pt"
+
+
+def write(folder: Path, model: nn.Module, optimizer: Optimizer, rest: dict[str, Any]) -> None:
+    """On all processes; `rest` is that of the first."""
+    assert isinstance(optimizer, Dion)  # no other runs on many processes
+    optimizer.synchronize_for_checkpoint()
+    weights, states = get_state_dict(model, optimizer)
+    save({"model": weights, "optimizer": states}, checkpoint_id=str(folder))
+    if dist.get_rank() == 0:
+        files = {path.name: path.stat().st_size for path in folder.iterdir()}
+        with (folder / REST).open("wb") as file:
+            torch.save(rest | {"files": files}, file)
+
+
+def read_rest(folder: Path) -> dict[str, Any]:
+    """What is no tensor of model or optimizer.
+
+    Raises:
+        ValueError: a file is missing or has another size than when it was written.
+    """
+    rest: dict[str, Any] = torch.load(folder / REST, map_location="cpu", weights_only=True)
+    for name, size in rest.pop("files").items():
+        if not (folder / name).exists() or (folder / name).stat().st_size != size:
+            raise ValueError(f"{folder / name} is missing or damaged")
+    return rest
+
+
+def read(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """On all processes of this job, which may be one, or others than those that wrote it."""
+    weights, states = get_state_dict(model, optimizer)
+    state: dict[str, Any] = {"model": weights, "optimizer": states}
+    load(state, checkpoint_id=str(folder), no_dist=not dist.is_initialized())
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+
+def distribute_weights(model: nn.Module, weights: dict[str, Any]) -> None:
+    """Whole weights, as a run on one process saves them, to the pieces of this process."""
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
