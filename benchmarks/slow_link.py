@@ -11,9 +11,9 @@ each rate. One JSON line for each number of ranks, rate and optimizer:
     optimizer seconds  of them within step(), which for compressed Dion includes all communication
     megabytes          that a rank's link carried away per step, by the interface's counter, headers included
     counted megabytes  that the optimizer's counters say it sent (compressed Dion)
-    × AdamW, × Muon,   how many times faster the step is than that of DistributedDataParallel with AdamW, with
-    × dense            torch.optim.Muon (AdamW for what is no matrix), with Dion r = d/16; all three let the averaging
-                       of gradients overlap with the backward pass, in buckets of the default size
+    AdamW / this       the step of DistributedDataParallel with AdamW over this one; so for torch.optim.Muon (AdamW
+                       for what is no matrix) and for dense gradients, Dion r = d/16. All three overlap the averaging
+                       of gradients with the backward pass, in buckets of the default size
     loss               validation, in nats per byte, after equally many `steps` of each
     measured Mbit/s    what a plain all-reduce reached on these links
     gflops             of a 2048³ FP32 product on each rank at once, in the same rounds
@@ -35,7 +35,7 @@ from ranks import RankTimeout, run_ranks
 from slow_link_ranks import CONTENDERS, Plan, train
 
 WARM_UP = 2  # after the first step DistributedDataParallel makes its buckets anew
-RIVALS = {"× AdamW": "AdamW", "× Muon": "Muon (torch)", "× dense": "Dion r = d/16, dense"}
+RIVALS = {"AdamW / this": "AdamW", "Muon / this": "Muon (torch)", "dense / this": "Dion r = d/16, dense"}
 COLUMNS = ("ranks", "Mbit/s", "optimizer", "seconds", "optimizer seconds", "megabytes", *RIVALS, "loss")
 
 
@@ -92,8 +92,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rates", type=float, nargs="+", default=[1000.0, 100.0], help="Mbit/s")
-    parser.add_argument("--rounds", type=int, default=8, help="steps timed for each optimizer at each rate")
-    parser.add_argument("--steps", type=int, default=60, help="of each optimizer, the timed ones included")
+    parser.add_argument("--rounds", type=int, default=5, help="steps timed for each optimizer at each rate")
+    parser.add_argument("--steps", type=int, default=30, help="of each optimizer, the timed ones included")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--d-model", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8)
@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
     try:
         rows = [row for ranks in given.ranks for row in measure(ranks, given, start + given.time_limit)]
     except RankTimeout as timeout:
-        raise Problem(f"--time-limit {given.time_limit:g} is over: {timeout}", code=1) from timeout
+        raise Problem(f"--time-limit {given.time_limit:g} is over: {str(timeout).splitlines()[0]}", code=1) from timeout
     print(table(rows, COLUMNS))
     print(f"{time.monotonic() - start:.0f} s")
     if given.plot:
