@@ -1,6 +1,6 @@
 """Whole training steps over slow links: compressed Dion beside what averages gradients.
 
-    python benchmarks/slow_link.py [--ranks 2 4] [--rates 1000 100] [--rounds 8] [--plot slow_link.png]
+    python benchmarks/slow_link.py [--ranks 2 4] [--rates 1000 100] [--rounds 5] [--plot slow_link.png]
 
 The GPT of examples/gpt on its data (bytes), trained by examples/gpt's own trainer on gloo ranks of this machine, one
 thread each. Every rank lives in a network namespace of its own (links.py: root, iproute2) behind a link that carries
@@ -9,7 +9,8 @@ each rate. One JSON line for each number of ranks, rate and optimizer:
 
     seconds            the median step: batch, forward, backward, update; of the slowest rank
     optimizer seconds  of them within step(), which for compressed Dion includes all communication
-    megabytes          that a rank's link carried away per step, by the interface's counter, headers included
+    megabytes          that a rank's link carried away per step, by the interface's counter; it counts the headers of
+                       packets, but only once those of a large one that the link passes whole
     counted megabytes  that the optimizer's counters say it sent (compressed Dion)
     AdamW / this       the step of DistributedDataParallel with AdamW over this one; so for torch.optim.Muon (AdamW
                        for what is no matrix) and for dense gradients, Dion r = d/16. All three overlap the averaging
