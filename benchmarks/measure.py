@@ -7,7 +7,7 @@ matrix product beside them; results are ratios of medians within one run.
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,22 +35,22 @@ class GemmRate:
 
 
 def interleaved(
-    contenders: dict[str, Callable[[], object]], rounds: int, before_each: Callable[[int], object]
+    contenders: Mapping[str, Callable[[], object]], rounds: int, before_each: Callable[[int], object]
 ) -> tuple[dict[str, float], float]:
     """The median seconds of each contender, and the median GEMM rate, over rounds that run each of them once.
 
     Args:
         contenders: name → what to time; each has been warmed up.
         rounds: how often each is timed.
-        before_each: called with the round, outside the timing.
+        before_each: called with the round right before each, outside the timing.
     """
     rate = GemmRate()
     rates: list[float] = []
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for index in range(rounds):
         for name, run in contenders.items():
-            before_each(index)
             rates.append(rate.measure())
+            before_each(index)
             times[name].append(seconds(run))
     return {name: statistics.median(values) for name, values in times.items()}, statistics.median(rates)
 

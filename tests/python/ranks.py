@@ -58,7 +58,11 @@ class Server:
         }
         command = [sys.executable, "-c", START, str(jobs), str(outcomes), str(os.getpid())]
         self.process = subprocess.Popen(
-            command, env=os.environ | environment, pass_fds=(jobs, outcomes), stdin=subprocess.DEVNULL
+            command,
+            env=os.environ | environment,
+            pass_fds=(jobs, outcomes),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for whoever waits for the ranks
         )
         os.close(jobs)
         os.close(outcomes)
