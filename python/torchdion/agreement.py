@@ -61,7 +61,7 @@ def _shared_parameters(optimizer: Optimizer, layouts: Layouts) -> list[Shared]:
         for place, param in enumerate(group["params"]):
             if (layouts.averages or is_dtensor(param)) and not is_lazy(param):
                 name = name_of(group, place, f" (parameter group {index})")
-                shared.append(Shared(param, group, name, layouts.of(param, group, name).layout))
+                shared.append(Shared(param, group, name, layouts.declared(param, group, name).layout))
     return shared
 
 

@@ -57,20 +57,24 @@ class Layouts:
         Raises:
             ValueError: it is cut in a way that no algorithm can follow; the sentence names it.
         """
-        if not is_dtensor(param):
-            return Place(self._of_plain(), param.shape, {})
-        is_dion = algorithm_of(param, group) == "dion"
-        key = (param.device_mesh, param.placements, param.shape, is_dion, *form_of(group))
-        if key not in self._places:
-            self._places[key] = self._read(param, group, name)
-        place = self._places[key]
-        found = local_piece(param, place.shape).shape
+        place = self.declared(param, group, name)
+        found = local_piece(param, place.shape).shape if is_dtensor(param) else place.shape
         if found != place.shape:
             raise ValueError(
                 f"torchdion.Dion: this rank's piece of {name} of shape {tuple(param.shape)} must have the shape "
                 f"{place.shape}, as nested chunks have, got {tuple(found)}"
             )
         return place
+
+    def declared(self, param: Tensor, group: dict[str, Any], name: str) -> Place:
+        """The same by its placements alone, whatever this rank holds."""
+        if not is_dtensor(param):
+            return Place(self._of_plain(), param.shape, {})
+        is_dion = algorithm_of(param, group) == "dion"
+        key = (param.device_mesh, param.placements, param.shape, is_dion, *form_of(group))
+        if key not in self._places:
+            self._places[key] = self._read(param, group, name)
+        return self._places[key]
 
     def axes_of(self, param: Tensor) -> list[_C.Axis]:
         """The lines of all ranks that hold a parameter: of its mesh, whether they cut it or not, and of replicas.

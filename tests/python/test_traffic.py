@@ -228,7 +228,7 @@ def check_against_paper(
             assert counted[inner] == expected[inner], name
 
 
-@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)], ids=str)
 def test_what_is_no_matrix_sends_its_gradient_over_the_replicas_and_nothing_else(sizes: tuple[int, int, int]) -> None:
     asked: list[tuple[Role, dict[str, Any]]] = [(role, {}) for role in OTHERS]
     for all_sent in run_ranks(steps, math.prod(sizes), sizes, asked):
