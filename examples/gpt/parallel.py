@@ -8,7 +8,6 @@ or DistributedDataParallel; with it they stay where they are, and Dion averages 
 """
 
 import os
-import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ import torchdion
 class ManyProcesses(OneProcess):
     """One of the job's processes."""
 
-    repeated_signals = (signal.SIGINT,)  # torchrun passes a Ctrl-C on as SIGTERM too
+    repeated_signals = ()  # torchrun passes on what a terminal has sent to all already, and kills after 30 s
 
     def __init__(self, job: Job, device_type: str) -> None:
         self.job = job
