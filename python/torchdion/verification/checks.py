@@ -24,9 +24,10 @@ class Row:
         return self.what, self.measured, self.allowed, "pass" if self.passes else "FAIL"
 
 
-def check(training: Training, observed: list[Observed], alone: State) -> list[Row]:
-    """Of all ranks, in their order."""
+def check(training: Training, observed: list[Observed], alone: State, published: dict[str, Tensor]) -> list[Row]:
+    """All ranks, in their order, against one process; and the weights of that against those by the papers."""
     return [
+        _one_process(alone, published),
         _weights(observed, alone),
         _states("momenta (mean over dp)" if training.averages else "momenta", "momenta", observed, alone),
         _states("Q", "Q", observed, alone),
@@ -35,6 +36,11 @@ def check(training: Training, observed: list[Observed], alone: State) -> list[Ro
         _order(observed, training),
         _traffic(observed, training),
     ]
+
+
+def _one_process(alone: State, published: dict[str, Tensor]) -> Row:
+    errors = {(name, 0): distance(alone.weights[name], end, end - alone.start[name]) for name, end in published.items()}
+    return _largest("one process against the papers' algorithms", errors)
 
 
 def _weights(observed: list[Observed], alone: State) -> Row:

@@ -20,7 +20,7 @@ from torchdion.verification.checks import Row, check
 from torchdion.verification.launch import RanksFailed, Terminated, launch
 from torchdion.verification.mesh import Sizes, sizes
 from torchdion.verification.network import MODELS
-from torchdion.verification.training import Training, train_alone, train_on_mesh
+from torchdion.verification.training import Training, train_alone, train_as_published, train_on_mesh
 
 PROGRAM = "python -m torchdion verify"
 
@@ -152,7 +152,8 @@ def verify(rank: int, trainings: list[Training]) -> list[tuple[str, Row]]:
         observed: list[Any] | None = [None] * training.sizes.world_size if rank == 0 else None
         dist.gather_object(train_on_mesh(training, mesh, rank), observed)
         if observed is not None:
-            found.extend((training.name, row) for row in check(training, observed, train_alone(training)))
+            rows = check(training, observed, train_alone(training), train_as_published(training))
+            found.extend((training.name, row) for row in rows)
     return found
 
 

@@ -92,14 +92,21 @@ def launch(body: Callable[..., Any], world_size: int, arguments: tuple[Any, ...]
         job = Job(body, arguments, world_size, time_limit, meeting, os.getpid())
         try:
             for number in range(world_size):
-                ranks.append(Rank(number, job))
-                ranks[number].process.start()
+                _start(number, job, ranks)
             _wait(ranks, time_limit)
             ranks[0].result.seek(0)
             return pickle.load(ranks[0].result)
         finally:
             for rank in ranks:
                 rank.end()
+
+
+def _start(number: int, job: Job, ranks: list[Rank]) -> None:
+    try:
+        ranks.append(Rank(number, job))
+        ranks[number].process.start()
+    except OSError as error:
+        raise RanksFailed(f"rank {number} could not be started, and all were ended: {error}") from error
 
 
 @contextmanager

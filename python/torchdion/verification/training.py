@@ -17,6 +17,7 @@ from torchdion.dtensor import is_dtensor, local_part
 from torchdion.routing import param_groups
 from torchdion.verification.mesh import Sizes
 from torchdion.verification.network import Network, Shape, distribute
+from torchdion.verification.paper import PaperOptimizer
 
 SEQUENCES = 2
 """Of each data rank, in a step."""
@@ -91,6 +92,28 @@ def train_alone(training: Training) -> State:
         optimizer.step()
         optimizer.zero_grad()
     return _state(network, optimizer, start)
+
+
+def train_as_published(training: Training) -> dict[str, Tensor]:
+    """The weights that train_alone() must end with, by an optimizer that does not call the engine."""
+    network = Network(training.shape.on(training.sizes.tp))
+    groups = param_groups(network)
+    starts = _starts_of_Q(training)
+    optimizer = PaperOptimizer(groups, starts, training.options["lr"], training.options["orientation"])
+    for step in range(training.steps):
+        _backward(network, _sequences(training, step))
+        optimizer.step()
+    return _weights(network)
+
+
+def _starts_of_Q(training: Training) -> dict[str, Tensor]:
+    """A step with zero gradients creates them, and leaves them as they are."""
+    network = Network(training.shape.on(training.sizes.tp))
+    optimizer = Dion(param_groups(network), **training.options)
+    for param in network.parameters():
+        param.grad = torch.zeros_like(param)
+    optimizer.step()
+    return _state(network, optimizer, {}).Q
 
 
 def train_on_mesh(training: Training, mesh: DeviceMesh, rank: int) -> Observed:
