@@ -169,7 +169,7 @@ WRONG_ARGUMENTS = {
     "--mesh dp": "argument --mesh: must be sizes such as dp=2,fs=4,tp=8, each name once, got 'dp'",
     "--steps 0": "argument --steps: must be an integer ≥ 1, got '0'",
     "--time-limit nan": "argument --time-limit: must be seconds above 0, at most a day, got 'nan'",
-    "--rank-fraction 2": "argument --rank-fraction: must be in (0, 1], got 2.0",
+    "--rank-fraction 2": "argument --rank-fraction: must be in (0, 0.5], got 2.0",
     "--mesh dp=2 --backend nccl": "argument --backend: nccl needs a GPU for each of the 2 ranks, and 0 were found",
 }
 

@@ -32,6 +32,9 @@ with one process. Prints what was compared; the exit status is 0 only if all of 
 ORIENTATIONS = ("right", "left")
 METHODS = ("auto", "rcqr")
 
+LARGEST_RANK_FRACTION = 0.5
+"""Gradients of so few tokens lack rank beyond it: what is orthonormalized would not be determined by the algorithm."""
+
 
 def main(arguments: list[str]) -> int:
     """Prints the checks; returns 0 if all pass, 1 after any miss, 2 for arguments that cannot be."""
@@ -100,8 +103,8 @@ def seconds(text: str) -> float:
 def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
     """Why this cannot be verified here, in one sentence; empty if it can."""
     ranks = options.mesh.world_size
-    if not 0 < options.rank_fraction <= 1:
-        return f"argument --rank-fraction: must be in (0, 1], got {options.rank_fraction}"
+    if not 0 < options.rank_fraction <= LARGEST_RANK_FRACTION:
+        return f"argument --rank-fraction: must be in (0, {LARGEST_RANK_FRACTION}], got {options.rank_fraction}"
     if "RANK" in environment and environment.get("WORLD_SIZE") != str(ranks):
         return f"argument --mesh: must have torchrun's {environment.get('WORLD_SIZE')} ranks, got {ranks}"
     if options.backend == "nccl":

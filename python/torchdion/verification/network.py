@@ -32,7 +32,7 @@ class Shape:
 
 MODELS = {
     "small": Shape(blocks=2, width=13, heads=2, head_size=3, hidden=22, vocabulary=19, length=6),
-    "gpt-tiny": Shape(blocks=4, width=128, heads=4, head_size=32, hidden=512, vocabulary=256, length=32),
+    "gpt-tiny": Shape(blocks=4, width=128, heads=4, head_size=32, hidden=512, vocabulary=256, length=64),
 }
 """The small one has odd sizes, so that fs cuts nothing evenly."""
 
