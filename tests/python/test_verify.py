@@ -17,7 +17,8 @@ from torchdion.verification.checks import check
 from torchdion.verification.command import main
 from torchdion.verification.mesh import Sizes
 from torchdion.verification.network import MODELS
-from torchdion.verification.training import Digest, Observed, State, Training
+from torchdion.verification.observed import Digest, Observed
+from torchdion.verification.run import State, Training
 
 ONE = ["--orientation", "right", "--orthonormalize", "auto"]
 ENDLESS = [*ONE, "--mesh", "dp=2", "--steps", "99999"]
@@ -30,6 +31,8 @@ CHECKS = (
     "ranks where check_replicas() raises",
     "axes where ranks' collectives differ",
     "counters that differ from the formulas",
+    "one process after the mesh's checkpoint",
+    "mesh after one process's checkpoint",
 )
 
 
@@ -48,22 +51,22 @@ def results(table: str) -> dict[str, str]:
 
 
 def test_a_working_installation_passes_every_check() -> None:
-    table, errors = (process := started("--mesh", "dp=2,fs=2", "--steps", "8", *ONE)).communicate(timeout=60)
+    table, errors = (process := started("--mesh", "dp=2,fs=2", "--steps", "4", *ONE)).communicate(timeout=60)
     assert process.returncode == 0, errors
     assert results(table) == dict.fromkeys(CHECKS, "pass")
-    assert "8 of 8 checks pass" in table
+    assert "10 of 10 checks pass" in table
     errors = [float(number) for number in re.findall(r"one process +(\S+) +1e-10 ", table)]
     assert len(errors) == 3
     assert all(0 < error < 1e-12 for error in errors)  # exactly zero were a run compared with itself
     assert all(
-        int(number.replace(",", "")) > 1000 for number in re.findall(r"\((\S+) (?:collectives|elements)\)", table)
+        int(number.replace(",", "")) > 100 for number in re.findall(r"\((\S+) (?:collectives|elements)\)", table)
     )
 
 
-WRONG_OPTIMIZER = """
+DRIFTING = """
 import sys, torch, torchdion, torchdion.verification.command as command
 right = torchdion.Dion.step
-def wrong(self):
+def wrong(self, closure=None):
     right(self)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
         self.param_groups[0]["params"][0].data.mul_(1 + 1e-9)
@@ -73,13 +76,29 @@ sys.exit(command.main(sys.argv[1:]))
 
 
 def test_a_rank_that_drifts_apart_is_found() -> None:
-    table, errors = (process := started("--mesh", "dp=2", "--steps", "8", *ONE, code=WRONG_OPTIMIZER)).communicate(
-        timeout=60
-    )
+    table, errors = (process := started("--mesh", "dp=2", "--steps", "4", *ONE, code=DRIFTING)).communicate(timeout=60)
     assert process.returncode == 1, errors
     failed = {name for name, result in results(table).items() if result == "FAIL"}
     assert failed >= {CHECKS[1], CHECKS[4], CHECKS[5]}
     assert not failed & {CHECKS[6], CHECKS[7]}
+
+
+FORGETTING = """
+import sys, torchdion.verification.run as run, torchdion.verification.command as command
+right = run.set_state_dict
+def wrong(network, optimizer, **states):
+    right(network, optimizer, **states)
+    for state in optimizer.state.values():
+        state["momentum"].mul_(1 + 1e-6)
+run.set_state_dict = wrong
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
+def test_a_checkpoint_that_brings_back_another_momentum_is_found() -> None:
+    table, errors = (process := started("--steps", "3", *ONE, code=FORGETTING)).communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert {name for name, result in results(table).items() if result == "FAIL"} == set(CHECKS[8:])
 
 
 TRAINING = Training("made up", Sizes(dp=2, fs=2), MODELS["small"], 1, True, {})
@@ -170,6 +189,7 @@ WRONG_ARGUMENTS = {
     "--steps 0": "argument --steps: must be an integer ≥ 1, got '0'",
     "--time-limit nan": "argument --time-limit: must be seconds above 0, at most a day, got 'nan'",
     "--rank-fraction 2": "argument --rank-fraction: must be in (0, 0.5], got 2.0",
+    "--checkpoints /nowhere": "argument --checkpoints: must be a folder that can be written to, got /nowhere",
     "--mesh dp=2 --backend nccl": "argument --backend: nccl needs a GPU for each of the 2 ranks, and 0 were found",
 }
 
@@ -245,4 +265,4 @@ def test_at_the_time_limit_it_shows_where_the_ranks_are() -> None:
     _, errors = (process := started(*ENDLESS, "--time-limit", "2")).communicate(timeout=15)
     assert process.returncode == 1
     assert "still running at the time limit of 2 s, and all were ended: ranks 0, 1" in errors
-    assert "in train_on_mesh" in errors
+    assert "in observe" in errors

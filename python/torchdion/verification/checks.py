@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from torchdion.verification.mesh import Sizes
-from torchdion.verification.training import Observed, State, Training
+from torchdion.verification.observed import Observed
+from torchdion.verification.run import State, Training
 
 ALLOWED = 1e-10
 """Relative error in FP64 of weights, and of momenta and Q; design of the tests in tests/python/test_law.py."""
@@ -77,6 +78,16 @@ def _largest(what: str, errors: dict[tuple[str, int], float]) -> Row:
     (name, rank), error = max(errors.items(), key=lambda item: (item[1] != item[1], item[1]))  # NaN is the largest
     measured = f"{error:.1e}" if passes else f"{error:.1e} ({name} on rank {rank})"
     return Row(what, measured, f"{ALLOWED:g}", passes)
+
+
+def check_resumed(what: str, alone: State, resumed: list[dict[str, Tensor]]) -> Row:
+    """The weights of each rank that went on from a checkpoint, against those of one process that had none."""
+    errors = {
+        (name, rank): distance(weights[name], end, end - alone.start[name])
+        for rank, weights in enumerate(resumed)
+        for name, end in alone.weights.items()
+    }
+    return _largest(what, errors)
 
 
 def _copies(observed: list[Observed], sizes: Sizes) -> Row:

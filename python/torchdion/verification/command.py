@@ -6,21 +6,21 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
 import torchdion
 from torchdion.command_line import OneSentenceParser, aligned
-from torchdion.verification.checks import Row, check
+from torchdion.verification.checks import Row
 from torchdion.verification.launch import RanksFailed, Terminated, launch
 from torchdion.verification.mesh import Sizes, sizes
 from torchdion.verification.network import MODELS
-from torchdion.verification.training import Training, train_alone, train_as_published, train_on_mesh
+from torchdion.verification.run import Training
+from torchdion.verification.verify import verify
 
 PROGRAM = "python -m torchdion verify"
 
@@ -80,6 +80,9 @@ def parser() -> OneSentenceParser:
     options.add_argument(
         "--orthonormalize", choices=("auto", "cholesky_qr", "rcqr"), help="one instead of auto and rcqr"
     )
+    options.add_argument(
+        "--checkpoints", type=Path, metavar="FOLDER", help="where all machines see what one writes (a temporary one)"
+    )
     options.add_argument("--time-limit", type=seconds, default=300.0, help="after which ranks are ended (300 s)")
     return options
 
@@ -107,6 +110,10 @@ def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
         return f"argument --rank-fraction: must be in (0, {LARGEST_RANK_FRACTION}], got {options.rank_fraction}"
     if "RANK" in environment and environment.get("WORLD_SIZE") != str(ranks):
         return f"argument --mesh: must have torchrun's {environment.get('WORLD_SIZE')} ranks, got {ranks}"
+    if options.checkpoints is not None and not os.access(options.checkpoints, os.W_OK):
+        return f"argument --checkpoints: must be a folder that can be written to, got {options.checkpoints}"
+    if environment.get("LOCAL_WORLD_SIZE", str(ranks)) != str(ranks) and options.checkpoints is None:
+        return "argument --checkpoints: must be a folder on storage that all machines share, got none"
     if options.backend == "nccl":
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if gpus < ranks:
@@ -133,31 +140,20 @@ def trainings_of(options: argparse.Namespace) -> list[Training]:
 
 
 def rows_of(trainings: list[Training], options: argparse.Namespace) -> list[tuple[str, Row]]:
-    if "RANK" not in os.environ:
-        rows: list[tuple[str, Row]] = launch(verify, options.mesh.world_size, (trainings,), options.time_limit)
-        return rows
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=options.time_limit))
-    try:
-        of_first = [verify(dist.get_rank(), trainings)]
-        dist.broadcast_object_list(of_first)
-        return of_first[0]
-    finally:
-        dist.destroy_process_group()
-
-
-def verify(rank: int, trainings: list[Training]) -> list[tuple[str, Row]]:
-    """On each rank of the process group; what was found is on rank 0, with the names of trainings."""
-    found: list[tuple[str, Row]] = []
-    for training in trainings:
-        names, shape = zip(*asdict(training.sizes).items(), strict=True)
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-        observed: list[Any] | None = [None] * training.sizes.world_size if rank == 0 else None
-        dist.gather_object(train_on_mesh(training, mesh, rank), observed)
-        if observed is not None:
-            rows = check(training, observed, train_alone(training), train_as_published(training))
-            found.extend((training.name, row) for row in rows)
-    return found
+    """Of ranks started here, or by torchrun."""
+    with TemporaryDirectory(prefix="torchdion-verify-", dir=options.checkpoints) as folder:
+        given = (trainings, Path(folder))
+        if "RANK" not in os.environ:
+            rows: list[tuple[str, Row]] = launch(verify, options.mesh.world_size, given, options.time_limit)
+            return rows
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", timeout=timedelta(seconds=options.time_limit))
+        try:
+            of_first = [verify(dist.get_rank(), *given)]
+            dist.broadcast_object_list(of_first)
+            return of_first[0]
+        finally:
+            dist.destroy_process_group()
 
 
 def report(options: argparse.Namespace, rows: list[tuple[str, Row]], took: float) -> str:

@@ -21,6 +21,7 @@ from multiprocessing import connection, get_context
 from typing import IO, Any, NamedTuple
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 

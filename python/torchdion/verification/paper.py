@@ -1,13 +1,17 @@
 """The update rules as their papers state them, in plain PyTorch and FP64: what the engine has to agree with.
 
-Nothing here calls the engine, and a Householder QR orthonormalizes, so that a library that was built or linked wrongly
-does not agree with itself.
+The engine gives no more than the first Q, and a Householder QR orthonormalizes, so that a library that was built or
+linked wrongly does not agree with itself.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from torchdion.routing import param_groups
+from torchdion.verification.network import Network
+from torchdion.verification.run import Run, Training, backward, sequences_of
 
 MU, LION_BETAS = 0.95, (0.95, 0.98)
 
@@ -55,3 +59,23 @@ class PaperOptimizer:
         M = self.momenta[name]
         self.momenta[name] = second * M + (1 - second) * G
         return torch.sign(first * M + (1 - first) * G)
+
+
+def train_as_published(training: Training) -> dict[str, Tensor]:
+    """The weights that one process must end with."""
+    network = Network(training.shape.on(training.sizes.tp))
+    groups, starts = param_groups(network), _starts_of_Q(training)
+    optimizer = PaperOptimizer(groups, starts, training.options["lr"], training.options["orientation"])
+    for step in range(training.steps):
+        backward(network, sequences_of(training, step))
+        optimizer.step()
+    return {name: param.detach() for name, param in network.named_parameters()}
+
+
+def _starts_of_Q(training: Training) -> dict[str, Tensor]:
+    """A step with zero gradients creates them, and leaves them as they are."""
+    run = Run(training)
+    for param in run.network.parameters():
+        param.grad = torch.zeros_like(param)
+    run.optimizer.step()
+    return run.state().Q
