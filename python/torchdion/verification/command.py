@@ -162,8 +162,8 @@ def report(options: argparse.Namespace, rows: list[tuple[str, Row]], took: float
     averaging = (", compressed" if options.compress else ", not compressed") if options.mesh.dp > 1 else ""
     ranks = options.mesh.world_size
     heading = (
-        f"{options.mesh}, {ranks} gloo rank{'s' if ranks > 1 else ''} · {options.model} model in FP64, {options.steps} "
-        f"steps{averaging} · torchdion {torchdion.__version__}, torch {torch.__version__}"
+        f"{options.mesh}, {ranks} gloo rank{'s' if ranks > 1 else ''} · {options.model} model in FP64, "
+        f"{options.steps} steps{averaging} · torchdion {torchdion.__version__}, torch {torch.__version__}"
     )
     ending = f"{len(rows) - misses} of {len(rows)} checks pass, in {took:.0f} s"
     return "\n".join([heading, "", aligned(lines), "", ending])

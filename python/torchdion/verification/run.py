@@ -25,9 +25,11 @@ SEQUENCES = 2
 
 @dataclass(frozen=True)
 class Training:
-    """Args:
-    compress: the optimizer averages the gradients over dp; otherwise DDP or FSDP2 does.
-    options: of the optimizer.
+    """What is trained, where and how.
+
+    Args:
+        compress: the optimizer averages the gradients over dp; otherwise DDP or FSDP2 does.
+        options: of the optimizer.
     """
 
     name: str
