@@ -12,6 +12,7 @@ from torchdion.report import print_report
 
 COMMANDS = {
     "plan": ("torchdion.planning.command", "memory, operations, traffic and time of a step on any mesh, without it"),
+    "verify": ("torchdion.verification.command", "whether a mesh of processes here trains exactly as one process"),
 }
 
 

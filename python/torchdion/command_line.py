@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 
@@ -11,3 +12,22 @@ class OneSentenceParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(2)
+
+
+def mesh_sizes(text: str) -> dict[str, int]:
+    """The sizes in "dp=2,fs=4,tp=8"."""
+    sizes: dict[str, int] = {}
+    for word in text.split(","):
+        name, _, size = word.partition("=")
+        if name in sizes or not size.isascii() or not size.isdigit() or len(size) > 9:
+            raise argparse.ArgumentTypeError(f"must be sizes such as dp=2,fs=4,tp=8, each name once, got {text!r}")
+        sizes[name] = int(size)
+    return sizes
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Columns two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

@@ -179,6 +179,7 @@ def main(jobs: int, outcomes: int, parent: int) -> None:
     """Reads jobs from one file descriptor and writes their outcomes to the other, until the first is closed."""
     die_with_parent(parent)
     import pytest  # noqa: F401  what a job would spend its time on
+    import torch._dynamo  # by the first step() of any optimizer
     import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel  # noqa: F401

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from torchdion.command_line import OneSentenceParser
+from torchdion.command_line import OneSentenceParser, mesh_sizes
 from torchdion.mixed_precision import DionMixedPrecisionConfig
 from torchdion.planning import models
 from torchdion.planning.described import FS_CUTS
@@ -135,14 +135,3 @@ def positive(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a finite number above 0, got {text!r}")
     return number
-
-
-def mesh_sizes(text: str) -> dict[str, int]:
-    """The sizes in "dp=2,fs=4,tp=8"."""
-    sizes: dict[str, int] = {}
-    for word in text.split(","):
-        name, _, size = word.partition("=")
-        if name in sizes or not size.isascii() or not size.isdigit() or len(size) > 9:
-            raise argparse.ArgumentTypeError(f"must be sizes such as dp=2,fs=4,tp=8, each name once, got {text!r}")
-        sizes[name] = int(size)
-    return sizes

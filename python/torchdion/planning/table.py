@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torchdion.command_line import aligned
 from torchdion.planning.names import pattern
 from torchdion.planning.rows import OPTIMIZERS
 
@@ -33,7 +34,7 @@ def table(plan: "Plan") -> str:
     if plan.links:
         tables.append(_traffic(estimates, plan))
     meanings = [(label, _MEANINGS[label]) for label in estimates]
-    return "\n\n".join([heading, *tables, _aligned(meanings), "\n".join(plan.notes)])
+    return "\n\n".join([heading, *tables, aligned(meanings), "\n".join(plan.notes)])
 
 
 def by_label(plan: "Plan") -> dict[str, "Estimate"]:
@@ -47,7 +48,7 @@ def by_label(plan: "Plan") -> dict[str, "Estimate"]:
 
 def _parameters(plan: "Plan") -> str:
     titles = ("parameters", "number", "algorithm", "shape", "here", "cut by", "r", "Q here")
-    return _aligned([titles, *(_parameter_line(row) for row in plan.rows)])
+    return aligned([titles, *(_parameter_line(row) for row in plan.rows)])
 
 
 def _parameter_line(row: "Row") -> tuple[str, ...]:
@@ -79,7 +80,7 @@ def _costs_of_dion(plan: "Plan") -> str:
         )
         for names, cost in costs
     ]
-    return _aligned([titles, *lines])
+    return aligned([titles, *lines])
 
 
 def _needs(estimates: dict[str, "Estimate"]) -> str:
@@ -95,14 +96,14 @@ def _needs(estimates: dict[str, "Estimate"]) -> str:
         )
         for label, estimate in estimates.items()
     ]
-    return _aligned([titles, *lines])
+    return aligned([titles, *lines])
 
 
 def _traffic(estimates: dict[str, "Estimate"], plan: "Plan") -> str:
     """Elements, bytes and time on each axis."""
     titles = [f"{axis}: {link.size} ranks, {quantity(link.bandwidth)}B/s" for axis, link in plan.links.items()]
     lines = [(label, *(_on_axis(estimate, axis) for axis in plan.links)) for label, estimate in estimates.items()]
-    return _aligned([("elements, bytes sent, time", *titles), *lines])
+    return aligned([("elements, bytes sent, time", *titles), *lines])
 
 
 def _on_axis(estimate: "Estimate", axis: str) -> str:
@@ -134,11 +135,3 @@ def _digits(number: float) -> str:
 
 def _shape(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "1"
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Columns two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )

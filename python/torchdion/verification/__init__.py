@@ -1,0 +1,1 @@
+"""Whether a mesh of processes trains as one process does: ``python -m torchdion verify``."""

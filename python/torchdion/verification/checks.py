@@ -1,0 +1,157 @@
+"""What is compared, each a row: what, measured, allowed, and whether that passes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchdion.verification.mesh import Sizes
+from torchdion.verification.observed import Observed
+from torchdion.verification.run import State, Training
+
+ALLOWED = 1e-10
+"""Relative error in FP64 of weights, momenta and Q: what the law of tests/python/test_law.py allows after 20 steps."""
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    measured: str
+    allowed: str
+    passes: bool
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        return self.what, self.measured, self.allowed, "pass" if self.passes else "FAIL"
+
+
+def check(training: Training, observed: list[Observed], alone: State, published: dict[str, Tensor]) -> list[Row]:
+    """All ranks, in their order, against one process; and the weights of that against those by the papers."""
+    return [
+        _one_process(alone, published),
+        _weights(observed, alone),
+        _states("momenta (mean over dp)" if training.averages else "momenta", "momenta", observed, alone),
+        _states("Q", "Q", observed, alone),
+        _copies(observed, training.sizes),
+        _replicas(observed),
+        _order(observed, training),
+        _traffic(observed, training),
+    ]
+
+
+def _one_process(alone: State, published: dict[str, Tensor]) -> Row:
+    errors = {(name, 0): distance(alone.weights[name], end, end - alone.start[name]) for name, end in published.items()}
+    return _largest("one process against the papers' algorithms", errors)
+
+
+def _weights(observed: list[Observed], alone: State) -> Row:
+    """‖X − X'‖ / ‖X' − X₀‖: relative to the way that they went."""
+    errors = {
+        (name, rank.rank): distance(rank.state.weights[name], end, end - alone.start[name])
+        for rank in observed
+        for name, end in alone.weights.items()
+    }
+    return _largest("weights against one process", errors)
+
+
+def _states(what: str, kind: str, observed: list[Observed], alone: State) -> Row:
+    expected: dict[str, Tensor] = getattr(alone, kind)
+    errors = {
+        (name, rank.rank): distance(getattr(rank.state, kind)[name], end, end)
+        for rank in observed
+        for name, end in expected.items()
+    }
+    return _largest(f"{what} against one process", errors)
+
+
+def distance(tensor: Tensor, expected: Tensor, scale: Tensor) -> float:
+    """Infinite where the shapes differ, NaN where nothing has moved: neither passes."""
+    if tensor.shape != expected.shape:
+        return float("inf")
+    return float(torch.linalg.vector_norm(tensor - expected) / torch.linalg.vector_norm(scale))
+
+
+def _largest(what: str, errors: dict[tuple[str, int], float]) -> Row:
+    passes = bool(errors) and all(error <= ALLOWED for error in errors.values())
+    if not errors:
+        return Row(what, "nothing", f"{ALLOWED:g}", False)
+    (name, rank), error = max(errors.items(), key=lambda item: (item[1] != item[1], item[1]))  # NaN is the largest
+    measured = f"{error:.1e}" if passes else f"{error:.1e} ({name} on rank {rank})"
+    return Row(what, measured, f"{ALLOWED:g}", passes)
+
+
+def check_resumed(what: str, alone: State, resumed: list[dict[str, Tensor]]) -> Row:
+    """The weights of each rank that went on from a checkpoint, against those of one process that had none."""
+    errors = {
+        (name, rank): distance(weights[name], end, end - alone.start[name])
+        for rank, weights in enumerate(resumed)
+        for name, end in alone.weights.items()
+    }
+    return _largest(what, errors)
+
+
+def _copies(observed: list[Observed], sizes: Sizes) -> Row:
+    """Ranks at one place of the dimensions that cut a tensor hold the same bytes."""
+    contents: dict[tuple[object, ...], set[str]] = {}
+    for rank in observed:
+        place = sizes.place(rank.rank)
+        for name, digest in rank.digests.items():
+            apart = {*digest.cut_by, *(("dp",) if digest.differs_over_dp else ())}
+            key = (name, *((dim, place[dim]) for dim in sorted(apart)))
+            contents.setdefault(key, set()).add(digest.content)
+    different = sorted({str(key[0]) for key, digests in contents.items() if len(digests) > 1})
+    return Row("copies that differ in any bit", _number(different), f"0 of {len(contents)}", not different)
+
+
+def _replicas(observed: list[Observed]) -> Row:
+    refusing = [rank for rank in observed if rank.replicas]
+    measured = f"{len(refusing)}: {refusing[0].replicas}" if refusing else "0"
+    return Row("ranks where check_replicas() raises", measured, "0", not refusing)
+
+
+def _order(observed: list[Observed], training: Training) -> Row:
+    """Ranks on one line along an axis issue the same collectives; an axis on which nothing was issued is a miss."""
+    lines: dict[tuple[object, ...], list[list[tuple[str, int]]]] = {}
+    for rank in observed:
+        place = training.sizes.place(rank.rank)
+        for axis, issued in rank.issued.items():
+            others = tuple(index for dim, index in place.items() if dim not in axis.split("_"))
+            lines.setdefault((axis, *others), []).append(issued)
+    different = {str(key[0]) for key, issued in lines.items() if any(other != issued[0] for other in issued)}
+    silent = _dimensions_in_use(training) - {dim for key in lines for dim in str(key[0]).split("_")}
+    number = sum(len(issued) for rank in observed for issued in rank.issued.values())
+    wrong = sorted(different | {f"none on {dim}" for dim in silent} | _partial(observed, training))
+    return Row("axes where ranks' collectives differ", _number(wrong), f"0 ({number:,} collectives)", not wrong)
+
+
+def _partial(observed: list[Observed], training: Training) -> set[str]:
+    """Axes on which some ranks issued nothing, others did."""
+    axes = {axis for rank in observed for axis in rank.issued}
+    return {axis for axis in axes if any(axis not in rank.issued for rank in observed)}
+
+
+def _dimensions_in_use(training: Training) -> set[str]:
+    """Along which the optimizer has to communicate."""
+    sizes = training.sizes
+    used = {"dp": sizes.dp > 1 and training.averages, "fs": sizes.fs > 1, "tp": sizes.tp > 1}
+    return {dim for dim, is_used in used.items() if is_used}
+
+
+def _traffic(observed: list[Observed], training: Training) -> Row:
+    wrong, total = set(), 0
+    for rank in observed:
+        if len(rank.traffic) != training.steps:
+            wrong.add(f"rank {rank.rank} counted {len(rank.traffic)} steps")
+        for sent, expected in rank.traffic:
+            total += sum(sent.values())
+            for axis in sent.keys() | expected.keys():
+                if sent.get(axis, 0) != expected.get(axis, 0):
+                    wrong.add(f"{axis} of rank {rank.rank}: {sent.get(axis, 0)} for {expected.get(axis, 0)}")
+    if _dimensions_in_use(training) and not total:
+        wrong.add("nothing was sent")
+    return Row("counters that differ from the formulas", _number(sorted(wrong)), f"0 ({total:,} elements)", not wrong)
+
+
+def _number(wrong: list[str]) -> str:
+    """How many, and the first few."""
+    return f"{len(wrong)} ({', '.join(wrong[:3])})" if wrong else "0"

@@ -1,0 +1,169 @@
+"""``python -m torchdion verify``: whether a mesh of processes trains here exactly as one process does."""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+
+import torchdion
+from torchdion.command_line import OneSentenceParser, aligned
+from torchdion.verification.checks import Row
+from torchdion.verification.launch import RanksFailed, Terminated, launch
+from torchdion.verification.mesh import Sizes, sizes
+from torchdion.verification.network import MODELS
+from torchdion.verification.run import Training
+from torchdion.verification.verify import verify
+
+PROGRAM = "python -m torchdion verify"
+
+DESCRIPTION = """\
+Trains a small model in FP64 on a mesh of processes on this machine, or on those of torchrun, and compares everything
+with one process. Prints what was compared; the exit status is 0 only if all of it passes.
+"""
+
+ORIENTATIONS = ("right", "left")
+METHODS = ("auto", "rcqr")
+
+LARGEST_RANK_FRACTION = 0.5
+"""Gradients of so few tokens lack rank beyond it: what is orthonormalized would not be determined by the algorithm."""
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the checks; returns 0 if all pass, 1 after any miss, 2 for arguments that cannot be."""
+    options = parser().parse_args(arguments)
+    refusal = refused(options, os.environ)
+    if refusal:
+        print(f"{PROGRAM}: {refusal}", file=sys.stderr)
+        return 2
+    trainings = trainings_of(options)
+    began = time.monotonic()
+    try:
+        rows = rows_of(trainings, options)
+    except RanksFailed as failure:
+        print(f"{PROGRAM}: {failure}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, Terminated) as interruption:
+        print(f"{PROGRAM}: interrupted, and all ranks were ended", file=sys.stderr)
+        return 128 + (signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT)
+    if "RANK" not in os.environ or os.environ["RANK"] == "0":
+        print(report(options, rows, time.monotonic() - began))
+    return 0 if all(row.passes for _, row in rows) else 1
+
+
+def parser() -> OneSentenceParser:
+    options = OneSentenceParser(
+        prog=PROGRAM,
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_argument("--mesh", type=sizes, default=Sizes(), metavar="dp=2,fs=2,tp=2", help="each is 1 if left out")
+    options.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="nccl is refused in this version")
+    options.add_argument("--model", choices=MODELS, default="small", help="(default: %(default)s)")
+    options.add_argument("--steps", type=count, default=20, help="(default: %(default)s)")
+    options.add_argument(
+        "--compress",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Dion averages over dp itself and sends factors; otherwise DDP or FSDP2 averages gradients",
+    )
+    options.add_argument("--rank-fraction", type=float, default=0.25, help="r / min(m, n) (default: %(default)s)")
+    options.add_argument("--orientation", choices=ORIENTATIONS, help="one instead of both")
+    options.add_argument(
+        "--orthonormalize", choices=("auto", "cholesky_qr", "rcqr"), help="one instead of auto and rcqr"
+    )
+    options.add_argument(
+        "--checkpoints", type=Path, metavar="FOLDER", help="where all machines see what one writes (a temporary one)"
+    )
+    options.add_argument("--time-limit", type=seconds, default=300.0, help="after which ranks are ended (300 s)")
+    return options
+
+
+def count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**6:
+        raise argparse.ArgumentTypeError(f"must be an integer ≥ 1, got {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 86400:
+        raise argparse.ArgumentTypeError(f"must be seconds above 0, at most a day, got {text!r}")
+    return number
+
+
+def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """Why this cannot be verified here, in one sentence; empty if it can."""
+    ranks = options.mesh.world_size
+    if not 0 < options.rank_fraction <= LARGEST_RANK_FRACTION:
+        return f"argument --rank-fraction: must be in (0, {LARGEST_RANK_FRACTION}], got {options.rank_fraction}"
+    if "RANK" in environment and environment.get("WORLD_SIZE") != str(ranks):
+        return f"argument --mesh: must have torchrun's {environment.get('WORLD_SIZE')} ranks, got {ranks}"
+    if options.checkpoints is not None and not os.access(options.checkpoints, os.W_OK):
+        return f"argument --checkpoints: must be a folder that can be written to, got {options.checkpoints}"
+    if environment.get("LOCAL_WORLD_SIZE", str(ranks)) != str(ranks) and options.checkpoints is None:
+        return "argument --checkpoints: must be a folder on storage that all machines share, got none"
+    if options.backend == "nccl":
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if gpus < ranks:
+            return f"argument --backend: nccl needs a GPU for each of the {ranks} ranks, and {gpus} were found"
+        return "argument --backend: must be gloo, as the optimizer of this version computes on the CPU, got nccl"
+    return ""
+
+
+def trainings_of(options: argparse.Namespace) -> list[Training]:
+    orientations = ORIENTATIONS if options.orientation is None else (options.orientation,)
+    methods = METHODS if options.orthonormalize is None else (options.orthonormalize,)
+    return [
+        Training(
+            f"{orientation}, {method}",
+            options.mesh,
+            MODELS[options.model],
+            options.steps,
+            options.compress,
+            {"orientation": orientation, "orthonormalize": method, "rank_fraction": options.rank_fraction, "lr": 0.02},
+        )
+        for orientation in orientations
+        for method in methods
+    ]
+
+
+def rows_of(trainings: list[Training], options: argparse.Namespace) -> list[tuple[str, Row]]:
+    """Of ranks started here, or by torchrun."""
+    with TemporaryDirectory(prefix="torchdion-verify-", dir=options.checkpoints) as folder:
+        given = (trainings, Path(folder))
+        if "RANK" not in os.environ:
+            rows: list[tuple[str, Row]] = launch(verify, options.mesh.world_size, given, options.time_limit)
+            return rows
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", timeout=timedelta(seconds=options.time_limit))
+        try:
+            of_first = [verify(dist.get_rank(), *given)]
+            dist.broadcast_object_list(of_first)
+            return of_first[0]
+        finally:
+            dist.destroy_process_group()
+
+
+def report(options: argparse.Namespace, rows: list[tuple[str, Row]], took: float) -> str:
+    lines = [("training", "check", "measured", "allowed", "result"), *((name, *row.cells) for name, row in rows)]
+    misses = sum(not row.passes for _, row in rows)
+    averaging = (", compressed" if options.compress else ", not compressed") if options.mesh.dp > 1 else ""
+    ranks = options.mesh.world_size
+    heading = (
+        f"{options.mesh}, {ranks} gloo rank{'s' if ranks > 1 else ''} · {options.model} model in FP64, "
+        f"{options.steps} steps{averaging} · torchdion {torchdion.__version__}, torch {torch.__version__}"
+    )
+    ending = f"{len(rows) - misses} of {len(rows)} checks pass, in {took:.0f} s"
+    return "\n".join([heading, "", aligned(lines), "", ending])

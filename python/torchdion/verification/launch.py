@@ -1,0 +1,191 @@
+"""Processes on this machine, one a rank, that are gone when the call returns, whatever ends it.
+
+They are forked from a process that has imported torch, have one thread each, and meet on a socket of the loopback
+device that rank 0 inherits. What they say goes to files without names. So nothing is left over.
+"""
+
+import ctypes
+import faulthandler
+import io
+import os
+import pickle
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing import connection, get_context
+from typing import IO, Any, NamedTuple
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+PR_SET_PDEATHSIG = 1
+LAST_LINES = 12
+STACK = "Stack (most recent call first):"  # how faulthandler begins
+
+
+class RanksFailed(Exception):
+    """A rank died, raised, or still ran at the time limit; the text says which."""
+
+
+class Terminated(BaseException):
+    """By SIGTERM."""
+
+
+class Job(NamedTuple):
+    """What ranks do: body(rank, *arguments)."""
+
+    body: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    world_size: int
+    time_limit: float  # seconds
+    meeting: socket.socket
+    parent: int
+
+
+class Rank:
+    """A process and what it leaves: its words, and what the body returned."""
+
+    def __init__(self, number: int, job: Job) -> None:
+        self.number = number
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115  closed by end()
+        self.result = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = get_context("fork").Process(
+            target=_live, args=(number, job, self.output, self.result), daemon=True, name=f"rank {number}"
+        )
+
+    def words(self) -> list[str]:
+        self.output.seek(0)
+        return self.output.read().decode(errors="replace").splitlines()
+
+    def last_words(self) -> str:
+        lines = self.words()[-LAST_LINES:]
+        return "\n".join([f"rank {self.number} said:", *lines]) if lines else f"rank {self.number} said nothing"
+
+    def stack(self) -> str:
+        """What SIGUSR1 made the rank write: its innermost calls."""
+        lines = self.words()
+        begin = lines.index(STACK) if STACK in lines else len(lines)
+        return "\n".join([f"rank {self.number} was in:", *lines[begin + 1 :][:LAST_LINES]])
+
+    def end(self) -> None:
+        if self.process.pid is not None:
+            self.process.kill()
+            self.process.join()
+        self.output.close()
+        self.result.close()
+
+
+def launch(body: Callable[..., Any], world_size: int, arguments: tuple[Any, ...], time_limit: float) -> Any:
+    """What body(rank, *arguments) returned on rank 0, inside a gloo group of all ranks.
+
+    Raises:
+        RanksFailed: within `time_limit` seconds.
+    """
+    ranks: list[Rank] = []
+    with socket.create_server(("127.0.0.1", 0), backlog=world_size) as meeting, _sigterm_unwinds():
+        job = Job(body, arguments, world_size, time_limit, meeting, os.getpid())
+        try:
+            for number in range(world_size):
+                _start(number, job, ranks)
+            _wait(ranks, time_limit)
+            ranks[0].result.seek(0)
+            return pickle.load(ranks[0].result)
+        finally:
+            for rank in ranks:
+                rank.end()
+
+
+def _start(number: int, job: Job, ranks: list[Rank]) -> None:
+    try:
+        ranks.append(Rank(number, job))
+        ranks[number].process.start()
+    except OSError as error:
+        raise RanksFailed(f"rank {number} could not be started, and all were ended: {error}") from error
+
+
+@contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """As Ctrl-C does."""
+
+    def unwind(number: int, frame: Any) -> None:
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _wait(ranks: list[Rank], time_limit: float) -> None:
+    """Until all have returned, the first has failed, or the time is over."""
+    deadline = time.monotonic() + time_limit
+    running = list(ranks)
+    while running:
+        connection.wait([rank.process.sentinel for rank in running], max(0.0, deadline - time.monotonic()))
+        failed = [rank for rank in running if rank.process.exitcode]
+        if failed:
+            first = min(failed, key=_exit_code)  # one that died of a signal, whose code is negative, before others
+            raise RanksFailed(f"rank {first.number} {_end_of(first)}, and all were ended; {first.last_words()}")
+        running = [rank for rank in running if rank.process.exitcode is None]
+        if running and time.monotonic() >= deadline:
+            raise RanksFailed(_stacks(running, time_limit))
+
+
+def _exit_code(rank: Rank) -> int:
+    code = rank.process.exitcode
+    assert code is not None
+    return code
+
+
+def _end_of(rank: Rank) -> str:
+    code = _exit_code(rank)
+    return f"died of {signal.Signals(-code).name}" if code < 0 else "raised an error"
+
+
+def _stacks(running: list[Rank], time_limit: float) -> str:
+    for rank in running:
+        os.kill(rank.process.pid or 0, signal.SIGUSR1)
+    time.sleep(0.2)
+    numbers = ", ".join(str(rank.number) for rank in running)
+    return "\n".join(
+        [f"still running at the time limit of {time_limit:g} s, and all were ended: ranks {numbers}"]
+        + [rank.stack() for rank in running]
+    )
+
+
+def _live(number: int, job: Job, output: IO[bytes], result: IO[bytes]) -> None:
+    """The life of a rank."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
+    _die_with(job.parent)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    sys.stdout = sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), write_through=True)
+    faulthandler.register(signal.SIGUSR1, output, all_threads=False)
+    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"})
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=2 * job.time_limit)  # the parent's comes first: it shows where every rank is
+    host, port = job.meeting.getsockname()
+    listening = os.dup(job.meeting.fileno()) if number == 0 else None
+    job.meeting.close()
+    store = TCPStore(host, port, job.world_size, number == 0, timeout=limit, master_listen_fd=listening)
+    dist.init_process_group("gloo", store=store, rank=number, world_size=job.world_size, timeout=limit)
+    pickle.dump(job.body(number, *job.arguments), result)
+    result.flush()
+    dist.barrier()  # nobody leaves while another still reads from it
+    dist.destroy_process_group()
+
+
+def _die_with(parent: int) -> None:
+    """Also where the parent gets a SIGKILL."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before the kernel knew
+        os._exit(1)

@@ -1,0 +1,128 @@
+"""A network in training, on a mesh of processes or in one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from torchdion.ddp import ddp_comm_hook
+from torchdion.dion import Dion
+from torchdion.routing import param_groups
+from torchdion.verification.mesh import Sizes
+from torchdion.verification.network import Network, Shape, distribute
+
+SEQUENCES = 2
+"""Of each data rank, in a step."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, where and how.
+
+    Args:
+        compress: the optimizer averages the gradients over dp; otherwise DDP or FSDP2 does.
+        options: of the optimizer.
+    """
+
+    name: str
+    sizes: Sizes
+    shape: Shape
+    steps: int
+    compress: bool
+    options: dict[str, Any]
+
+    @property
+    def averages(self) -> bool:
+        return self.compress and self.sizes.dp > 1
+
+
+@dataclass
+class State:
+    """Whole tensors by the name of the parameter, and of the state."""
+
+    start: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    momenta: dict[str, Tensor]
+    Q: dict[str, Tensor]
+
+
+class Run:
+    """One trajectory, whichever mesh follows it; without one a process has the sequences of all data ranks."""
+
+    def __init__(self, training: Training, mesh: DeviceMesh | None = None) -> None:
+        self.training, self.mesh = training, mesh
+        self.network = Network(training.shape.on(training.sizes.tp))
+        self.model: nn.Module = self.network
+        self.averages = training.averages and mesh is not None
+        if mesh is not None:
+            self.model = distribute(self.network, mesh, training.sizes, self.averages)
+        replicas = mesh["dp"] if mesh is not None and self.averages else None
+        self.optimizer = Dion(param_groups(self.network), **training.options, replicate_mesh=replicas)
+        if self.averages and isinstance(self.model, nn.parallel.DistributedDataParallel):
+            self.model.register_comm_hook(self.optimizer, ddp_comm_hook)
+        self.start = self.weights()
+
+    def backward(self, step: int) -> None:
+        sequences = sequences_of(self.training, step)
+        if self.mesh is not None:
+            sizes, place = self.training.sizes, self.training.sizes.place(dist.get_rank())
+            sequences = sequences.chunk(sizes.data_ranks)[place["dp"] * sizes.fs + place["fs"]]
+        backward(self.model, sequences)
+
+    def train(self, begin: int, end: int) -> None:
+        for step in range(begin, end):
+            self.backward(step)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: _whole(param) for name, param in self.network.named_parameters()}
+
+    def state(self) -> State:
+        states = {name: self.optimizer.state[param] for name, param in self.network.named_parameters()}
+        momenta, Q = (
+            {name: _whole(state[key]) for name, state in states.items() if key in state} for key in ("momentum", "Q")
+        )
+        return State(self.start, self.weights(), momenta, Q)
+
+    def save(self, folder: Path) -> None:
+        self.optimizer.synchronize_for_checkpoint()
+        save(self._checkpoint(), checkpoint_id=str(folder), no_dist=self.mesh is None)
+
+    def load(self, folder: Path) -> None:
+        checkpoint = self._checkpoint()
+        load(checkpoint, checkpoint_id=str(folder), no_dist=self.mesh is None)
+        set_state_dict(
+            self.network,
+            self.optimizer,
+            model_state_dict=checkpoint["model"],
+            optim_state_dict=checkpoint["optimizer"],
+        )
+
+    def _checkpoint(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.network, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+
+def sequences_of(training: Training, step: int) -> Tensor:
+    """Tokens of all data ranks, the same on every rank."""
+    shape = (training.sizes.data_ranks * SEQUENCES, training.shape.length + 1)
+    return torch.randint(training.shape.vocabulary, shape, generator=torch.Generator().manual_seed(step))
+
+
+def backward(model: nn.Module, sequences: Tensor) -> None:
+    logits = model(sequences[:, :-1])
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+    torch.autograd.backward(loss)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()
