@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpt"))
 
+import checkpoint
 from data import Source, Windows
 from errors import Problem
 from options import parse, recipe
@@ -37,6 +39,13 @@ def make_trainer(*flags: str) -> Trainer:
     text = np.frombuffer(b"the quick brown fox jumps over the lazy dog. " * 200, dtype=np.uint8)
     windows = Windows(Source([text], ["text"]), 16, vocab=256)
     return Trainer(recipe(parse([*MODEL, *RUN, *flags]), CPU), CPU, windows, windows, False, OneProcess())
+
+
+def saved(trainer: Trainer, folder: Path) -> dict[str, Any]:
+    trainer.save(folder, 1, {})
+    state = checkpoint.newest(folder, print)
+    assert state is not None
+    return state
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -76,12 +85,12 @@ def test_dions_rates_follow_the_papers_table() -> None:
 
 
 @pytest.mark.parametrize("micro_batch", ["1", "4"])
-def test_accumulated_gradients_are_those_of_the_large_batch(micro_batch: str) -> None:
+def test_accumulated_gradients_are_those_of_the_large_batch(micro_batch: str, tmp_path: Path) -> None:
     large = make_trainer("--optimizer", "adamw")
     for _ in range(5):  # away from the start, where most gradients are zero
         large.train_step()
     small = make_trainer("--optimizer", "adamw", "--micro-batch", micro_batch)
-    small.load_state_dict(large.state_dict())
+    small.load_state_dict(saved(large, tmp_path))
     assert small.accumulate_gradients() == pytest.approx(large.accumulate_gradients(), rel=1e-5)
     for expected, given in zip(large.model.parameters(), small.model.parameters(), strict=True):
         assert expected.grad is not None and given.grad is not None
@@ -117,17 +126,17 @@ def test_validation_changes_nothing() -> None:
     assert trainer.train_step().loss == other.train_step().loss
 
 
-def test_validation_is_the_mean_over_all_sequences_whatever_the_micro_batch() -> None:
+def test_validation_is_the_mean_over_all_sequences_whatever_the_micro_batch(tmp_path: Path) -> None:
     large = make_trainer("--optimizer", "adamw")
     large.train_step()
     small = make_trainer("--optimizer", "adamw", "--micro-batch", "4")  # 10 sequences: 4, 4 and 2
-    small.load_state_dict(large.state_dict())
+    small.load_state_dict(saved(large, tmp_path))
     assert small.validate() == pytest.approx(large.validate(), rel=1e-6)
 
 
-def test_the_random_state_is_restored() -> None:
+def test_the_random_state_is_restored(tmp_path: Path) -> None:
     trainer = make_trainer("--optimizer", "adamw")
-    state = trainer.state_dict()
+    state = saved(trainer, tmp_path)
     expected = torch.rand(3)
     trainer.load_state_dict(state)
     assert torch.equal(torch.rand(3), expected)
@@ -142,12 +151,12 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
     assert problem.value.code == 1
 
 
-def test_bfloat16_is_autocast_and_leaves_the_weights_in_float32() -> None:
+def test_bfloat16_is_autocast_and_leaves_the_weights_in_float32(tmp_path: Path) -> None:
     exact = make_trainer("--optimizer", "adamw")
     for _ in range(5):
         exact.train_step()
     rounded = make_trainer("--optimizer", "adamw", "--dtype", "bfloat16")
-    rounded.load_state_dict(exact.state_dict())
+    rounded.load_state_dict(saved(exact, tmp_path))
     difference = abs(rounded.train_step().loss - exact.train_step().loss)
     assert 0 < difference < 0.05
     assert {weight.dtype for weight in rounded.model.parameters()} == {torch.float32}

@@ -37,10 +37,15 @@ CHECKS = (
 
 
 def started(*arguments: str, code: str = "", **options: Any) -> subprocess.Popen[str]:
-    """The command, or code that calls it."""
+    """The command, or code that calls it; a Ctrl-C reaches it also where the tests run in a shell's background."""
     program = ["-c", code] if code else ["-m", "torchdion", "verify"]
     return subprocess.Popen(
-        [sys.executable, *program, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+        [sys.executable, *program, *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
     )
 
 
