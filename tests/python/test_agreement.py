@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +231,21 @@ def test_the_error_of_a_collective_names_axis_and_batch(tmp_path: Path) -> None:
     with pytest.raises(RankDied, match="rank 1 died of SIGKILL"):
         run_ranks(in_the_middle, 3, tmp_path, time_limit=30)
     assert {path.name for path in tmp_path.iterdir()} == {"0", "2"}
+
+
+def one_does_not_come(rank: int, world_size: int) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    params = [(name, Parameter(whole(name))) for name in SIZES]
+    optimizer = torchdion.Dion(params, rank_fraction=0.25, replicate_mesh=group)
+    give_gradients(optimizer)
+    optimizer.step()
+    if rank == 0:
+        with pytest.raises(
+            RuntimeError, match=r"^torchdion: the all_reduce over the axis 'replicas' of 2 ranks failed"
+        ):
+            optimizer.step()
+    dist.barrier()  # where the other one waits meanwhile
+
+
+def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_time_limit_of_the_group() -> None:
+    run_ranks(one_does_not_come, 2, time_limit=30)
