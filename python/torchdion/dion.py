@@ -227,8 +227,9 @@ class Dion(CheckpointedOptimizer):
 
         Raises:
             ValueError: a gradient or a state that does not fit its parameter, or, with ``nonfinite="raise"``,
-                gradients that are not finite. Nothing was written.
-            RuntimeError: an earlier step failed after it had begun to write.
+                gradients that are not finite, or ranks that disagree on options or layouts. Nothing was written.
+            RuntimeError: an earlier step failed after it had begun to write, another rank refused this one, or a
+                collective failed; its sentence names the axis and, once weights are written, the batch.
         """
         loss = None
         if closure is not None:
