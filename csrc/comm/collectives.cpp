@@ -34,17 +34,27 @@ bool are_equal(const std::vector<int64_t>& splits) {
 template <class Start>
 Pending begin(const char* kind, Axis axis, std::vector<at::Tensor> tensors, Start start) {
   throw_if_stopping();
-  c10::intrusive_ptr<c10d::Work> work = named(kind, axis, [&] { return start(*axis.line->group); });
-  return Pending(kind, std::move(axis), std::move(work), std::move(tensors));
+  Works works{named(kind, axis, [&] { return start(*axis.line->group); })};
+  return Pending(kind, std::move(axis), std::move(works), std::move(tensors));
+}
+
+// Likewise, made of messages: received[k] from rank k, sent[k] to it.
+Pending begin_exchange(const char* kind, Axis axis, std::vector<at::Tensor> received, std::vector<at::Tensor> sent) {
+  throw_if_stopping();
+  Works works = named(kind, axis, [&] { return exchange(received, sent, axis); });
+  received.insert(received.end(), sent.begin(), sent.end());
+  return Pending(kind, std::move(axis), std::move(works), std::move(received));
+}
+
+std::vector<at::Tensor> cut(const at::Tensor& tensor, const std::vector<int64_t>& splits) {
+  return tensor.view({-1}).split_with_sizes(splits);
 }
 
 }  // namespace
 
 void Pending::await_resume() {
-  if (work_) {
-    note("wait");
-    named(kind_, axis_, [&] { return work_->wait(); });
-  }
+  if (!axis_.absent()) note("wait");
+  for (const auto& work : works_) named(kind_, axis_, [&] { return work->wait(); });
   throw_if_stopping();
 }
 
@@ -64,6 +74,9 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
   if (output.numel() == 0) return Pending::nothing();
   count(axis, completes ? "completion" : "all_gather", completes ? &AxisTraffic::completion : &AxisTraffic::all_gather,
         output.numel(), completes ? 0 : output.numel(), bytes(input.numel(), input) * (axis.size - 1));
+  if (as_messages(input, axis)) {
+    return begin_exchange("all_gather", axis, cut(output, splits), std::vector(axis.size, input.reshape({-1})));
+  }
   if (are_equal(splits)) {
     return begin("all_gather", axis, {output, input},
                  [&](c10d::ProcessGroup& group) { return group._allgather_base(output, input); });
@@ -85,6 +98,9 @@ Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(),
         bytes(input.numel() - splits[axis.rank], input));
   std::vector<int64_t> received(axis.size, splits[axis.rank]);
+  if (as_messages(input, axis)) {
+    return begin_exchange("reduce_scatter", axis, cut(output, received), cut(input, splits));
+  }
   at::Tensor flat_output = output.view({-1}), flat_input = input.view({-1});
   return begin("reduce_scatter", axis, {output, input}, [&](c10d::ProcessGroup& group) {
     return group.alltoall_base(flat_output, flat_input, received, splits);

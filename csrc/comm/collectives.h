@@ -5,11 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <torchdion/layout.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <coroutine>
 #include <vector>
 
+#include "comm/messages.h"
 #include "comm/trace.h"
 
 namespace torchdion::comm {
@@ -20,11 +20,11 @@ namespace torchdion::comm {
 class Pending {
  public:
   Pending() = default;
-  Pending(const char* kind, Axis axis, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
-      : suspends_(true), kind_(kind), axis_(std::move(axis)), work_(std::move(work)), tensors_(std::move(tensors)) {}
+  Pending(const char* kind, Axis axis, Works works, std::vector<at::Tensor> tensors)
+      : suspends_(true), kind_(kind), axis_(std::move(axis)), works_(std::move(works)), tensors_(std::move(tensors)) {}
 
   // Where there is nothing to send.
-  static Pending nothing() { return Pending("", {}, nullptr, {}); }
+  static Pending nothing() { return Pending("", {}, {}, {}); }
 
   bool await_ready() const noexcept { return !suspends_; }
   void await_suspend(std::coroutine_handle<>) const noexcept {}
@@ -34,7 +34,7 @@ class Pending {
   bool suspends_ = false;
   const char* kind_ = "";
   Axis axis_;
-  c10::intrusive_ptr<c10d::Work> work_;
+  Works works_;
   std::vector<at::Tensor> tensors_;
 };
 

@@ -10,6 +10,7 @@ struct Line {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   AxisOptions options;  // all set
   AxisTraffic traffic;
+  int64_t exchanges = 0;  // made of messages
 };
 
 }  // namespace torchdion::comm

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
@@ -27,14 +28,24 @@ AXES = ("rows", "cols", "replicas")
 UNCOUNTED = ("completion", "agreement")  # kinds of collectives
 
 
-class Call(NamedTuple):
-    """A collective as the backend gets it."""
+@dataclass
+class Call:
+    """A collective as the backend gets it: a sum, or the messages that an exchange consists of."""
 
     name: str
     group: str
-    given: int  # elements
-    taken: int
-    kept: int  # of what is given, for this rank itself
+    summed: int = 0  # elements
+    given: list[int] = field(default_factory=list)  # elements of each message
+    taken: list[int] = field(default_factory=list)
+
+    def full(self, kind: str) -> int:
+        """The elements of the full tensor: with those that this rank keeps, as many as it gives each of the others when
+        all gather its piece, as many as it takes from each when its share is scattered."""
+        if self.name == "allreduce_":
+            return self.summed
+        one, other = (self.given, self.taken) if kind == "reduce_scatter" else (self.taken, self.given)
+        assert len(set(other)) <= 1
+        return sum(one) + max(other, default=0)
 
 
 class Listener(TorchDispatchMode):
@@ -43,18 +54,24 @@ class Listener(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
+        self.exchanges: dict[tuple[str, int], Call] = {}  # by group and tag
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
-            name = func._schema.name.removeprefix("c10d::")
+            name, numel = func._schema.name.removeprefix("c10d::"), args[0][0].numel()
+            group = ProcessGroup.unbox(args[1]).group_name
             if name == "allreduce_":
-                numbers, group = (args[0][0].numel(),) * 2, args[1]
+                self.calls.append(Call(name, group, summed=numel))
             else:
-                numbers, group = (args[1].numel(), args[0].numel()), args[2]
-            group = ProcessGroup.unbox(group)
-            kept = args[4][group.rank()] if name == "alltoall_base_" else 0
-            self.calls.append(Call(name, group.group_name, *numbers, kept))
+                exchange = self._exchange_of(group, args[3])
+                {"send": exchange.given, "recv_": exchange.taken}[name].append(numel)
         return func(*args, **(kwargs or {}))
+
+    def _exchange_of(self, group: str, tag: int) -> Call:
+        if (group, tag) not in self.exchanges:
+            self.exchanges[group, tag] = Call("exchange", group)
+            self.calls.append(self.exchanges[group, tag])
+        return self.exchanges[group, tag]
 
 
 class Sent(NamedTuple):
@@ -167,7 +184,7 @@ def assert_calls_are_the_counted_ones(sent: Sent, itemsize: int) -> None:
     for call, event in zip(sent.calls, sent.events, strict=True):
         axis, kind = event["axis"], event["kind"]
         assert sent.groups.get(call.group, "fs_tp") == axis
-        full = call.given if kind == "reduce_scatter" else call.taken
+        full = call.full(kind)
         assert (kind in ("all_reduce", "agreement")) == (call.name == "allreduce_")
         assert event["elements"] == full, event
         total[axis, kind] += full if kind not in UNCOUNTED else 0
