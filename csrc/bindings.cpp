@@ -183,14 +183,15 @@ void bind_agreement(py::module_& m) {
 }
 
 void bind_traffic(py::module_& m) {
+  m.def("share_of", &comm::share_of, py::arg("count"), py::arg("rank"), py::arg("size"), py::arg("first") = 0);
   m.def("compresses", &engine::compresses, py::arg("m"), py::arg("n"), py::arg("r"), py::arg("layout"));
   m.def(
       "traffic",
       [](int64_t rows, int64_t cols, int64_t r, const Layout& layout, Orientation orientation,
-         Orthonormalize orthonormalize, double rcqr_oversample, at::ScalarType dtype, int64_t count) {
+         Orthonormalize orthonormalize, double rcqr_oversample, at::ScalarType dtype, int64_t count, int64_t dealt) {
         const bool right = orientation == Orientation::right;
         const engine::MatrixBatch batch{
-            count, right ? cols : rows, right ? rows : cols, r, orthonormalize, rcqr_oversample, dtype};
+            count, right ? cols : rows, right ? rows : cols, r, orthonormalize, rcqr_oversample, dtype, dealt};
         const engine::MatrixTraffic sent =
             engine::traffic(batch, right ? layout.t() : layout, engine::compresses(rows, cols, r, layout));
         return py::dict(py::arg("rows") = right ? sent.cols : sent.rows,
@@ -198,7 +199,7 @@ void bind_traffic(py::module_& m) {
       },
       py::arg("m"), py::arg("n"), py::arg("r"), py::arg("layout"), py::kw_only(),
       py::arg("orientation") = Orientation::right, py::arg("orthonormalize") = Orthonormalize::automatic,
-      py::arg("rcqr_oversample") = 1.25, py::arg("dtype") = at::kFloat, py::arg("count") = 1);
+      py::arg("rcqr_oversample") = 1.25, py::arg("dtype") = at::kFloat, py::arg("count") = 1, py::arg("dealt") = 0);
 }
 
 }  // namespace

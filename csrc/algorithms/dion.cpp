@@ -59,7 +59,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   }
   linalg::gemm_(Matrices(P), B, Q, mean, 0);
   const linalg::OrthonormalizeOptions options = orthonormalize_options(batch, hyper);
-  co_await orthonormalize_sum_(P, layout, batch.global_rows, options);
+  co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
 
   // R = Bᵀ P
   linalg::gemm_(Matrices(R), B.t(), Matrices(P), mean, 0);

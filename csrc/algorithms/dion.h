@@ -3,6 +3,7 @@
 #include <torchdion/layout.h>
 #include <torchdion/options.h>
 
+#include "algorithms/exchange.h"
 #include "comm/sums.h"
 #include "comm/task.h"
 #include "linalg/matrices.h"
@@ -23,6 +24,7 @@ struct DionBatch {
   int64_t r = 0;                             // the columns of the whole Q
   double shape_factor = 1;                   // sqrt(fan-out / fan-in) of the user's X
   int64_t step = 0;                          // keys the sketch
+  Dealt dealt;                               // matrices to orthonormalize, before this batch
   double gradient_factor = 1;                // of G: what a gradient scaler's factor is undone by
   bool zero_nonfinite = false;
   at::Tensor workspace;          // room for P and R: dion_workspace() elements of the computing dtype

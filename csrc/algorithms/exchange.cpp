@@ -37,7 +37,7 @@ comm::Task<> gather_columns_(at::Tensor Q, Matrices piece, at::Tensor buffer, Ax
 }
 
 comm::Task<> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
-                                 linalg::OrthonormalizeOptions options) {
+                                 linalg::OrthonormalizeOptions options, Dealt dealt) {
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
   if (!rows.absent()) {
     const int64_t offset = rows.piece(global_rows).begin;
@@ -46,11 +46,11 @@ comm::Task<> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_row
     co_await linalg::orthonormalize_(P, rows, offset, global_rows, options);
     co_return;
   }
-  const at::Tensor part = co_await comm::sum_shares(P, cols, options.order);
-  const at::Tensor share = co_await comm::sum_shares(part, replicas, Order::any);
+  const at::Tensor part = co_await comm::sum_shares(P, cols, options.order, dealt.cols);
+  const at::Tensor share = co_await comm::sum_shares(part, replicas, Order::any, dealt.replicas);
   co_await linalg::orthonormalize_(share, rows, 0, global_rows, options);
-  co_await comm::gather_shares(part, share, replicas);
-  co_await comm::gather_shares(P, part, cols);
+  co_await comm::gather_shares(part, share, replicas, dealt.replicas);
+  co_await comm::gather_shares(P, part, cols, dealt.cols);
 }
 
 }  // namespace torchdion::algorithms

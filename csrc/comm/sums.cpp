@@ -3,8 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
-#include <algorithm>
-
 #include "comm/collectives.h"
 #include "comm/copies.h"
 
@@ -12,10 +10,11 @@ namespace torchdion::comm {
 
 namespace {
 
-// The elements of each rank's share of `count` entries.
-std::vector<int64_t> splits_of(int64_t count, int64_t entry, int size) {
+// The elements of each rank's share of a stack.
+std::vector<int64_t> splits_of(const at::Tensor& stack, const Axis& axis, int64_t first) {
+  const int64_t count = stack.size(0), entry = count == 0 ? 0 : stack.numel() / count;
   std::vector<int64_t> splits;
-  for (int rank = 0; rank < size; ++rank) splits.push_back(share_of(count, rank, size).size * entry);
+  for (int rank = 0; rank < axis.size; ++rank) splits.push_back(share_of(count, rank, axis.size, first) * entry);
   return splits;
 }
 
@@ -33,32 +32,30 @@ bool can_reduce_while_scattering(const at::Tensor& stack, Axis axis, Order order
 
 }  // namespace
 
-Piece share_of(int64_t count, int rank, int size) {
-  const int64_t each = (count + size - 1) / size, begin = std::min(rank * each, count);
-  return {begin, std::min(each, count - begin)};
+int64_t share_of(int64_t count, int rank, int size, int64_t first) {
+  const int64_t turn = (rank + size - first % size) % size;
+  return count / size + (turn < count % size ? 1 : 0);
 }
 
-Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order) {
+Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, int64_t first) {
   if (axis.absent()) co_return stack;
-  const int64_t count = stack.size(0), entry = count == 0 ? 0 : stack.numel() / count;
   std::vector<int64_t> sizes = stack.sizes().vec();
-  sizes[0] = share_of(count, axis.rank, axis.size).size;
+  sizes[0] = share_of(stack.size(0), axis.rank, axis.size, first);
   at::Tensor share = at::empty(sizes, stack.options());
   if (can_reduce_while_scattering(stack, axis, order)) {
     co_await reduce_scatter(share, stack, axis);
     co_return share;
   }
-  const std::vector<int64_t> splits = splits_of(count, entry, axis.size);
+  const std::vector<int64_t> splits = splits_of(stack, axis, first);
   at::Tensor pieces = at::empty({axis.size * share.numel()}, stack.options());
   co_await scatter(pieces, stack, splits, axis);
   if (share.numel() > 0) add_pieces(share, pieces, axis.size);
   co_return share;
 }
 
-Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis) {
+Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, int64_t first) {
   if (axis.absent()) co_return;
-  const int64_t count = stack.size(0), entry = count == 0 ? 0 : stack.numel() / count;
-  const std::vector<int64_t> splits = splits_of(count, entry, axis.size);
+  const std::vector<int64_t> splits = splits_of(stack, axis, first);
   co_await all_gather(stack, share, splits, axis, true);
 }
 
@@ -74,8 +71,8 @@ Task<> sum(at::Tensor tensor, Axis axis, Order order) {
     co_return;
   }
   at::Tensor flat = tensor.view({-1});
-  const at::Tensor share = co_await sum_shares(flat, axis, order);
-  co_await gather_shares(flat, share, axis);
+  const at::Tensor share = co_await sum_shares(flat, axis, order, 0);
+  co_await gather_shares(flat, share, axis, 0);
 }
 
 }  // namespace torchdion::comm

@@ -19,13 +19,15 @@ Task<> sum(at::Tensor tensor, Axis axis, Order order);
 
 // Σ over the axis of stack ([count, ...], contiguous), but of its entries only this rank's share, whole ones. On an
 // absent axis the stack itself.
-Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order);
+Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, int64_t first);
 
 // stack ← the shares of all ranks, the inverse of sum_shares().
-Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis);
+Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, int64_t first);
 
-// Which entries of a stack are a rank's share.
-Piece share_of(int64_t count, int rank, int size);
+// How many of a stack's entries are a rank's share where they are dealt out like cards: one to each rank in turn,
+// beginning with rank first % size. A caller of many stacks whose `first` is what it has dealt out before gives all
+// ranks as much, but for one entry. Shares lie in the stack in the order of the ranks.
+int64_t share_of(int64_t count, int rank, int size, int64_t first);
 
 // The largest of the numbers that the ranks of all these axes have. Waits for them.
 double largest_of_ranks(double number, const std::vector<Axis>& axes);

@@ -140,6 +140,7 @@ void Step::plan(const DionGroup& group) {
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
     std::string what = description(batch);
+    batch.dealt = deal(batch);
     expect(batch, group.hyper, dtype);
     auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor elements) mutable {
       batch.workspace = std::move(elements);
@@ -149,11 +150,23 @@ void Step::plan(const DionGroup& group) {
   }
 }
 
+// An axis has the same batches in the same order on all its ranks, and so the same count.
+algorithms::Dealt Step::deal(const algorithms::DionBatch& batch) {
+  const Axis &cols = batch.layout.cols, &replicas = batch.layout.replicas;
+  if (!batch.layout.rows.absent()) return {};
+  const algorithms::Dealt before{dealt_[cols.line.get()], dealt_[replicas.line.get()]};
+  dealt_[cols.line.get()] += batch.X.count();
+  if (batch.compressed) {
+    dealt_[replicas.line.get()] += comm::share_of(batch.X.count(), cols.rank, cols.size, before.cols);
+  }
+  return before;
+}
+
 void Step::expect(const algorithms::DionBatch& batch, const DionHyperparameters& hyper, at::ScalarType dtype) {
   const Layout& layout = batch.layout;
   if (layout.is_local()) return;
   const MatrixTraffic sent = traffic({batch.X.count(), batch.global_rows, batch.global_cols, batch.r,
-                                      hyper.orthonormalize, hyper.rcqr_oversample, dtype},
+                                      hyper.orthonormalize, hyper.rcqr_oversample, dtype, batch.dealt.cols},
                                      layout, batch.compressed);
   if (!layout.rows.absent()) expected_traffic_[layout.rows.name()] += sent.rows;
   if (!layout.cols.absent()) expected_traffic_[layout.cols.name()] += sent.cols;

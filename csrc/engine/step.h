@@ -53,6 +53,7 @@ class Step {
   template <class Group>
   void add_axes(const std::vector<Group>& groups);
   int64_t count_nonfinite() const;
+  algorithms::Dealt deal(const algorithms::DionBatch& batch);
   void expect(const algorithms::DionBatch& batch, const DionHyperparameters& hyper, at::ScalarType dtype);
   bool is_left_out(Report& report) const;
   void run_tasks();
@@ -66,6 +67,7 @@ class Step {
   std::vector<PlannedTask> tasks_;
   std::vector<Axis> axes_;  // of all layouts
   std::map<std::string, int64_t> expected_traffic_;
+  std::map<const comm::Line*, int64_t> dealt_;  // matrices to orthonormalize, by the axis that shares them out
   Copies copies_;
   at::Tensor workspace_;
   int64_t zeroed_ = 0;

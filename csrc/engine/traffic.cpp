@@ -5,14 +5,6 @@
 
 namespace torchdion::engine {
 
-namespace {
-
-int64_t share(int64_t count, const Axis& axis) {
-  return axis.absent() ? count : comm::share_of(count, axis.rank, axis.size).size;
-}
-
-}  // namespace
-
 MatrixTraffic traffic(const MatrixBatch& batch, const Layout& layout, bool compressed) {
   const int64_t m = layout.rows.piece(batch.m).size, n = layout.cols.piece(batch.n).size;
   const int64_t count = batch.count, r = batch.r;
@@ -26,7 +18,8 @@ MatrixTraffic traffic(const MatrixBatch& batch, const Layout& layout, bool compr
   if (!compressed) {
     sent.replicas = count * m * n;
   } else {  // P, of which this rank may have only a share, and R
-    const int64_t summed = layout.rows.absent() ? share(count, layout.cols) : count;
+    const Axis& cols = layout.cols;
+    const int64_t summed = layout.rows.absent() ? comm::share_of(count, cols.rank, cols.size, batch.dealt) : count;
     sent.replicas = (summed * m + count * n) * r;
   }
   return sent;

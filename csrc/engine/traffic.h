@@ -16,6 +16,7 @@ struct MatrixBatch {
   Orthonormalize orthonormalize = Orthonormalize::automatic;
   double rcqr_oversample = 1.25;
   at::ScalarType dtype = at::kFloat;  // that it computes in
+  int64_t dealt = 0;                  // matrices to orthonormalize that were dealt out over the columns before
 };
 
 // Elements that this rank's collectives carry: a collective counts those of its full tensor, a reduce-scatter and the

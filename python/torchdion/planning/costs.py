@@ -8,8 +8,8 @@ memory instead.
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.layout import Place
 from torchdion.mixed_precision import dtype_of
-from torchdion.parameters import form_of
+from torchdion.parameters import algorithm_of, form_of
 from torchdion.state import shape_of_Q
 
 STEP_BYTES = torch.float32.itemsize
@@ -73,6 +73,7 @@ class Alike:
         place: where this rank's pieces lie, without the replicas.
         replicas: the axis of the copies; absent where there are none.
         cutting: the axes that cut the matrices, the outermost first.
+        dealt: by axis: matrices to orthonormalize that it has dealt out to its ranks before these.
     """
 
     names: list[str]
@@ -81,6 +82,7 @@ class Alike:
     place: Place
     replicas: _C.Axis
     cutting: tuple[_C.Axis, ...] = ()
+    dealt: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def numel(self) -> int:
@@ -106,6 +108,9 @@ class Alike:
     @property
     def rank(self) -> int:
         return self.whole_Q[-1]
+
+    def dealt_over(self, axis: _C.Axis) -> int:
+        return self.dealt.get(axis.name, 0)
 
     @property
     def piece_of_Q(self) -> tuple[int, ...]:
@@ -175,6 +180,7 @@ def _dion_traffic(alike: Alike, layout: _C.Layout, m: int, n: int) -> tuple[dict
         rcqr_oversample=group["rcqr_oversample"],
         dtype=alike.computing,
         count=count,
+        dealt=alike.dealt_over(alike.oriented(layout)[0]),
     )
     is_right = group["orientation"] == "right"
     inner, reduced = ("cols", "rows") if is_right else ("rows", "cols")  # the sides that cut P and Q
@@ -205,19 +211,42 @@ def _dion_flops_of_rank(alike: Alike, layout: _C.Layout, m: int, n: int) -> int:
     long_P, long_Q = (n, m) if alike.group["orientation"] == "right" else (m, n)
     P, Q, r = of_P.piece(long_P)[1], of_Q.piece(long_Q)[1], alike.rank
     factored = alike.count
-    if of_P.absent:
-        for axis in (of_Q, layout.replicas):
-            factored = share_of(factored, axis)
+    for axis in shared_out_over(alike, layout):
+        factored = share_of(factored, axis, alike.dealt_over(axis))
     method, oversample = alike.group["orthonormalize"], alike.group["rcqr_oversample"]
     passes = 3 if alike.computing == torch.float64 else 2
     one = orthonormalize_flops(P, r, method, oversample=oversample, rows=long_P, passes=passes)
     return alike.count * 8 * P * Q * r + factored * one
 
 
-def share_of(count: int, axis: _C.Axis) -> int:
-    """How many of so many whole matrices this rank gets."""
-    each = -(-count // axis.size)
-    return min(each, max(0, count - axis.rank * each))
+def shared_out_over(alike: Alike, layout: _C.Layout) -> list[_C.Axis]:
+    """The axes over which whole matrices are shared out to be orthonormalized, one after the other."""
+    of_Q, of_P = alike.oriented(layout)
+    if not of_P.absent:
+        return []
+    exchanging = [layout.replicas] if _C.compresses(*alike.matrix, alike.rank, layout) else []
+    return [axis for axis in (of_Q, *exchanging) if not axis.absent]
+
+
+def share_of(count: int, axis: _C.Axis, dealt: int = 0) -> int:
+    """How many of so many whole matrices this rank gets, where that many were dealt out before."""
+    return _C.share_of(count, axis.rank, axis.size, dealt)
+
+
+def with_dealt(batches: Iterable[Alike]) -> list[Alike]:
+    """The same in their order, each with what its axes have dealt out before it."""
+    dealt: dict[str, int] = {}
+    counted = []
+    for alike in batches:
+        counted.append(replace(alike, dealt=dict(dealt)))
+        if algorithm_of(alike.param, alike.group) != "dion" or alike.param.numel() == 0:
+            continue
+        count = alike.count
+        for axis in shared_out_over(alike, alike.with_replicas()):
+            before = dealt.get(axis.name, 0)
+            dealt[axis.name] = before + count
+            count = share_of(count, axis, before)
+    return counted
 
 
 def orthonormalize_flops(

@@ -136,9 +136,7 @@ def plan(
     are read off them; every rank must call this then, as the optimizer's first step must be. Where all are plain
     tensors, fs and tp cut them as said above.
 
-    Layouts, ranks and elements are the library's own: on a real mesh ``optimizer.stats()["traffic"]`` counts the same,
-    with one reservation: large matrices are handed out to ranks in more than one task, and then the first ranks get
-    more of them than the even share that is assumed here.
+    Layouts, ranks and elements are the library's own: on a real mesh ``optimizer.stats()["traffic"]`` counts the same.
 
     The model of time, in seconds: products take operations / (efficiency × peak rate), Dion's at ``precision``, Muon's
     in BF16; passes over memory take bytes / bandwidth; for each row the longer counts. Traffic takes bytes / bandwidth:

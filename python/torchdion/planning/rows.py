@@ -11,7 +11,7 @@ from torchdion.dtensor import cuts_of, is_dtensor
 from torchdion.layout import Layouts, check_orthonormalize
 from torchdion.parameters import algorithm_of
 from torchdion.planning import rivals
-from torchdion.planning.costs import Alike, Cost, dion
+from torchdion.planning.costs import Alike, Cost, dion, with_dealt
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
 
@@ -105,7 +105,7 @@ def batches_of(
             cutting = _cutting(place.layout, grid)
             batches[key] = Alike([], param, group, place, replicas, cutting)
         batches[key].names.append(name)
-    return list(batches.values())
+    return with_dealt(batches.values())
 
 
 def _cutting(layout: _C.Layout, grid: Grid) -> tuple[_C.Axis, ...]:

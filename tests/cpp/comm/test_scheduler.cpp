@@ -25,12 +25,12 @@ Task<> noting(std::string* trace, char letter, int turns) {
   *trace += std::string(trace->empty() ? "" : " ") + letter + std::to_string(turns - 1);
 }
 
-struct Order {
+struct Turns {
   int width;
   std::string trace;
 };
 
-class SchedulerOrder : public testing::TestWithParam<Order> {};
+class SchedulerOrder : public testing::TestWithParam<Turns> {};
 
 TEST_P(SchedulerOrder, IsRoundRobinWithOneNewTaskARound) {
   std::string trace;
@@ -43,9 +43,9 @@ TEST_P(SchedulerOrder, IsRoundRobinWithOneNewTaskARound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Widths, SchedulerOrder,
-                         testing::Values(Order{1, "A0 A1 A2 B0 B1 B2 C0 C1 C2"}, Order{2, "A0 A1 B0 A2 B1 B2 C0 C1 C2"},
-                                         Order{3, "A0 A1 B0 A2 B1 C0 B2 C1 C2"},
-                                         Order{9, "A0 A1 B0 A2 B1 C0 B2 C1 C2"}),
+                         testing::Values(Turns{1, "A0 A1 A2 B0 B1 B2 C0 C1 C2"}, Turns{2, "A0 A1 B0 A2 B1 B2 C0 C1 C2"},
+                                         Turns{3, "A0 A1 B0 A2 B1 C0 B2 C1 C2"},
+                                         Turns{9, "A0 A1 B0 A2 B1 C0 B2 C1 C2"}),
                          [](const auto& info) { return "Width" + std::to_string(info.param.width); });
 
 TEST(Scheduler, NeedsAWidthOfAtLeastOne) {
