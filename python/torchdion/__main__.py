@@ -4,6 +4,7 @@ A command is a module, imported only when it is asked for, whose ``main(argument
 """
 
 import importlib
+import os
 import sys
 from argparse import REMAINDER, RawDescriptionHelpFormatter
 
@@ -34,5 +35,16 @@ def main(arguments: list[str]) -> int:
     return status
 
 
+def run() -> int:
+    """The exit status, also where who reads the output has seen enough, as ``head`` does."""
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        return 1
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run())

@@ -150,3 +150,11 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit.value.code == 0
     printed = capsys.readouterr().out
     assert all(f"\n  {name} " in printed for name in COMMANDS)
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_in_silence() -> None:
+    command = [sys.executable, "-m", "torchdion", *ARGUMENTS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        done.stdout.close()
+        assert done.stderr.read() == b""
+        assert done.wait(60) == 1
