@@ -183,7 +183,6 @@ void bind_agreement(py::module_& m) {
 }
 
 void bind_traffic(py::module_& m) {
-  m.def("share_of", &comm::share_of, py::arg("count"), py::arg("rank"), py::arg("size"), py::arg("first") = 0);
   m.def("compresses", &engine::compresses, py::arg("m"), py::arg("n"), py::arg("r"), py::arg("layout"));
   m.def(
       "traffic",

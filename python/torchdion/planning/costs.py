@@ -109,9 +109,6 @@ class Alike:
     def rank(self) -> int:
         return self.whole_Q[-1]
 
-    def dealt_over(self, axis: _C.Axis) -> int:
-        return self.dealt.get(axis.name, 0)
-
     @property
     def piece_of_Q(self) -> tuple[int, ...]:
         """What cuts the side that Q shares with the parameter cuts Q's rows, what cuts the other side its columns."""
@@ -180,7 +177,7 @@ def _dion_traffic(alike: Alike, layout: _C.Layout, m: int, n: int) -> tuple[dict
         rcqr_oversample=group["rcqr_oversample"],
         dtype=alike.computing,
         count=count,
-        dealt=alike.dealt_over(alike.oriented(layout)[0]),
+        dealt=alike.dealt.get(alike.oriented(layout)[0].name, 0),
     )
     is_right = group["orientation"] == "right"
     inner, reduced = ("cols", "rows") if is_right else ("rows", "cols")  # the sides that cut P and Q
@@ -206,31 +203,25 @@ def ring(size: int, ranks: int) -> int:
 
 
 def _dion_flops_of_rank(alike: Alike, layout: _C.Layout, m: int, n: int) -> int:
-    """Of this rank's pieces; whole matrices to orthonormalize are shared out over the axes that sum them."""
+    """Of this rank's pieces, and of the largest share of the whole matrices to orthonormalize, which the axes that sum
+    them deal out."""
     of_Q, of_P = alike.oriented(layout)
     long_P, long_Q = (n, m) if alike.group["orientation"] == "right" else (m, n)
     P, Q, r = of_P.piece(long_P)[1], of_Q.piece(long_Q)[1], alike.rank
     factored = alike.count
-    for axis in shared_out_over(alike, layout):
-        factored = share_of(factored, axis, alike.dealt_over(axis))
+    if of_P.absent:
+        exchanging = _C.compresses(*alike.matrix, alike.rank, layout)
+        for axis in (of_Q, layout.replicas) if exchanging else (of_Q,):
+            factored = largest_share(factored, axis)
     method, oversample = alike.group["orthonormalize"], alike.group["rcqr_oversample"]
     passes = 3 if alike.computing == torch.float64 else 2
     one = orthonormalize_flops(P, r, method, oversample=oversample, rows=long_P, passes=passes)
     return alike.count * 8 * P * Q * r + factored * one
 
 
-def shared_out_over(alike: Alike, layout: _C.Layout) -> list[_C.Axis]:
-    """The axes over which whole matrices are shared out to be orthonormalized, one after the other."""
-    of_Q, of_P = alike.oriented(layout)
-    if not of_P.absent:
-        return []
-    exchanging = [layout.replicas] if _C.compresses(*alike.matrix, alike.rank, layout) else []
-    return [axis for axis in (of_Q, *exchanging) if not axis.absent]
-
-
-def share_of(count: int, axis: _C.Axis, dealt: int = 0) -> int:
-    """How many of so many whole matrices this rank gets, where that many were dealt out before."""
-    return _C.share_of(count, axis.rank, axis.size, dealt)
+def largest_share(count: int, axis: _C.Axis) -> int:
+    """How many of so many whole matrices a rank of the axis gets at most, for whom the others wait."""
+    return -(-count // axis.size)
 
 
 def with_dealt(batches: Iterable[Alike]) -> list[Alike]:
@@ -239,13 +230,10 @@ def with_dealt(batches: Iterable[Alike]) -> list[Alike]:
     counted = []
     for alike in batches:
         counted.append(replace(alike, dealt=dict(dealt)))
-        if algorithm_of(alike.param, alike.group) != "dion" or alike.param.numel() == 0:
-            continue
-        count = alike.count
-        for axis in shared_out_over(alike, alike.with_replicas()):
-            before = dealt.get(axis.name, 0)
-            dealt[axis.name] = before + count
-            count = share_of(count, axis, before)
+        if algorithm_of(alike.param, alike.group) == "dion" and alike.param.numel() > 0:
+            of_Q, of_P = alike.oriented(alike.place.layout)
+            if of_P.absent and not of_Q.absent:
+                dealt[of_Q.name] = dealt.get(of_Q.name, 0) + alike.count
     return counted
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from torchdion.planning.costs import STEP_BYTES, Alike, Cost, add_dense, ring, share_of
+from torchdion.planning.costs import STEP_BYTES, Alike, Cost, add_dense, largest_share, ring
 
 BF16_BYTES = torch.bfloat16.itemsize
 """Of what Newton–Schulz iterations compute in, and what is sent for them (arXiv 2502.16982, Section 2.3)."""
@@ -74,7 +74,7 @@ def muon_handed_out(alike: Alike, cutting: str) -> Cost:
         sent[cutting] = ring((alike.numel + owned * m * n) * BF16_BYTES, owners)
         add_dense(alike, elements, sent)
         return _muon(alike, owned, alike.numel, elements, sent)
-    owned = share_of(alike.count, alike.replicas)
+    owned = largest_share(alike.count, alike.replicas)
     if not alike.replicas.absent:
         padded = -(-alike.count // alike.replicas.size) * alike.replicas.size * m * n
         elements[alike.replicas.name] = padded
