@@ -2,6 +2,7 @@
 
 #include "algorithms/exchange.h"
 #include "linalg/accumulate.h"
+#include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"
@@ -20,7 +21,8 @@ linalg::OrthonormalizeOptions orthonormalize_options(const DionBatch& batch, con
   options.method = hyper.orthonormalize;
   options.oversample = hyper.rcqr_oversample;
   options.random = linalg::RandomMatrix::sketch(hyper.seed, batch.step);
-  const double rounding = linalg::rounding_noise(batch.workspace.scalar_type(), batch.global_cols);
+  options.precision = linalg::precision_on(batch.X.device, hyper.precision);
+  const double rounding = linalg::rounding_noise(batch.workspace.scalar_type(), batch.global_cols, options.precision);
   options.noise = {rounding, rounding};
   options.order = batch.order;
   return options;
@@ -47,7 +49,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
 
   // B = M + G, where M lies
   const double alpha = hyper.maximize ? -batch.gradient_factor : batch.gradient_factor;
-  *batch.nonfinite += linalg::accumulate_(B, batch.G, alpha, batch.zero_nonfinite);
+  linalg::accumulate_(B, batch.G, alpha, batch.zeroed);
   co_await average_(B, batch.workspace, dense);
 
   // P = orthonormalize(B Q)
@@ -57,25 +59,29 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
     co_await gather_columns_(whole_Q, batch.Q, R, rows);
     Q = Matrices(whole_Q);
   }
-  linalg::gemm_(Matrices(P), B, Q, mean, 0);
+  linalg::gemm_(Matrices(P), B, Q, mean, 0, hyper.precision);
   const linalg::OrthonormalizeOptions options = orthonormalize_options(batch, hyper);
   co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
 
   // R = Bᵀ P
-  linalg::gemm_(Matrices(R), B.t(), Matrices(P), mean, 0);
+  linalg::gemm_(Matrices(R), B.t(), Matrices(P), mean, 0, hyper.precision);
   co_await comm::sum(R, rows, batch.order);
   co_await comm::sum(R, compressed, Order::any);
 
   // M = B − (1 − μ) P Rᵀ
-  linalg::gemm_(M, Matrices(P), Matrices(R).t(), -(1 - hyper.mu), 1);
+  linalg::gemm_(M, Matrices(P), Matrices(R).t(), -(1 - hyper.mu), 1, hyper.precision);
 
   // Q = column_normalize(R)
-  at::Tensor squares = linalg::column_square_sums(Matrices(R));
-  co_await comm::sum(squares, cols, batch.order);
+  at::Tensor squares;
+  if (!cols.absent()) {
+    squares = linalg::column_square_sums(Matrices(R));
+    co_await comm::sum(squares, cols, batch.order);
+  }
   linalg::column_normalize_(Q, Matrices(R), squares);
 
   // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ
-  linalg::gemm_(X, Matrices(P), Q.t(), -hyper.lr * batch.shape_factor, 1 - hyper.lr * hyper.weight_decay);
+  linalg::gemm_(X, Matrices(P), Q.t(), -hyper.lr * batch.shape_factor, 1 - hyper.lr * hyper.weight_decay,
+                hyper.precision);
   if (!rows.absent()) {
     const Piece piece = rows.piece(r);
     linalg::copy_(batch.Q, Matrices(whole_Q.narrow(2, piece.begin, piece.size)));

@@ -26,9 +26,8 @@ struct DionBatch {
   int64_t step = 0;                          // keys the sketch
   Dealt dealt;                               // matrices to orthonormalize, before this batch
   double gradient_factor = 1;                // of G: what a gradient scaler's factor is undone by
-  bool zero_nonfinite = false;
-  at::Tensor workspace;          // room for P and R: dion_workspace() elements of the computing dtype
-  int64_t* nonfinite = nullptr;  // += entries that counted as zero
+  at::Tensor workspace;                      // room for P and R: dion_workspace() elements of the computing dtype
+  int64_t* zeroed = nullptr;  // entries of G that are not finite count as zero, and here; null: they propagate
 };
 
 // Elements of workspace that a batch needs: (m + n) r for each matrix, and n r more for Q where ranks hold pieces of

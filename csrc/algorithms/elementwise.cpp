@@ -10,7 +10,7 @@ using linalg::Matrices;
 comm::Task<> average_gradients(ElementwiseBatch batch) {
   for (std::size_t i = 0; i < batch.own.size(); ++i) {
     const Matrices mean(batch.G[i].view({1, -1})), own(batch.own[i].view({1, -1}));
-    *batch.nonfinite += linalg::accumulate_(mean, own, 1.0 / batch.replicas.size, batch.zero_nonfinite);
+    linalg::accumulate_(mean, own, 1.0 / batch.replicas.size, batch.zeroed);
   }
   co_await comm::sum(batch.mean, batch.replicas, comm::Order::any);
 }

@@ -62,21 +62,21 @@ class Run {
   std::array<T, kRun> copy_;
 };
 
-// Calls body(begin, count, gradient) for runs that cover every element once, in parallel. Returns how many entries of
-// the gradient counted as zero.
+// Calls body(begin, count, gradient) for runs that cover every element once, in parallel. Where `zeroed` is there,
+// entries of the gradient that are not finite count as zero, and *zeroed grows by as many.
 template <class T, class Body>
-int64_t for_each_run(const at::Tensor& gradient, bool zero_nonfinite, const Body& body) {
+void for_each_run(const at::Tensor& gradient, int64_t* zeroed, const Body& body) {
   const int64_t numel = gradient.numel();
-  std::atomic<int64_t> zeroed{0};
+  std::atomic<int64_t> found{0};
   at::parallel_for(0, (numel + kRun - 1) / kRun, kRunsPerThread, [&](int64_t first, int64_t last) {
     for (int64_t run = first; run < last; ++run) {
       const int64_t begin = run * kRun, count = std::min(kRun, numel - begin);
       Run<T> g(gradient, begin, count);
-      if (zero_nonfinite) zeroed += g.zero_nonfinite();
+      if (zeroed) found += g.zero_nonfinite();
       body(begin, count, g);
     }
   });
-  return zeroed;
+  if (zeroed) *zeroed += found;
 }
 
 }  // namespace torchdion::algorithms

@@ -6,13 +6,13 @@ namespace torchdion::algorithms {
 namespace {
 
 template <class T>
-int64_t update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, double gradient_factor,
-               bool zero_nonfinite, const LionHyperparameters& hyper) {
+void update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, double gradient_factor, int64_t* zeroed,
+            const LionHyperparameters& hyper) {
   const T keep = static_cast<T>(1 - hyper.lr * hyper.weight_decay), lr = static_cast<T>(hyper.lr);
   const T beta1 = static_cast<T>(hyper.beta1), rest1 = static_cast<T>(1 - hyper.beta1);
   const T beta2 = static_cast<T>(hyper.beta2), rest2 = static_cast<T>(1 - hyper.beta2);
   const T alpha = static_cast<T>(hyper.maximize ? -gradient_factor : gradient_factor);
-  return for_each_run<T>(G, zero_nonfinite, [&](int64_t begin, int64_t count, const Run<T>& gradient) {
+  for_each_run<T>(G, zeroed, [&](int64_t begin, int64_t count, const Run<T>& gradient) {
     const Run<T> x(X, begin, count), m(M, begin, count);
     for (int64_t i = 0; i < count; ++i) {
       const T g = alpha * gradient[i];
@@ -31,12 +31,11 @@ int64_t update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, do
 comm::Task<> lion(ElementwiseBatch batch, LionHyperparameters hyper) {
   if (!batch.replicas.absent()) {
     co_await average_gradients(batch);
-    batch.zero_nonfinite = false;  // done
+    batch.zeroed = nullptr;  // done
   }
   for (std::size_t i = 0; i < batch.X.size(); ++i) {
     const auto update_tensor = batch.X[i].scalar_type() == at::kDouble ? update<double> : update<float>;
-    *batch.nonfinite +=
-        update_tensor(batch.X[i], batch.G[i], batch.M[i], batch.gradient_factor, batch.zero_nonfinite, hyper);
+    update_tensor(batch.X[i], batch.G[i], batch.M[i], batch.gradient_factor, batch.zeroed, hyper);
   }
 }
 

@@ -135,8 +135,7 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
 void Step::plan(const DionGroup& group) {
   for (algorithms::DionBatch& batch : dion_batches(group, copies_)) {
     batch.gradient_factor = gradient_factor_;
-    batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
-    batch.nonfinite = &zeroed_;
+    if (nonfinite_ == Nonfinite::zero) batch.zeroed = &zeroed_;
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
     std::string what = description(batch);
@@ -187,8 +186,7 @@ ElementwiseBatch Step::elementwise(const Group& group, const std::vector<std::si
     numel += X.numel();
   }
   batch.gradient_factor = gradient_factor_;
-  batch.zero_nonfinite = nonfinite_ == Nonfinite::zero;
-  batch.nonfinite = &zeroed_;
+  if (nonfinite_ == Nonfinite::zero) batch.zeroed = &zeroed_;
   batch.replicas = layout_of(group.layouts, members.front()).replicas;
   if (batch.replicas.absent()) return batch;
   expected_traffic_[batch.replicas.name()] += numel;

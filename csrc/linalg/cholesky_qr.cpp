@@ -1,10 +1,12 @@
 #include "linalg/cholesky_qr.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/tril_indices.h>
 
-#include <algorithm>
 #include <cmath>
+
+#include "linalg/backend.h"
 
 namespace torchdion::linalg {
 
@@ -24,35 +26,30 @@ std::vector<int64_t> unsettled(const TriangularInverse& factor, at::ScalarType d
   return indices;
 }
 
-// [count, r (r + 1) / 2]: the lower triangles row by row, which is all of a symmetric matrix that has to be sent.
-at::Tensor packed(const at::Tensor& lower) {
-  const int64_t count = lower.size(0), r = lower.size(1);
-  at::Tensor rows = at::empty({count, r * (r + 1) / 2}, lower.options());
-  const double* source = lower.const_data_ptr<double>();
-  double* target = rows.mutable_data_ptr<double>();
-  for (int64_t row = 0; row < count * r; ++row, source += r) target = std::copy_n(source, row % r + 1, target);
-  return rows;
-}
-
-void unpack(const at::Tensor& lower, const at::Tensor& rows) {
-  const int64_t count = lower.size(0), r = lower.size(1);
-  const double* source = rows.const_data_ptr<double>();
-  double* target = lower.mutable_data_ptr<double>();
-  for (int64_t row = 0; row < count * r; ++row, target += r) {
-    std::copy_n(source, row % r + 1, target);
-    source += row % r + 1;
-  }
+// Where the entries of the lower triangle lie in an r×r matrix, row by row: all of a symmetric matrix that has to be
+// sent.
+at::Tensor places_of_lower(const at::Tensor& H) {
+  const int64_t r = H.size(1);
+  const at::Tensor places = at::tril_indices(r, r, 0, H.options().dtype(at::kLong));
+  return places[0].mul(r).add_(places[1]);
 }
 
 at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& indices) {
-  return tensor.index_select(0, at::tensor(indices, at::kLong));
+  return tensor.index_select(0, at::tensor(indices, tensor.options().dtype(at::kLong)));
 }
 
 }  // namespace
 
-double rounding_noise(at::ScalarType dtype, int64_t inner) {
+double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision) {
   const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
-  return epsilon * (inner == 0 ? 4 : 8 + std::sqrt(static_cast<double>(inner)) / 4);
+  const double of_sums = epsilon * (inner == 0 ? 4 : 8 + std::sqrt(static_cast<double>(inner)) / 4);
+  if (dtype == at::kDouble || precision == Precision::highest) return of_sums;
+  return of_sums + (precision == Precision::high ? 0x1p-11 : 0x1p-8);  // of operands
+}
+
+double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r) {
+  const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
+  return epsilon * (16 * std::sqrt(static_cast<double>(rows)) + 4 * static_cast<double>(r));
 }
 
 at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
@@ -62,27 +59,35 @@ at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
 
 int passes_over_axis(at::ScalarType dtype) { return dtype == at::kDouble ? 3 : 2; }
 
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, comm::Order order, int64_t global_rows, Noise noise) {
-  Matrices active(P);
-  at::Tensor column_noise;
-  const int passes = rows.absent() ? kMaxPasses : passes_over_axis(P.scalar_type());
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, comm::Order order, int64_t global_rows, Noise noise,
+                          Precision precision) {
+  const bool in_place = backend_of(P.device()).multiplies_in_place;
+  at::Tensor other = in_place ? P : at::empty_like(P);
+  Matrices active(P), product(other);
+  CholeskyPass state{.rows = global_rows, .dtype = P.scalar_type(), .precision = precision, .given = noise};
+  // A GPU's host does not wait to learn whether further passes are of use.
+  const int passes = rows.absent() && in_place ? kMaxPasses : passes_over_axis(P.scalar_type());
   for (int pass = 0; pass < passes; ++pass) {
-    const at::Tensor H = gram(active);
+    const at::Tensor H = gram(active, state);
     if (!rows.absent()) {
-      at::Tensor triangles = packed(H);
+      const at::Tensor places = places_of_lower(H);
+      at::Tensor triangles = H.flatten(1).index_select(1, places);
       co_await comm::sum(triangles, rows, order);
-      unpack(H, triangles);
+      H.flatten(1).index_copy_(1, places, triangles);
     }
-    if (pass == 0) column_noise = relative_noise(H.diagonal(0, -2, -1).sqrt(), noise);
-    const TriangularInverse factor = cholesky_inverse(H, column_noise, pass == 0, global_rows, P.scalar_type());
-    multiply_triangular_(active, factor);
-    if (!rows.absent()) continue;
+    const TriangularInverse factor = cholesky_inverse(H, state);
+    state.given.reset();
+    multiply_triangular_(product, active, factor, precision);
+    std::swap(active, product);
+    if (!rows.absent() || factor.amplification.empty()) continue;
     const std::vector<int64_t> again = unsettled(factor, P.scalar_type());
     if (again.empty()) break;
     if (again.size() == factor.amplification.size()) continue;
     active = active.select(again);
-    column_noise = rows_of(column_noise, again);
+    product = product.select(again);
+    state.noise = rows_of(state.noise, again);
   }
+  if (!in_place && passes % 2 == 1) P.copy_(other);
 }
 
 }  // namespace torchdion::linalg

@@ -9,6 +9,9 @@
 #pragma once
 
 #include <torchdion/layout.h>
+#include <torchdion/options.h>
+
+#include <optional>
 
 #include "comm/sums.h"
 #include "comm/task.h"
@@ -25,33 +28,53 @@ struct Noise {
 // [count, r] FP64: the noise of columns of these lengths ([count, r] FP64), relative to each, at most 1.
 at::Tensor relative_noise(const at::Tensor& lengths, Noise noise);
 
-// H_i ← P_iᵀ P_i: [count, r, r] FP64, of which only the lower triangle is set (the rest is zero).
-at::Tensor gram(const Matrices& P);
+// What the passes of a Cholesky QR have in common.
+struct CholeskyPass {
+  at::Tensor noise =
+      {};            // [count, r] FP64: the part of each column that is rounding; every pass makes it the next one's
+  int64_t rows = 0;  // that Gram matrices are summed over, on all ranks
+  at::ScalarType dtype = at::kFloat;  // P's
+  Precision precision = Precision::highest;
+  std::optional<Noise> given = {};  // of the first pass, which begins `noise`
+};
+
+// P's entries, FP32, are rounded to what products of this precision read. CPUs round nothing.
+void round_operand_(const at::Tensor& P, Precision precision);
+
+// H_i ← P_iᵀ P_i: [count, r, r], of which only the lower triangle is set. FP64, or FP32 where a GPU may round and P is
+// orthonormal already but for rounding; there P's entries are first rounded to what its products read.
+at::Tensor gram(const Matrices& P, const CholeskyPass& pass = {});
 
 // What turns P into its orthonormal factor: P ← P diag(scale) inverse.
 struct TriangularInverse {
-  at::Tensor scale;    // [count, r] FP64: one over the column norms; 0 for a column without signal
-  at::Tensor inverse;  // [count, r, r] in P's dtype, upper triangular: the inverse of the equilibrated R
-  std::vector<double>
-      amplification;  // per matrix, the largest column norm of `inverse`: how far P was from orthonormal
+  at::Tensor
+      scale;  // [count, r] FP64: one over the column norms, 0 for a column without signal; undefined: in `inverse`
+  at::Tensor inverse;    // [count, r, r] in P's dtype, upper triangular: the inverse of the equilibrated R
+  at::Tensor rest = {};  // where `inverse` is rounded to what tensor cores read: what is left of it, rounded likewise
+  // Per matrix, the largest column norm of `inverse`: how far P was from orthonormal. Empty where the host would have
+  // to wait for it.
+  std::vector<double> amplification = {};
 };
 
-// Factors the Gram matrices (lower triangles; overwritten). `noise` ([count, r] FP64) is the part of each column that
-// is rounding, relative to its length before the first pass, absolute before the others; it becomes that of the columns
-// of the result. `rows` is the number of rows that were summed.
-TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& noise, bool first_pass, int64_t rows,
-                                   at::ScalarType dtype);
+// Factors the Gram matrices (lower triangles; overwritten).
+TriangularInverse cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass);
 
-// P_i ← P_i diag(scale_i) inverse_i, in place.
-void multiply_triangular_(const Matrices& P, const TriangularInverse& factor);
+// out_i ← P_i diag(scale_i) inverse_i. A CPU does it in place, with `out` P itself, a GPU to other memory.
+void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
+                          Precision precision = Precision::highest);
 
 // The rounding noise of the columns of a product with sums of `inner` terms, ε (8 + sqrt(inner) / 4): twice to
 // four times what products of low-rank matrices show (benchmarks/noise.py). With `inner` = 0, that of given data, 4 ε.
-double rounding_noise(at::ScalarType dtype, int64_t inner);
+// Operands that are rounded first add their own.
+double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision = Precision::highest);
 
 // P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows, `order`
 // that of sums over it, `global_rows` their number on all ranks.
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, comm::Order order, int64_t global_rows, Noise noise);
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, comm::Order order, int64_t global_rows, Noise noise,
+                          Precision precision = Precision::highest);
+
+// What rounding in `dtype` leaves of a zero pivot of an equilibrated r×r Gram matrix of sums over so many rows.
+double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r);
 
 // How many passes cholesky_qr_ makes over an axis, each of which sums r (r + 1) / 2 elements: a number that no data
 // changes, so that every rank issues the same collectives.

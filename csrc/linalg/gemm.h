@@ -1,11 +1,24 @@
 #pragma once
 
+#include <torchdion/options.h>
+
 #include "linalg/matrices.h"
 
 namespace torchdion::linalg {
 
+// A factor of a product: a number, or on a GPU one that is read from device memory when the product is computed.
+struct Factor {
+  double value = 1;
+  at::Tensor device = {};  // one FP32 or FP64 number, of the dtype that the product is summed in
+
+  Factor(double value) : value(value) {}
+  explicit Factor(at::Tensor device) : device(std::move(device)) {}
+};
+
 // C_i ← α A_i B_i + β C_i for every i, in place, reading the matrices where they lie. Products are summed in FP64 when
-// an operand is FP64, else in FP32, and rounded once to C's dtype. With β = 0, C is not read.
-void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, double alpha = 1, double beta = 1);
+// an operand is FP64, else in FP32, and rounded once to C's dtype. With β = 0, C is not read. `precision` says what
+// GPUs may round FP32 operands to.
+void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha = 1, const Factor& beta = 1,
+           Precision precision = Precision::highest);
 
 }  // namespace torchdion::linalg

@@ -21,7 +21,8 @@ Strides meaningful_strides(const at::Tensor& stack) {
 
 }  // namespace
 
-Matrices::Matrices(const at::Tensor& stack) : rows(stack.size(-2)), cols(stack.size(-1)), dtype(stack.scalar_type()) {
+Matrices::Matrices(const at::Tensor& stack)
+    : rows(stack.size(-2)), cols(stack.size(-1)), dtype(stack.scalar_type()), device(stack.device()) {
   const Strides strides = meaningful_strides(stack);
   row_stride = strides.row;
   col_stride = strides.col;
@@ -35,6 +36,7 @@ Matrices::Matrices(at::TensorList list) {
 }
 
 void Matrices::append(const at::Tensor& stack) {
+  pointers.reset();
   char* base = static_cast<char*>(stack.data_ptr());
   const int64_t dims = stack.dim() - 2;
   int64_t matrices = 1;
@@ -50,21 +52,24 @@ void Matrices::append(const at::Tensor& stack) {
 }
 
 Matrices Matrices::t() const {
-  Matrices transposed(cols, rows, col_stride, row_stride, dtype);
-  transposed.data = data;
+  Matrices transposed = *this;
+  std::swap(transposed.rows, transposed.cols);
+  std::swap(transposed.row_stride, transposed.col_stride);
   return transposed;
 }
 
 Matrices Matrices::select(const std::vector<int64_t>& indices) const {
-  Matrices chosen(rows, cols, row_stride, col_stride, dtype);
-  chosen.data.reserve(indices.size());
+  Matrices chosen = *this;
+  chosen.pointers.reset();
+  chosen.data.clear();
   for (int64_t index : indices) chosen.data.push_back(data[index]);
   return chosen;
 }
 
 Matrices Matrices::slice(int64_t begin, int64_t end) const {
-  Matrices part(rows, cols, row_stride, col_stride, dtype);
+  Matrices part = *this;
   part.data.assign(data.begin() + begin, data.begin() + end);
+  if (pointers.defined()) part.pointers = pointers.narrow(0, begin, end - begin);
   return part;
 }
 

@@ -13,11 +13,10 @@ struct Matrices {
   int64_t rows = 0, cols = 0;
   int64_t row_stride = 0, col_stride = 0;  // in elements
   at::ScalarType dtype = at::kFloat;
+  c10::Device device = at::kCPU;
+  at::Tensor pointers = {};  // the same as `data` in the memory of a GPU, after linalg::upload()
 
   Matrices() = default;
-  Matrices(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride, at::ScalarType dtype)
-      : rows(rows), cols(cols), row_stride(row_stride), col_stride(col_stride), dtype(dtype) {}
-
   // The matrices of a tensor of shape [..., rows, cols].
   explicit Matrices(const at::Tensor& stack);
   // A list of tensors of that shape, alike in shape, strides and dtype.
@@ -38,6 +37,10 @@ struct Matrices {
     return reinterpret_cast<T*>(data[index]);
   }
 };
+
+// Puts the pointers of these lists, all on one device, into its memory once for all operations that follow. Where they
+// have not been, each operation does it for itself.
+void upload(const std::vector<Matrices*>& lists);
 
 // Whether a kernel can read the matrix: its rows or its columns are contiguous and none overlap.
 bool is_strided_for_gemm(const at::Tensor& matrix);

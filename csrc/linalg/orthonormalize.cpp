@@ -1,12 +1,16 @@
 #include "linalg/orthonormalize.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/linalg_qr.h>
+#include <ATen/ops/linalg_solve_triangular.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
 
+#include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
 #include "linalg/gemm.h"
 #include "linalg/sketch_qr.h"
@@ -28,7 +32,7 @@ at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const Orthonormaliz
   const int64_t k = static_cast<int64_t>(sketch_rows(P.size(2), options.oversample));
   const at::Tensor S = at::empty({k, P.size(1)}, P.options());
   sketch_(S, options.random, 0, row_offset, 1 / std::sqrt(static_cast<double>(k)));
-  const at::Tensor product = at::empty({P.size(0), k, P.size(2)}, at::kDouble);
+  const at::Tensor product = at::empty({P.size(0), k, P.size(2)}, P.options().dtype(at::kDouble));
   gemm_(Matrices(product), Matrices(S.unsqueeze(0).expand({P.size(0), k, P.size(1)})), Matrices(P), 1, 0);
   return product;
 }
@@ -37,7 +41,7 @@ at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const Orthonormaliz
 std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, Noise noise) {
   std::vector<int64_t> indices;
   const at::Tensor norms = at::linalg_vector_norm(P, 2, {1}, /*keepdim=*/true, at::kDouble);
-  at::Tensor clear = at::zeros({P.size(0)}, at::kBool);
+  at::Tensor clear = at::zeros({P.size(0)}, P.options().dtype(at::kBool));
   if (P.size(1) >= P.size(2)) {
     const at::Tensor largest = relative_noise(norms.squeeze(1), noise).amax(-1, /*keepdim=*/true);
     clear = column_amplification(R.to(at::kDouble).div(norms)).mul(largest).lt(1).all(-1);
@@ -50,19 +54,27 @@ std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, Noise no
 
 }  // namespace
 
+at::Tensor column_amplification(const at::Tensor& R) {
+  const at::Tensor identity = at::eye(R.size(-1), R.options()).expand_as(R);
+  return at::linalg_vector_norm(at::linalg_solve_triangular(R, identity, /*upper=*/true), 2, {-2});
+}
+
 comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows, OrthonormalizeOptions options) {
+  round_operand_(P, options.precision);
   at::Tensor SP = sketched(P, row_offset, options);
   co_await comm::sum(SP, rows, options.order);
   Noise noise = options.noise;
   noise.own += rounding_noise(at::kDouble, global_rows);  // of the sketch
-  const TriangularInverse first = sketch_qr_inverse(SP, noise, P.scalar_type());
-  multiply_triangular_(Matrices(P), first);
-  at::Tensor H = gram(Matrices(P));
-  co_await comm::sum(H, rows, options.order);
+  const TriangularInverse first = sketch_qr_inverse(SP, noise, P.scalar_type(), options.precision);
+  const at::Tensor product = backend_of(P.device()).multiplies_in_place ? P : at::empty_like(P);
+  multiply_triangular_(Matrices(product), Matrices(P), first, options.precision);
   // No column that survived the first factor can lose its signal now.
-  at::Tensor no_noise = at::zeros({P.size(0), P.size(2)}, at::kDouble);
-  const TriangularInverse second = cholesky_inverse(H, no_noise, true, global_rows, P.scalar_type());
-  multiply_triangular_(Matrices(P), second);
+  CholeskyPass pass{
+      .rows = global_rows, .dtype = P.scalar_type(), .precision = options.precision, .given = Noise{0, 0}};
+  at::Tensor H = gram(Matrices(product), pass);
+  co_await comm::sum(H, rows, options.order);
+  const TriangularInverse second = cholesky_inverse(H, pass);
+  multiply_triangular_(Matrices(P), Matrices(product), second, options.precision);
 }
 
 comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, OrthonormalizeOptions options) {
@@ -77,7 +89,7 @@ comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Ortho
   if (robustly.size() < static_cast<std::size_t>(P.size(0))) P.copy_(std::get<0>(qr));
   for (std::size_t i = 0; i < robustly.size(); ++i) {
     at::Tensor one = originals[i].unsqueeze(0);
-    co_await cholesky_qr_(one, rows, options.order, global_rows, options.noise);
+    co_await cholesky_qr_(one, rows, options.order, global_rows, options.noise, options.precision);
     P[robustly[i]].copy_(one[0]);
   }
 }
@@ -90,7 +102,7 @@ comm::Task<> orthonormalize_(at::Tensor P, Axis rows, int64_t row_offset, int64_
   } else if (options.method == Orthonormalize::rcqr && saves(P.size(2), options.oversample, global_rows)) {
     co_await rcqr_(P, rows, row_offset, global_rows, options);
   } else {
-    co_await cholesky_qr_(P, rows, options.order, global_rows, options.noise);
+    co_await cholesky_qr_(P, rows, options.order, global_rows, options.noise, options.precision);
   }
 }
 

@@ -18,6 +18,7 @@ struct OrthonormalizeOptions {
   RandomMatrix random;                   // what the sketch is drawn from
   Noise noise;                           // the part of each column of P that is rounding
   comm::Order order = comm::Order::any;  // of sums over the axis that cuts P's rows
+  Precision precision = Precision::highest;
 };
 
 // P ([count, m, r], contiguous, FP32 or FP64) ← its orthonormal factor, in place. `rows` is the axis that cuts its m

@@ -28,6 +28,13 @@ enum class Nonfinite {
   raise,      // the step raises before it writes anything
 };
 
+// Of products of FP32 matrices on GPUs; sums are FP32 always. CPUs compute at the highest.
+enum class Precision {
+  highest,  // FP32
+  high,     // operands rounded to TF32
+  medium,   // operands rounded to BF16
+};
+
 struct DionHyperparameters {
   double lr = 0.01;            // η, before the shape factor sqrt(m / n)
   double mu = 0.95;            // μ
@@ -36,6 +43,7 @@ struct DionHyperparameters {
   Orthonormalize orthonormalize = Orthonormalize::automatic;
   double rcqr_oversample = 1.25;  // k / r
   int64_t seed = 0;               // of the sketch
+  Precision precision = Precision::high;
 };
 
 struct LionHyperparameters {

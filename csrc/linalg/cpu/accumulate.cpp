@@ -1,4 +1,4 @@
-#include "linalg/accumulate.h"
+#include "linalg/cpu/operations.h"
 
 #include <atomic>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/parallel_rows.h"
 
-namespace torchdion::linalg {
+namespace torchdion::linalg::cpu {
 
 namespace {
 
@@ -33,21 +33,21 @@ void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) 
 template <class TM, class TG>
 int64_t add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
   using T = at::opmath_type<TM>;
-  int64_t zeroed = 0;
+  int64_t found = 0;
   for (int64_t j = 0; j < count; ++j) {
     const T entry = static_cast<T>(g[j * g_stride]);
     const bool finite = std::isfinite(entry);
-    zeroed += !finite;
+    found += !finite;
     m[j] = static_cast<TM>(static_cast<T>(m[j]) + (finite ? static_cast<T>(alpha) * entry : T(0)));
   }
-  return zeroed;
+  return found;
 }
 
 }  // namespace
 
-int64_t accumulate_(const Matrices& M, const Matrices& G, double alpha, bool zero_nonfinite) {
+void Operations::accumulate_(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed) {
   const Matrices m = along_memory(M, !M.row_major()), g = along_memory(G, !M.row_major());
-  std::atomic<int64_t> zeroed{0};
+  std::atomic<int64_t> total{0};
   TORCHDION_DISPATCH_FLOATING(m.dtype, "torchdion::accumulate_", [&] {
     using momentum_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::accumulate_", [&] {
@@ -56,20 +56,20 @@ int64_t accumulate_(const Matrices& M, const Matrices& G, double alpha, bool zer
         for (int64_t i = first; i < first + count; ++i) {
           momentum_t* target = m.matrix<momentum_t>(index) + i * m.row_stride;
           const scalar_t* source = g.matrix<const scalar_t>(index) + i * g.row_stride;
-          if (zero_nonfinite) {
+          if (zeroed) {
             found += add_finite_row(target, source, m.cols, g.col_stride, alpha);
           } else {
             add_row(target, source, m.cols, g.col_stride, alpha);
           }
         }
-        zeroed += found;
+        total += found;
       });
     });
   });
-  return zeroed;
+  if (zeroed) *zeroed += total;
 }
 
-int64_t count_nonfinite(const Matrices& G) {
+int64_t Operations::count_nonfinite(const Matrices& G) {
   const Matrices g = along_memory(G, !G.row_major());
   std::atomic<int64_t> total{0};
   TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::count_nonfinite", [&] {
@@ -87,4 +87,4 @@ int64_t count_nonfinite(const Matrices& G) {
   return total;
 }
 
-}  // namespace torchdion::linalg
+}  // namespace torchdion::linalg::cpu

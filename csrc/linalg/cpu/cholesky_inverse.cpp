@@ -4,11 +4,11 @@
 #include <cmath>
 #include <limits>
 
-#include "linalg/cholesky_qr.h"
 #include "linalg/cpu/convert.h"
+#include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
 
-namespace torchdion::linalg {
+namespace torchdion::linalg::cpu {
 
 namespace {
 
@@ -121,16 +121,17 @@ void store_transposed(const double* Linv, T* inverse, int64_t r) {
 
 }  // namespace
 
-TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& noise, bool first_pass, int64_t rows,
-                                   at::ScalarType dtype) {
+TriangularInverse Operations::cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass) {
   const int64_t count = gram.size(0), r = gram.size(1);
-  const double least_pivot = 0x1p-53 * (16 * std::sqrt(static_cast<double>(rows)) + 4 * static_cast<double>(r));
-  TriangularInverse factor{at::empty({count, r}, at::kDouble), at::zeros({count, r, r}, dtype),
-                           std::vector<double>(count)};
+  const bool first_pass = pass.given.has_value();
+  if (first_pass) pass.noise = relative_noise(gram.diagonal(0, -2, -1).sqrt(), *pass.given);
+  const double least_pivot = linalg::least_pivot(at::kDouble, pass.rows, r);
+  TriangularInverse factor{at::empty({count, r}, at::kDouble), at::zeros({count, r, r}, pass.dtype)};
+  factor.amplification.resize(count);
   double* scales = factor.scale.mutable_data_ptr<double>();
   double* H = gram.mutable_data_ptr<double>();
-  double* noises = noise.mutable_data_ptr<double>();
-  AT_DISPATCH_FLOATING_TYPES(dtype, "torchdion::cholesky_inverse", [&] {
+  double* noises = pass.noise.mutable_data_ptr<double>();
+  AT_DISPATCH_FLOATING_TYPES(pass.dtype, "torchdion::cholesky_inverse", [&] {
     scalar_t* inverses = factor.inverse.mutable_data_ptr<scalar_t>();
     cpu::parallel_matrices(count, [&](int64_t index) {
       double *h = H + index * r * r, *scale = scales + index * r, *column_noise = noises + index * r;
@@ -146,4 +147,4 @@ TriangularInverse cholesky_inverse(const at::Tensor& gram, const at::Tensor& noi
   return factor;
 }
 
-}  // namespace torchdion::linalg
+}  // namespace torchdion::linalg::cpu

@@ -1,4 +1,4 @@
-#include "linalg/column_normalize.h"
+#include "linalg/cpu/operations.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -8,7 +8,7 @@
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/parallel_rows.h"
 
-namespace torchdion::linalg {
+namespace torchdion::linalg::cpu {
 
 namespace {
 
@@ -16,7 +16,7 @@ constexpr int64_t kElementsPerThread = 16'384;
 
 }  // namespace
 
-at::Tensor column_square_sums(const Matrices& R) {
+at::Tensor Operations::column_square_sums(const Matrices& R) {
   at::Tensor sums = at::zeros({R.count(), R.cols}, at::kDouble);
   double* out = sums.mutable_data_ptr<double>();
   TORCHDION_DISPATCH_FLOATING(R.dtype, "torchdion::column_square_sums", [&] {
@@ -37,8 +37,9 @@ at::Tensor column_square_sums(const Matrices& R) {
   return sums;
 }
 
-void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums) {
-  const at::Tensor inverse_norms = square_sums.rsqrt();  // infinite where a column keeps what it has
+void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums) {
+  const at::Tensor sums = square_sums.defined() ? square_sums : column_square_sums(R);
+  const at::Tensor inverse_norms = sums.rsqrt();  // infinite where a column keeps what it has
   const double* inverse = inverse_norms.const_data_ptr<double>();
   TORCHDION_DISPATCH_FLOATING(Q.dtype, "torchdion::column_normalize_", [&] {
     using q_t = scalar_t;
@@ -59,4 +60,4 @@ void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& s
   });
 }
 
-}  // namespace torchdion::linalg
+}  // namespace torchdion::linalg::cpu

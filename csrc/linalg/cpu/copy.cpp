@@ -1,9 +1,9 @@
-#include "linalg/copy.h"
+#include "linalg/cpu/operations.h"
 
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/parallel_rows.h"
 
-namespace torchdion::linalg {
+namespace torchdion::linalg::cpu {
 
 namespace {
 
@@ -11,7 +11,7 @@ constexpr int64_t kElementsPerThread = 16'384;
 
 }  // namespace
 
-void copy_(const Matrices& A, const Matrices& B, double alpha) {
+void Operations::copy_(const Matrices& A, const Matrices& B, double alpha) {
   if (!A.row_major()) return copy_(A.t(), B.t(), alpha);
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, A.cols) + 1;
   TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::copy_", [&] {
@@ -31,4 +31,4 @@ void copy_(const Matrices& A, const Matrices& B, double alpha) {
   });
 }
 
-}  // namespace torchdion::linalg
+}  // namespace torchdion::linalg::cpu

@@ -1,10 +1,9 @@
-#include "linalg/gemm.h"
+#include "linalg/cpu/operations.h"
 
-#include "comm/trace.h"
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/parallel_rows.h"
 
-namespace torchdion::linalg {
+namespace torchdion::linalg::cpu {
 
 namespace {
 
@@ -83,16 +82,15 @@ void products(const Matrices& C, const Matrices& A, const Matrices& B, double al
 
 }  // namespace
 
-void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, double alpha, double beta) {
-  comm::note("gemm");
-  if (C.numel() == 0) return;
+void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
+                       Precision precision) {
   // Threads and caches want the rows of C contiguous: Cᵀ = Bᵀ Aᵀ.
-  if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta);
+  if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta, precision);
   if (compute_dtype({C.dtype, A.dtype, B.dtype}) == at::kDouble) {
-    products<double>(C, A, B, alpha, beta);
+    products<double>(C, A, B, alpha.value, beta.value);
   } else {
-    products<float>(C, A, B, alpha, beta);
+    products<float>(C, A, B, alpha.value, beta.value);
   }
 }
 
-}  // namespace torchdion::linalg
+}  // namespace torchdion::linalg::cpu

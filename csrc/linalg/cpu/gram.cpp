@@ -1,10 +1,10 @@
 #include <ATen/ops/zeros.h>
 
-#include "linalg/cholesky_qr.h"
 #include "linalg/cpu/convert.h"
+#include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
 
-namespace torchdion::linalg {
+namespace torchdion::linalg::cpu {
 
 namespace {
 
@@ -29,7 +29,7 @@ void gram_of(const Matrices& P, int64_t index, double* H) {
 
 }  // namespace
 
-at::Tensor gram(const Matrices& P) {
+at::Tensor Operations::gram(const Matrices& P, const CholeskyPass&) {
   const int64_t r = P.cols;
   at::Tensor H = at::zeros({P.count(), r, r}, at::kDouble);
   double* out = H.mutable_data_ptr<double>();
@@ -37,4 +37,4 @@ at::Tensor gram(const Matrices& P) {
   return H;
 }
 
-}  // namespace torchdion::linalg
+}  // namespace torchdion::linalg::cpu

@@ -1,8 +1,8 @@
-#include "linalg/cholesky_qr.h"
 #include "linalg/cpu/convert.h"
+#include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
 
-namespace torchdion::linalg {
+namespace torchdion::linalg::cpu {
 
 namespace {
 
@@ -30,7 +30,7 @@ void multiply_rows(T* p, int64_t rows, int64_t r, const double* scale, const T* 
 
 }  // namespace
 
-void multiply_triangular_(const Matrices& P, const TriangularInverse& factor) {
+void Operations::multiply_triangular_(const Matrices&, const Matrices& P, const TriangularInverse& factor, Precision) {
   const int64_t r = P.cols;
   const double* scales = factor.scale.const_data_ptr<double>();
   AT_DISPATCH_FLOATING_TYPES(P.dtype, "torchdion::multiply_triangular_", [&] {
@@ -44,4 +44,4 @@ void multiply_triangular_(const Matrices& P, const TriangularInverse& factor) {
   });
 }
 
-}  // namespace torchdion::linalg
+}  // namespace torchdion::linalg::cpu

@@ -8,7 +8,9 @@
 
 #include <cmath>
 
-namespace torchdion::linalg {
+#include "linalg/cpu/operations.h"
+
+namespace torchdion::linalg::cpu {
 
 namespace {
 
@@ -67,12 +69,7 @@ void echelon_qr(double* A, int64_t k, int64_t r, const double* noise, std::vecto
 
 }  // namespace
 
-at::Tensor column_amplification(const at::Tensor& R) {
-  const at::Tensor identity = at::eye(R.size(-1), R.options()).expand_as(R);
-  return at::linalg_vector_norm(at::linalg_solve_triangular(R, identity, /*upper=*/true), 2, {-2});
-}
-
-TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype) {
+TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision) {
   const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
   const at::Tensor norms = at::linalg_vector_norm(SP, 2, {1});
   const at::Tensor scale = norms.reciprocal().masked_fill_(norms.eq(0), 0);
@@ -96,7 +93,7 @@ TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::Scala
   });
   const at::Tensor identity = at::eye(r, R.options()).expand({count, r, r});
   const at::Tensor inverse = at::linalg_solve_triangular(R, identity, /*upper=*/true);
-  return {scale, inverse.to(dtype).contiguous(), {}};
+  return {scale, inverse.to(dtype).contiguous()};
 }
 
-}  // namespace torchdion::linalg
+}  // namespace torchdion::linalg::cpu

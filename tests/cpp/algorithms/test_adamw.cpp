@@ -23,8 +23,6 @@ TEST_P(AdamW, FollowsItsFormulasWithItsOwnStepForEveryParameter) {
   const AdamWHyperparameters hyper{.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.5, .epsilon = 1e-3};
   const std::vector<int64_t> sizes = {1, 5, 1023, 1024, 1025, 40'000};
   ElementwiseBatch batch;
-  int64_t nonfinite = 0;
-  batch.nonfinite = &nonfinite;
   std::vector<at::Tensor> x, m, v, starts;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     batch.X.push_back(normal({sizes[i]}, 1, x_dtype));
@@ -69,12 +67,11 @@ TEST(AdamWStep, CountsNonfiniteEntriesAsZeroOrLetsThemThrough) {
   G[2999] = -std::numeric_limits<double>::infinity();
   for (bool zero : {false, true}) {
     const at::Tensor X = normal({3000}, 1, at::kFloat), M = at::zeros({3000}), V = at::zeros({3000});
-    int64_t nonfinite = 0;
+    int64_t zeroed = 0;
     ElementwiseBatch batch{.X = {X}, .G = {G}, .M = {M}, .V = {V}, .step = {1}};
-    batch.zero_nonfinite = zero;
-    batch.nonfinite = &nonfinite;
+    if (zero) batch.zeroed = &zeroed;
     comm::run(adamw(batch, {}));
-    EXPECT_EQ(nonfinite, zero ? 2 : 0);
+    EXPECT_EQ(zeroed, zero ? 2 : 0);
     EXPECT_EQ(X.isfinite().logical_not().sum().item<int64_t>(), zero ? 0 : 2);
   }
 }
@@ -83,9 +80,7 @@ TEST(AdamWStep, MaximizesByTakingTheGradientWithTheOtherSign) {
   std::vector<at::Tensor> results;
   for (bool maximize : {false, true}) {
     const at::Tensor X = normal({10}, 1), M = at::zeros({10}, at::kDouble), V = at::zeros({10}, at::kDouble);
-    int64_t nonfinite = 0;
     ElementwiseBatch batch{.X = {X}, .G = {normal({10}, 2) * (maximize ? -1 : 1)}, .M = {M}, .V = {V}, .step = {1}};
-    batch.nonfinite = &nonfinite;
     comm::run(adamw(batch, {.maximize = maximize}));
     results.push_back(X);
   }
@@ -96,10 +91,8 @@ TEST(AdamWStep, TakesTheGradientTimesItsFactorIntoAccount) {
   std::vector<at::Tensor> results;
   for (double scale : {1.0, 65'536.0}) {
     const at::Tensor X = normal({3000}, 1, at::kBFloat16), M = at::zeros({3000}), V = at::zeros({3000});
-    int64_t nonfinite = 0;
     ElementwiseBatch batch{.X = {X}, .G = {normal({3000}, 2, at::kFloat) * scale}, .M = {M}, .V = {V}, .step = {1}};
     batch.gradient_factor = 1 / scale;
-    batch.nonfinite = &nonfinite;
     comm::run(adamw(batch, {}));
     results.insert(results.end(), {X, M, V});
   }

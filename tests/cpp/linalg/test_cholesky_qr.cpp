@@ -6,6 +6,8 @@
 
 #include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
+#include "linalg/backend.h"
+#include "linalg/whole_factor.h"
 #include "tensors.h"
 
 namespace torchdion::linalg {
@@ -55,11 +57,14 @@ class MultiplyTriangular : public testing::TestWithParam<GramSize> {};
 TEST_P(MultiplyTriangular, EqualsTheProductOfPTheScalesAndTheTriangle) {
   const auto [count, m, r] = GetParam();
   for (at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-    const TriangularInverse factor{normal({count, r}, 1), normal({count, r, r}, 2, dtype).triu(), {}};
+    const at::Tensor scale = normal({count, r}, 1), inverse = normal({count, r, r}, 2, dtype).triu();
     const at::Tensor P = normal({count, m, r}, 3, dtype);
-    const at::Tensor scaled = P.to(at::kDouble) * factor.scale.unsqueeze(1);
-    const at::Tensor triangle = factor.inverse.to(at::kDouble);
-    multiply_triangular_(Matrices(P), factor);
+    const at::Tensor scaled = P.to(at::kDouble) * scale.unsqueeze(1), triangle = inverse.to(at::kDouble);
+    if (backend_of(at::kCPU).multiplies_in_place) {
+      multiply_triangular_(Matrices(P), Matrices(P), {scale, inverse});
+    } else {
+      multiply_triangular_(Matrices(P), Matrices(P.clone()), {{}, (scale.unsqueeze(2) * triangle).to(dtype)});
+    }
     const at::Tensor magnitude = scaled.abs().matmul(triangle.abs());
     const double rounding = unit_roundoff(dtype) * static_cast<double>(r + 4) * 2;
     EXPECT_TRUE((P.to(at::kDouble) - scaled.matmul(triangle)).abs().le(magnitude * rounding).all().item<bool>())
@@ -76,25 +81,25 @@ TEST_P(CholeskyInverse, InvertsTheFactorThatLapackFinds) {
   const at::Tensor scales = at::logspace(-12, 12, r, 10, at::kDouble);
   const at::Tensor P = normal({count, m, r}, 1) * scales;
   const at::Tensor H = P.mT().matmul(P).contiguous();
-  const at::Tensor noise = at::full({count, r}, 1e-9, at::kDouble);
-  const TriangularInverse factor = cholesky_inverse(H.clone(), noise, true, m, at::kDouble);
+  CholeskyPass pass{.rows = m, .dtype = at::kDouble, .given = Noise{.own = 1e-9}};
+  const TriangularInverse factor = cholesky_inverse(H.clone(), pass);
 
   const at::Tensor norms = H.diagonal(0, -2, -1).sqrt();
-  EXPECT_LE(relative_error(factor.scale * norms, at::ones({count, r})), 1e-14);
-  EXPECT_TRUE(at::equal(factor.inverse, factor.inverse.triu()));
+  const at::Tensor inverse = norms.unsqueeze(2) * whole_factor(factor);
+  EXPECT_TRUE(at::equal(inverse, inverse.triu()));
   const at::Tensor unit = H / norms.unsqueeze(1) / norms.unsqueeze(2);
   const at::Tensor R = at::linalg_cholesky(unit).mT();
-  EXPECT_LE(relative_error(factor.inverse, at::linalg_inv(R)), 1e-12);
+  EXPECT_LE(relative_error(inverse, at::linalg_inv(R)), 1e-12);
   // An orthonormal column is made of unit columns, whose noise adds up as independent errors do.
-  const at::Tensor amplification = at::linalg_vector_norm(factor.inverse, 2, {1});
-  EXPECT_LE(relative_error(noise, 1e-9 * amplification), 1e-12);
-  for (int64_t i = 0; i < count; ++i) {
-    EXPECT_NEAR(factor.amplification[i], amplification[i].max().item<double>(), 1e-12);
+  const at::Tensor amplification = at::linalg_vector_norm(inverse, 2, {1});
+  EXPECT_LE(relative_error(pass.noise, 1e-9 * amplification), 1e-12);
+  for (std::size_t i = 0; i < factor.amplification.size(); ++i) {
+    EXPECT_NEAR(factor.amplification[i], amplification[static_cast<int64_t>(i)].max().item<double>(), 1e-12);
   }
 }
 
-// The columns are factored 32 at a time.
-INSTANTIATE_TEST_SUITE_P(Sizes, CholeskyInverse, testing::Values(1, 2, 3, 32, 33, 60, 131));
+// The columns are factored 32 at a time on the CPU, 64 on a GPU.
+INSTANTIATE_TEST_SUITE_P(Sizes, CholeskyInverse, testing::Values(1, 2, 3, 32, 33, 60, 64, 65, 131));
 
 struct Condition {
   at::ScalarType dtype;
@@ -127,6 +132,37 @@ INSTANTIATE_TEST_SUITE_P(Conditions, CholeskyQr,
                                          Condition{at::kFloat, 50, 1, 1}, Condition{at::kFloat, 64, 16, 1e1},
                                          Condition{at::kFloat, 300, 100, 1e3}, Condition{at::kFloat, 500, 20, 1e5},
                                          Condition{at::kFloat, 40, 40, 1e3}));
+
+// GPUs may round P before they read it, to `rounding`. Columns that this leaves no signal in become zero.
+struct Rounded {
+  Precision precision;
+  double rounding, condition;
+};
+
+class CholeskyQrPrecision : public testing::TestWithParam<Rounded> {};
+
+TEST_P(CholeskyQrPrecision, GivesOrthonormalColumnsThatSpanThoseOfTheRoundedP) {
+  const auto [precision, rounding, condition] = GetParam();
+  const at::Tensor given = conditioned(300, 100, condition, 1).to(at::kFloat), P = given.unsqueeze(0).clone();
+  const Noise noise{rounding_noise(at::kFloat, 0, precision_on(at::kCPU, precision))};
+  comm::run(cholesky_qr_(P, Axis(), comm::Order::any, 300, noise, precision));
+  const at::Tensor Q = P[0].to(at::kDouble), exact = given.to(at::kDouble);
+  const at::Tensor lengths = at::linalg_vector_norm(Q, 2, {0}), alive = lengths.gt(0).nonzero().flatten();
+  const at::Tensor basis = Q.index_select(1, alive);
+  EXPECT_LE(orthogonality_error(basis), 1e-5);
+  EXPECT_LE(relative_error(basis.matmul(basis.mT().matmul(exact)), exact), 2 * rounding);
+  // As many columns as rounding leaves independent.
+  const double largest = 0.5 / rounding;
+  EXPECT_GE(alive.numel(), condition < largest ? 100 : 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rounding, CholeskyQrPrecision,
+                         testing::Values(Rounded{Precision::highest, 0x1p-22, 1},
+                                         Rounded{Precision::highest, 0x1p-22, 1e4},
+                                         Rounded{Precision::high, 0x1p-11, 1}, Rounded{Precision::high, 0x1p-11, 1e2},
+                                         Rounded{Precision::high, 0x1p-11, 1e5}, Rounded{Precision::high, 0x1p-11, 1e8},
+                                         Rounded{Precision::medium, 0x1p-8, 1},
+                                         Rounded{Precision::medium, 0x1p-8, 1e4}));
 
 class CholeskyQrDtype : public testing::TestWithParam<at::ScalarType> {};
 

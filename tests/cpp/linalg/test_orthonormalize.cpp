@@ -6,6 +6,7 @@
 #include "comm/scheduler.h"
 #include "linalg/cholesky_qr.h"
 #include "linalg/sketch_qr.h"
+#include "linalg/whole_factor.h"
 #include "tensors.h"
 
 namespace torchdion::linalg {
@@ -142,13 +143,26 @@ TEST(Orthonormalizing, ByHouseholderQrIsRefusedWhereRowsAreCut) {
   });
 }
 
+TEST(Orthonormalizing, ByRandomizedCholeskyQrIsAsExactWhereOperandsAreRounded) {
+  for (Precision precision : {Precision::high, Precision::medium}) {
+    const at::Tensor P = normal({2, 150, 40}, 1, at::kFloat), exact = P.to(at::kDouble);
+    OrthonormalizeOptions options = options_for(Orthonormalize::rcqr, P);
+    options.precision = precision;
+    options.noise.own = rounding_noise(at::kFloat, 0, precision);
+    comm::run(orthonormalize_(P, Axis(), 0, 150, options));
+    const at::Tensor Q = P.to(at::kDouble);
+    const double rounding = precision == Precision::high ? 0x1p-11 : 0x1p-8;
+    for (int64_t i = 0; i < 2; ++i) EXPECT_LE(orthogonality_error(Q[i]), 1e-5);
+    EXPECT_LE(relative_error(Q.matmul(Q.mT().matmul(exact)), exact), 2 * rounding);
+  }
+}
+
 TEST(SketchQr, InvertsTheTriangleOfTheSketchWithUnitColumns) {
   const at::Tensor SP = normal({3, 15, 12}, 1) * at::logspace(-8, 8, 12, 10, at::kDouble);
   const TriangularInverse factor = sketch_qr_inverse(SP, Noise{1e-15}, at::kDouble);
-  const at::Tensor Q = SP * factor.scale.unsqueeze(1);
-  EXPECT_LE(relative_error(at::linalg_vector_norm(Q, 2, {1}), at::ones({3, 12})), 1e-14);
-  EXPECT_TRUE(at::equal(factor.inverse, factor.inverse.triu()));
-  for (int64_t i = 0; i < 3; ++i) EXPECT_LE(orthogonality_error(Q[i].matmul(factor.inverse[i])), 1e-12) << i;
+  const at::Tensor whole = whole_factor(factor);
+  EXPECT_TRUE(at::equal(whole, whole.triu()));
+  for (int64_t i = 0; i < 3; ++i) EXPECT_LE(orthogonality_error(SP[i].matmul(whole[i])), 1e-12) << i;
 }
 
 }  // namespace

@@ -1,0 +1,98 @@
+#include "linalg/backend.h"
+
+#include <array>
+
+#include "comm/trace.h"
+#include "linalg/accumulate.h"
+#include "linalg/column_normalize.h"
+#include "linalg/copy.h"
+#include "linalg/cpu/operations.h"
+#include "linalg/sketch_qr.h"
+#ifdef TORCHDION_WITH_CUDA
+#include "linalg/cuda/operations.h"
+#endif
+
+namespace torchdion::linalg {
+
+namespace {
+
+std::array<const Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES>& backends() {
+  static std::array<const Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> all = [] {
+    std::array<const Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> known{};
+    known[static_cast<std::size_t>(c10::kCPU)] = &kBackend<cpu::Operations>;
+#ifdef TORCHDION_WITH_CUDA
+    known[static_cast<std::size_t>(c10::kCUDA)] = &kBackend<cuda::Operations>;
+#endif
+    return known;
+  }();
+  return all;
+}
+
+}  // namespace
+
+const Backend& backend_of(c10::Device device) {
+  const Backend* backend = backends()[static_cast<std::size_t>(device.type())];
+  TORCH_CHECK_NOT_IMPLEMENTED(backend, "torchdion: this build has no kernels for ", device.type(),
+                              device.is_cuda() ? ": no nvcc was found when it was compiled" : "");
+  return *backend;
+}
+
+Precision precision_on(c10::Device device, Precision precision) {
+  return backend_of(device).rounds_operands ? precision : Precision::highest;
+}
+
+const Backend* exchange_backend(c10::DeviceType type, const Backend* backend) {
+  return std::exchange(backends()[static_cast<std::size_t>(type)], backend);
+}
+
+void upload(const std::vector<Matrices*>& lists) {
+  if (!lists.empty()) backend_of(lists.front()->device).upload(lists);
+}
+
+void copy_(const Matrices& A, const Matrices& B, double alpha) {
+  if (A.numel() > 0) backend_of(A.device).copy_(A, B, alpha);
+}
+
+void accumulate_(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed) {
+  if (M.numel() > 0) backend_of(M.device).accumulate_(M, G, alpha, zeroed);
+}
+
+int64_t count_nonfinite(const Matrices& G) { return G.numel() > 0 ? backend_of(G.device).count_nonfinite(G) : 0; }
+
+void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
+           Precision precision) {
+  comm::note("gemm");
+  if (C.numel() > 0) backend_of(C.device).gemm_(C, A, B, alpha, beta, precision);
+}
+
+at::Tensor column_square_sums(const Matrices& R) { return backend_of(R.device).column_square_sums(R); }
+
+void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums) {
+  if (Q.numel() > 0) backend_of(Q.device).column_normalize_(Q, R, square_sums);
+}
+
+void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
+             double standard_deviation) {
+  if (out.numel() > 0) backend_of(out.device()).sketch_(out, random, row_offset, col_offset, standard_deviation);
+}
+
+void round_operand_(const at::Tensor& P, Precision precision) {
+  if (P.numel() > 0) backend_of(P.device()).round_operand_(P, precision);
+}
+
+at::Tensor gram(const Matrices& P, const CholeskyPass& pass) { return backend_of(P.device).gram(P, pass); }
+
+TriangularInverse cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass) {
+  return backend_of(gram.device()).cholesky_inverse(gram, pass);
+}
+
+void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
+                          Precision precision) {
+  if (P.numel() > 0) backend_of(P.device).multiply_triangular_(out, P, factor, precision);
+}
+
+TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision) {
+  return backend_of(SP.device()).sketch_qr_inverse(SP, noise, dtype, precision);
+}
+
+}  // namespace torchdion::linalg

@@ -1,0 +1,88 @@
+// Block programs: CUDA kernels that g++ compiles too, so that tests run their logic where there is no GPU.
+//
+// A program is a struct of plain values (its arguments) with `threads` and operator()(Block). It consists of phases:
+// block.each(f) calls f(t) for every thread t of the block and then synchronizes them. On the device that is
+// f(threadIdx.x) and __syncthreads(); on the host a loop, forwards or backwards: a program whose threads race within a
+// phase gives another result in one of the two orders. What a thread keeps over phases lies in a Registers, what all
+// share in shared memory. No torch header and no C++20: nvcc compiles this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "linalg/host_device.h"
+
+// The same sources make two sets of functions: those that run on CUDA, and those that tests run on the host.
+#ifdef TORCHDION_EMULATED
+#define TORCHDION_CUDA_NAMESPACE emulated
+#else
+#define TORCHDION_CUDA_NAMESPACE cuda
+#endif
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+#ifdef __CUDACC__
+
+template <int Threads>
+struct Block {
+  static constexpr int threads = Threads;
+  char* memory;
+
+  TORCHDION_DEVICE int64_t index() const { return blockIdx.x; }
+
+  template <class Phase>
+  TORCHDION_DEVICE void each(Phase phase) {
+    phase(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+
+  template <class T>
+  TORCHDION_DEVICE T* shared(size_t offset_bytes = 0) {
+    return reinterpret_cast<T*>(memory + offset_bytes);
+  }
+
+  template <class T>
+  struct Registers {
+    T value;
+    TORCHDION_DEVICE T& operator[](int) { return value; }
+  };
+
+  // Of a few calls per block: order does not matter to integers.
+  TORCHDION_DEVICE void add(int64_t* counter, int64_t count) {
+    if (count != 0) atomicAdd(reinterpret_cast<unsigned long long*>(counter), static_cast<unsigned long long>(count));
+  }
+};
+
+#else
+
+template <int Threads>
+struct Block {
+  static constexpr int threads = Threads;
+  char* memory;
+  int64_t number;
+  bool backwards;
+
+  int64_t index() const { return number; }
+
+  template <class Phase>
+  void each(Phase phase) {
+    for (int i = 0; i < Threads; ++i) phase(backwards ? Threads - 1 - i : i);
+  }
+
+  template <class T>
+  T* shared(size_t offset_bytes = 0) {
+    return reinterpret_cast<T*>(memory + offset_bytes);
+  }
+
+  template <class T>
+  struct Registers {
+    T values[Threads];
+    T& operator[](int thread) { return values[thread]; }
+  };
+
+  void add(int64_t* counter, int64_t count) { *counter += count; }
+};
+
+#endif
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -1,0 +1,209 @@
+// Cholesky QR on CUDA: products by cuBLAS, and between them the kernels of programs/cholesky.h.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+#include "linalg/cuda/operations.h"
+#include "linalg/cuda/programs/cholesky.h"
+#include "linalg/cuda/runtime.h"
+#include "linalg/cuda/tensors.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+namespace {
+
+// A block of each matrix of a contiguous stack.
+struct Blocks {
+  at::Tensor stack;  // [count, rows, cols]
+  int64_t row = 0, col = 0;
+  bool transposed = false;
+
+  Blocks t() const { return {stack, row, col, !transposed}; }
+};
+
+Blocks at_place(const at::Tensor& stack, int64_t row, int64_t col) { return {stack, row, col}; }
+
+Operand operand(const Blocks& blocks) {
+  const at::Tensor& stack = blocks.stack;
+  const int64_t cols = stack.size(2), offset = blocks.row * cols + blocks.col;
+  Operand described;
+  described.data = static_cast<char*>(stack.data_ptr()) + offset * static_cast<int64_t>(stack.element_size());
+  described.stride = stack.size(1) * cols;
+  described.leading = cols;
+  described.transposed = blocks.transposed;
+  described.storage = storage_of(stack.scalar_type());
+  return described;
+}
+
+// C ← α A B + β C for m×n blocks; A is m×k.
+void multiply_blocks(const Blocks& C, const Blocks& A, const Blocks& B, int64_t m, int64_t n, int64_t k, double alpha,
+                     double beta, Arithmetic arithmetic) {
+  Product product;
+  product.m = n;  // of Cᵀ = Bᵀ Aᵀ, as rows are what is contiguous
+  product.n = m;
+  product.k = k;
+  product.count = C.stack.size(0);
+  product.A = operand(B);
+  product.B = operand(A);
+  product.C = operand(C);
+  product.alpha.value = alpha;
+  product.beta.value = beta;
+  product.arithmetic = arithmetic;
+  multiply(product, C.stack.device().index());
+}
+
+// Sums of exact products: what is left of rounding is that of FP64 or FP32.
+Arithmetic exact(at::ScalarType dtype) { return dtype == at::kDouble ? Arithmetic::fp64 : Arithmetic::fp32; }
+
+// Whether a factor comes in two parts, because tensor cores would round it: their sum is good to 21 bits.
+bool in_two_parts(at::ScalarType dtype, Precision precision) {
+  return dtype == at::kFloat && precision != Precision::highest;
+}
+
+int mantissa_bits(Precision precision) {
+  return precision == Precision::highest ? 23 : precision == Precision::high ? 10 : 7;
+}
+
+// The stack that the matrices of a contiguous tensor are, in `dtype`, without a copy.
+at::Tensor stack_of(const Matrices& P) {
+  return at::from_blob(P.data.front(), {P.count(), P.rows, P.cols}, at::TensorOptions(P.dtype).device(P.device));
+}
+
+// The blocked factorization of equilibrated Gram matrices H: L⁻¹, and the noise of the orthonormal columns.
+template <class T>
+at::Tensor factor_inverse(const at::Tensor& H, at::Tensor& noise, double smallest_pivot) {
+  const int64_t count = H.size(0), r = H.size(1);
+  const Arithmetic arithmetic = exact(H.scalar_type());
+  const at::Tensor L = at::empty_like(H), Linv = at::zeros_like(H), rounding = at::empty_like(noise);
+  const at::Tensor left = at::empty({count, kFactoredColumns, r}, H.options());
+  const at::Tensor clear = at::empty({count, kFactoredColumns, kFactoredColumns}, H.options());
+  for (int64_t first = 0; first < r; first += kFactoredColumns) {
+    const int64_t width = std::min<int64_t>(kFactoredColumns, r - first), next = first + width, below = r - next;
+    if (first > 0) {
+      multiply_blocks(at_place(H, first, first), at_place(L, first, 0), at_place(L, first, 0).t(), r - first, width,
+                      first, -1, 1, arithmetic);
+      multiply_blocks(at_place(left, 0, 0), at_place(L, first, 0), at_place(Linv, 0, 0), width, first, first, -1, 0,
+                      arithmetic);
+    }
+    kernels::factor_diagonal(H.const_data_ptr<T>(), left.const_data_ptr<T>(), Linv.mutable_data_ptr<T>(),
+                             clear.mutable_data_ptr<T>(), noise.const_data_ptr<double>(),
+                             rounding.mutable_data_ptr<double>(), count, r, first, smallest_pivot,
+                             stream_of(H.device()));
+    if (first > 0) {
+      multiply_blocks(at_place(Linv, first, 0), at_place(Linv, first, first), at_place(left, 0, 0), width, first, width,
+                      1, 0, arithmetic);
+    }
+    if (below > 0) {
+      multiply_blocks(at_place(L, next, first), at_place(H, next, first), at_place(clear, 0, 0).t(), below, width,
+                      width, 1, 0, arithmetic);
+    }
+  }
+  noise = rounding;
+  return Linv;
+}
+
+// The factor in P's dtype F, from Gram matrices of T.
+template <class T, class F>
+TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
+  const int64_t count = H.size(0), r = H.size(1);
+  const Stream stream = stream_of(H.device());
+  if (pass.given) pass.noise = at::empty({count, r}, H.options().dtype(at::kDouble));
+  const Noise given = pass.given.value_or(Noise{});
+  const at::Tensor scale = at::empty_like(pass.noise);
+  Equilibration<T> equilibration;
+  equilibration.H = H.const_data_ptr<T>();
+  equilibration.scale = scale.mutable_data_ptr<double>();
+  equilibration.noise = pass.noise.mutable_data_ptr<double>();
+  equilibration.r = r;
+  equilibration.first_pass = pass.given.has_value();
+  equilibration.own = given.own;
+  equilibration.mean = given.mean;
+  equilibration.least_square = pass.dtype == at::kDouble ? 0 : 0x1p-200;
+  kernels::equilibrate(equilibration, H.mutable_data_ptr<T>(), count, stream);
+  const at::Tensor Linv = factor_inverse<T>(H, pass.noise, least_pivot(H.scalar_type(), pass.rows, r));
+  TriangularInverse factor;
+  factor.inverse = at::empty({count, r, r}, H.options().dtype(pass.dtype));
+  const bool has_rest = in_two_parts(pass.dtype, pass.precision);
+  if (has_rest) factor.rest = at::empty_like(factor.inverse);
+  kernels::store_factor(Linv.const_data_ptr<T>(), scale.const_data_ptr<double>(), factor.inverse.mutable_data_ptr<F>(),
+                        has_rest ? factor.rest.mutable_data_ptr<F>() : nullptr, count, r, stream);
+  return factor;
+}
+
+}  // namespace
+
+void Operations::round_operand_(const at::Tensor& P, Precision precision) {
+  if (P.scalar_type() != at::kFloat || precision == Precision::highest) return;
+  kernels::round_operand(P.mutable_data_ptr<float>(), nullptr, P.numel(), mantissa_bits(precision),
+                         stream_of(P.device()));
+}
+
+at::Tensor Operations::gram(const Matrices& P, const CholeskyPass& pass) {
+  const int64_t count = P.count(), m = P.rows, r = P.cols;
+  // An orthonormal P but for rounding needs no more than FP32, which FP32 sums of exact products give.
+  const bool in_double = P.dtype == at::kDouble || pass.given || pass.precision == Precision::highest;
+  const at::Tensor own = stack_of(P);
+  const at::TensorOptions options = own.options().dtype(in_double ? at::kDouble : at::kFloat);
+  const at::Tensor H = at::empty({count, r, r}, options);
+  if (m == 0) return H.zero_();
+  at::Tensor operands = own;
+  if (P.dtype == at::kFloat) {
+    if (in_double) operands = at::empty({count, m, r}, options);
+    kernels::round_operand(P.matrix<float>(0), in_double ? operands.mutable_data_ptr<double>() : nullptr, P.numel(),
+                           mantissa_bits(pass.precision), stream_of(P.device));
+  }
+  const Arithmetic arithmetic = in_double ? Arithmetic::fp64 : Arithmetic::tf32;
+  multiply_blocks(at_place(H, 0, 0), at_place(operands, 0, 0).t(), at_place(operands, 0, 0), r, r, m, 1, 0, arithmetic);
+  return H;
+}
+
+TriangularInverse Operations::cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass) {
+  if (gram.scalar_type() == at::kFloat) return inverse_of<float, float>(gram, pass);
+  if (pass.dtype == at::kFloat) return inverse_of<double, float>(gram, pass);
+  return inverse_of<double, double>(gram, pass);
+}
+
+void Operations::multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
+                                      Precision precision) {
+  const at::Tensor target = stack_of(out), source = stack_of(P);
+  const bool rounds = factor.rest.defined();
+  const Arithmetic arithmetic = P.dtype == at::kDouble ? Arithmetic::fp64
+                                : rounds               ? Arithmetic::tf32
+                                                       : Arithmetic::fp32;
+  TORCH_INTERNAL_ASSERT(rounds == in_two_parts(P.dtype, precision));
+  multiply_blocks(at_place(target, 0, 0), at_place(source, 0, 0), at_place(factor.inverse, 0, 0), P.rows, P.cols,
+                  P.cols, 1, 0, arithmetic);
+  if (rounds) {
+    multiply_blocks(at_place(target, 0, 0), at_place(source, 0, 0), at_place(factor.rest, 0, 0), P.rows, P.cols, P.cols,
+                    1, 1, arithmetic);
+  }
+}
+
+// By Cholesky QR of the sketch itself: where LAPACK's QR would run on one matrix after the other. The first factor
+// makes the sketch orthonormal but for rounding, which the second one takes away.
+TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype,
+                                                Precision precision) {
+  const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
+  CholeskyPass pass{.rows = k, .dtype = at::kDouble, .given = noise};
+  at::Tensor H = gram(Matrices(SP), pass);
+  const TriangularInverse first = cholesky_inverse(H, pass);
+  pass.given.reset();
+  const at::Tensor turned = at::empty_like(SP);
+  multiply_triangular_(Matrices(turned), Matrices(SP), first, Precision::highest);
+  H = gram(Matrices(turned), pass);
+  const TriangularInverse second = cholesky_inverse(H, pass);
+  const at::Tensor both = at::empty({count, r, r}, SP.options());
+  multiply_blocks(at_place(both, 0, 0), at_place(first.inverse, 0, 0), at_place(second.inverse, 0, 0), r, r, r, 1, 0,
+                  Arithmetic::fp64);
+  TriangularInverse factor{{}, both.to(dtype, /*non_blocking=*/false, /*copy=*/true)};
+  if (in_two_parts(dtype, precision)) {
+    round_operand_(factor.inverse, Precision::high);
+    factor.rest = both.sub_(factor.inverse).to(dtype);
+  }
+  return factor;
+}
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -1,0 +1,78 @@
+#include "linalg/cuda/kernels.h"
+#include "linalg/cuda/programs/upload.h"
+
+#ifdef TORCHDION_EMULATED
+namespace torchdion::linalg::emulated {
+bool backwards = false;
+}
+#endif
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
+
+void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream stream) {
+  Upload program;
+  for (int64_t begin = 0; begin < count; begin += Upload::kWords) {
+    program.target = target + begin;
+    program.count = count - begin < Upload::kWords ? count - begin : Upload::kWords;
+    for (int64_t i = 0; i < program.count; ++i) program.words[i] = words[begin + i];
+    launch(program, 1, 0, stream);
+  }
+}
+
+void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, double alpha, int64_t* zeroed,
+                Stream stream) {
+  const Pairs pairs{rows, cols, M.strides, G.strides};
+  dispatch(M.storage, [&](auto m) {
+    dispatch(G.storage, [&](auto g) {
+      launch(Accumulate<decltype(m), decltype(g)>{M.data, G.data, pairs, alpha, zeroed}, count * pairs.chunks(), 0,
+             stream);
+    });
+  });
+}
+
+void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, Stream stream) {
+  const Pairs pairs{rows, cols, A.strides, B.strides};
+  dispatch(A.storage, [&](auto a) {
+    dispatch(B.storage, [&](auto b) {
+      launch(Copy<decltype(a), decltype(b)>{A.data, B.data, pairs, alpha}, count * pairs.chunks(), 0, stream);
+    });
+  });
+}
+
+void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, int64_t* found, Stream stream) {
+  const Pairs pairs{rows, cols, G.strides, G.strides};
+  dispatch(G.storage, [&](auto g) {
+    launch(CountNonfinite<decltype(g)>{G.data, pairs, found}, count * pairs.chunks(), 0, stream);
+  });
+}
+
+void round_operand(float* P, double* exact, int64_t numel, int mantissa_bits, Stream stream) {
+  const int64_t blocks = blocks_of(numel);
+  if (mantissa_bits == 23) {
+    launch(RoundOperand<23>{P, exact, numel}, blocks, 0, stream);
+  } else if (mantissa_bits == 10) {
+    launch(RoundOperand<10>{P, exact, numel}, blocks, 0, stream);
+  } else {
+    launch(RoundOperand<7>{P, exact, numel}, blocks, 0, stream);
+  }
+}
+
+int64_t blocks_of(int64_t numel) { return divide_up(numel, int64_t{256} * kElementsPerThread); }
+
+void lion(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream) {
+  if (in_double) {
+    launch(Lion<double>{update}, blocks, 0, stream);
+  } else {
+    launch(Lion<float>{update}, blocks, 0, stream);
+  }
+}
+
+void adamw(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream) {
+  if (in_double) {
+    launch(AdamW<double>{update}, blocks, 0, stream);
+  } else {
+    launch(AdamW<float>{update}, blocks, 0, stream);
+  }
+}
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels

@@ -1,0 +1,78 @@
+#include "linalg/gemm.h"
+
+#include <algorithm>
+
+#include "linalg/cuda/operations.h"
+#include "linalg/cuda/runtime.h"
+#include "linalg/cuda/tensors.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+namespace {
+
+Arithmetic arithmetic_of(at::ScalarType dtype, Precision precision) {
+  if (dtype == at::kDouble) return Arithmetic::fp64;
+  switch (precision) {
+    case Precision::highest:
+      return Arithmetic::fp32;
+    case Precision::high:
+      return Arithmetic::tf32;
+    default:
+      return Arithmetic::bf16;
+  }
+}
+
+bool is_16_bit(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+
+// What A and B are to be stored as: the same. The factors follow the large matrices, which nobody copies: a 16-bit C
+// takes 16-bit operands, and 16-bit momenta read by a product round what they meet, unless the precision forbids it.
+at::ScalarType operand_dtype(const Matrices& C, const Matrices& A, const Matrices& B, Precision precision) {
+  if (compute_dtype({C.dtype, A.dtype, B.dtype}) == at::kDouble) return at::kDouble;
+  if (A.dtype == B.dtype && (A.dtype == C.dtype || C.dtype == at::kFloat)) return A.dtype;
+  if (precision == Precision::highest) return at::kFloat;
+  if (is_16_bit(C.dtype)) return C.dtype;
+  return is_16_bit(A.dtype) ? A.dtype : B.dtype;
+}
+
+// A row-major matrix is, column by column, its transpose; so is what cuBLAS is to make of it.
+Operand operand(const Matrices& matrices, const Listed& listed) {
+  Operand described;
+  described.list = listed.data();
+  const int64_t stride = matrices.row_major() ? matrices.row_stride : matrices.col_stride;
+  described.leading = matrices.numel() > 0 ? stride : std::max<int64_t>({1, matrices.rows, matrices.cols});
+  described.transposed = !matrices.row_major();
+  described.storage = storage_of(matrices.dtype);
+  return described;
+}
+
+Scalar scalar(const Factor& factor) {
+  return {factor.value, factor.device.defined() ? factor.device.const_data_ptr() : nullptr};
+}
+
+}  // namespace
+
+void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
+                       Precision precision) {
+  if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta, precision);
+  const at::ScalarType dtype = operand_dtype(C, A, B, precision);
+  const bool fits = C.dtype == dtype || (C.dtype == at::kFloat && is_16_bit(dtype));
+  at::Tensor a_memory, b_memory, c_memory;
+  const Matrices a = stored_as(dtype, A, a_memory), b = stored_as(dtype, B, b_memory);
+  const Matrices c = fits ? C : stored_as(dtype, C, c_memory);
+  const Listed a_list(a), b_list(b), c_list(c);
+  Product product;
+  product.m = C.cols;
+  product.n = C.rows;
+  product.k = A.cols;
+  product.count = C.count();
+  product.A = operand(b, b_list);
+  product.B = operand(a, a_list);
+  product.C = operand(c, c_list);
+  product.alpha = scalar(alpha);
+  product.beta = scalar(beta);
+  product.arithmetic = arithmetic_of(dtype, precision);
+  multiply(product, C.device.index());
+  if (!fits) copy_(C, c, 1);
+}
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -1,0 +1,69 @@
+// The kernels, by what they do to raw device memory. Lists of matrices are pointers in device memory, `count` of them.
+// Each throws std::runtime_error with what CUDA says where a kernel cannot be started.
+#pragma once
+
+#include "linalg/cuda/launch.h"
+#include "linalg/cuda/programs/cholesky.h"
+#include "linalg/cuda/programs/elementwise.h"
+#include "linalg/cuda/programs/lists.h"
+#include "linalg/cuda/storage.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+struct MatrixList {
+  void* const* data;
+  Storage storage;
+  Strides strides;
+};
+
+namespace kernels {
+
+// target ← 8-byte words from the host, whose memory may change at once.
+void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream stream);
+
+// M ← M + α G. Where `zeroed` is there, entries of G that are not finite count as zero and are counted. M's rows are
+// contiguous, G's need not be.
+void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, double alpha, int64_t* zeroed,
+                Stream stream);
+
+// A ← α B. A's rows are contiguous, B's need not be.
+void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, Stream stream);
+
+// *found += the entries that are NaN or infinite.
+void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, int64_t* found, Stream stream);
+
+// squares ([count, cols]) ← the sums of squares of columns. R's rows are contiguous.
+void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols, double* squares, Stream stream);
+
+// Q ← R with columns of unit length, by their sums of squares where these are given. Columns of length zero stay.
+void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, int64_t cols, const double* squares,
+                      Stream stream);
+
+// out ([rows, cols]) ← standard_deviation · a block of the random matrix of seed and stream (linalg/sketch.h).
+struct SketchPlace {
+  int64_t rows, cols, row_offset, col_offset;
+  uint64_t seed, stream;
+  const float* step;  // replaces the stream where it is there
+};
+void sketch(void* out, Storage storage, SketchPlace place, double standard_deviation, Stream stream);
+
+// P (contiguous) ← P rounded to so many mantissa bits, 23, 10 or 7; exact (or null) ← the same in FP64.
+void round_operand(float* P, double* exact, int64_t numel, int mantissa_bits, Stream stream);
+
+// The parts of cholesky_inverse() between its products; T is float or double. See programs/cholesky.h.
+template <class T>
+void equilibrate(const Equilibration<T>& equilibration, T* H, int64_t count, Stream stream);
+template <class T>
+void factor_diagonal(const T* H, const T* left, T* Linv, T* clear, const double* noise, double* rounding, int64_t count,
+                     int64_t r, int64_t first, double least_pivot, Stream stream);
+template <class T, class F>
+void store_factor(const T* Linv, const double* scale, F* factor, F* rest, int64_t count, int64_t r, Stream stream);
+
+// `blocks`: of the whole list, by blocks_of(). In FP64 or else FP32.
+int64_t blocks_of(int64_t numel);
+void lion(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream);
+void adamw(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream);
+
+}  // namespace kernels
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -1,0 +1,68 @@
+// launch(): runs a block program on a grid of blocks, on the device or, in tests, on the host.
+#pragma once
+
+#include "linalg/cuda/block.h"
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+
+#include <stdexcept>
+#include <string>
+#else
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+#endif
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+// A cudaStream_t, without CUDA's headers.
+using Stream = void*;
+
+#ifdef __CUDACC__
+
+inline void check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  throw std::runtime_error(std::string("torchdion: CUDA says: ") + cudaGetErrorString(error));
+}
+
+template <class Program>
+__global__ void __launch_bounds__(Program::threads) run_program(const __grid_constant__ Program program) {
+  extern __shared__ __align__(16) char memory[];
+  program(Block<Program::threads>{memory});
+}
+
+template <class Program>
+void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream stream) {
+  constexpr size_t kWithoutAsking = 48 * 1024;
+  if (blocks == 0) return;
+  if (shared_bytes > kWithoutAsking) {
+    check(cudaFuncSetAttribute(run_program<Program>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)));
+  }
+  run_program<<<static_cast<unsigned>(blocks), Program::threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(
+      program);
+  check(cudaGetLastError());
+}
+
+#else
+
+// In which order the host goes through blocks and threads.
+extern bool backwards;
+
+template <class Program>
+void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream) {
+  // What a kernel has not written holds anything: a NaN in every floating-point type.
+  std::vector<std::max_align_t> memory(shared_bytes / sizeof(std::max_align_t) + 1);
+  for (int64_t i = 0; i < blocks; ++i) {
+    char* bytes = reinterpret_cast<char*>(memory.data());
+    std::fill(bytes, bytes + memory.size() * sizeof(std::max_align_t), '\xff');
+    program(Block<Program::threads>{bytes, backwards ? blocks - 1 - i : i, backwards});
+  }
+}
+
+#endif
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -1,0 +1,30 @@
+// The operations of linalg::Backend on CUDA.
+#pragma once
+
+#include "linalg/backend.h"
+#include "linalg/cuda/block.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+struct Operations {
+  static void upload(const std::vector<Matrices*>& lists);
+  static void copy_(const Matrices& A, const Matrices& B, double alpha);
+  static void accumulate_(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed);
+  static int64_t count_nonfinite(const Matrices& G);
+  static void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
+                    Precision precision);
+  static at::Tensor column_square_sums(const Matrices& R);
+  static void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums);
+  static void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
+                      double standard_deviation);
+  static void round_operand_(const at::Tensor& P, Precision precision);
+  static at::Tensor gram(const Matrices& P, const CholeskyPass& pass);
+  static TriangularInverse cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass);
+  static void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
+                                   Precision precision);
+  static TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype,
+                                             Precision precision);
+  static constexpr bool multiplies_in_place = false, rounds_operands = true;
+};
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

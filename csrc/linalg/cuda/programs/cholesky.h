@@ -1,0 +1,274 @@
+// Cholesky factors with their inverses, of many Gram matrices at once, kWidth columns at a time: what lies outside the
+// diagonal blocks is in batched products, the blocks are factored here, one thread block for each matrix. The rules for
+// columns without signal are those of linalg/cpu/cholesky_inverse.cpp, which explains them.
+#pragma once
+
+#include <cmath>
+
+#include "linalg/cuda/launch.h"
+#include "linalg/cuda/storage.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+inline constexpr int kFactoredColumns = 64;
+
+// scale ← 1 / sqrt(diagonal), 0 for a zero column. noise: on a first pass, becomes the part of each column that is
+// rounding, relative to its length, from `own` and `mean` (linalg::Noise); else it is absolute and becomes relative.
+template <class T>
+struct Equilibration {
+  static constexpr int threads = 256;
+  static constexpr size_t shared_bytes = threads * sizeof(double);
+  const T* H;  // [count, r, r]
+  double* scale;
+  double* noise;  // [count, r]
+  int64_t r;
+  bool first_pass;
+  double own, mean;
+  double least_square;  // a diagonal entry below counts as zero: one over its root would be no number of the factor
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    const T* h = H + block.index() * r * r;
+    double *scales = scale + block.index() * r, *noises = noise + block.index() * r;
+    double* sums = block.template shared<double>();
+    block.each([&](int t) {
+      double sum = 0;
+      for (int64_t j = t; j < r; j += threads) sum += h[j * (r + 1)];
+      sums[t] = sum;
+    });
+    for (int half = threads / 2; half > 0; half /= 2) {
+      block.each([&](int t) {
+        if (t < half) sums[t] += sums[t + half];
+      });
+    }
+    block.each([&](int t) {
+      const double root_mean_square = sqrt(sums[0] / static_cast<double>(r));
+      for (int64_t j = t; j < r; j += threads) {
+        const double square = h[j * (r + 1)];
+        const bool is_zero = square <= least_square;
+        scales[j] = is_zero ? 0 : 1 / sqrt(square);
+        if (!first_pass) {
+          noises[j] *= scales[j];
+        } else {
+          const double relative = mean * root_mean_square * scales[j];
+          noises[j] = is_zero ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
+        }
+      }
+    });
+  }
+};
+
+// The lower triangle of H ← diag(scale) H diag(scale).
+template <class T>
+struct ScaleLower {
+  static constexpr int threads = 256;
+  T* H;
+  const double* scale;
+  int64_t r, numel;  // of all matrices
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    block.each([&](int t) {
+      const int64_t element = block.index() * threads + t;
+      if (element >= numel) return;
+      const int64_t matrix = element / (r * r), row = element / r % r, col = element % r;
+      if (col > row) return;
+      H[element] = static_cast<T>(H[element] * (scale[matrix * r + row] * scale[matrix * r + col]));
+    });
+  }
+};
+
+// The diagonal block of columns first, first + 1, … of the equilibrated H, from which the columns to the left have been
+// eliminated. Its inverse goes into Linv's diagonal block; `clear` gets the same with zero rows for the columns whose
+// elimination would spread noise: clearᵀ turns what is below the block into L.
+//
+// Whether a column carries signal depends on the length of its row of L⁻¹, weighted with the columns' noise. That row
+// is a combination of the rows of `left` (what the columns to the left explain, before this block's elimination) and of
+// unit rows; so it is enough to carry their weighted inner products S through the elimination.
+template <class T>
+struct FactorDiagonal {
+  static constexpr int threads = 256;
+  static constexpr int kWidth = kFactoredColumns, kStride = kWidth + 2, kDepth = 16;
+  static constexpr size_t kSquare = kWidth * kStride * sizeof(T);
+  static constexpr size_t shared_bytes = 2 * kSquare + 4 * kWidth * sizeof(T);
+  static_assert(kWidth * (kDepth + 1) <= kWidth * kStride, "the tile lies where the block will");
+
+  const T* H;     // [count, r, r]
+  const T* left;  // [count, kWidth, r]: columns before `first`
+  T* Linv;        // [count, r, r]
+  T* clear;       // [count, kWidth, kWidth]
+  const double* noise;
+  double* rounding;  // [count, r]: the noise of the orthonormal columns
+  int64_t r, first;
+  T least_pivot;
+
+  struct Products {
+    T sums[16];
+  };
+  struct Shared {
+    T* S;
+    T* D;  // the block on and below the diagonal, the transpose of its inverse above
+    // Of each column: one over the root of its pivot, 0 without signal; 0 where no later column is freed of it; its
+    // entry of the diagonal at first; the noise of the orthonormal column.
+    T *scale, *keep, *diagonal, *rounding;
+  };
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    const int64_t matrix = block.index();
+    const int width = static_cast<int>(r - first < kWidth ? r - first : kWidth);
+    Shared memory;
+    memory.S = block.template shared<T>();
+    memory.D = block.template shared<T>(kSquare);
+    memory.scale = block.template shared<T>(2 * kSquare);
+    memory.keep = memory.scale + kWidth;
+    memory.diagonal = memory.keep + kWidth;
+    memory.rounding = memory.diagonal + kWidth;
+    T *S = memory.S, *D = memory.D;
+
+    inner_products(block, matrix, width, S, D);
+    block.each([&](int t) {
+      for (int e = t; e < kWidth * kWidth; e += threads) {
+        const int i = e / kWidth, k = e % kWidth;
+        if (i >= width || k > i) continue;
+        D[i * kStride + k] = H[(matrix * r + first + i) * r + first + k];
+        inverse(D, i, k) = k == i ? 1 : 0;
+        if (k == i) memory.diagonal[i] = D[i * kStride + i];
+      }
+      if (t < width) {
+        const double own = noise[matrix * r + first + t];
+        S[t * kStride + t] += static_cast<T>(own * own);
+      }
+    });
+    for (int j = 0; j < width; ++j) {
+      block.each([&](int t) { eliminate(t, j, width, memory); });
+    }
+    block.each([&](int t) {
+      for (int e = t; e < kWidth * kWidth; e += threads) {
+        const int i = e / kWidth, k = e % kWidth;
+        if (i >= width || k >= width) continue;
+        const T own = i == k ? memory.scale[i] : T(0);
+        const T entry = k < i ? inverse(D, i, k) * memory.scale[i] : own;
+        Linv[(matrix * r + first + i) * r + first + k] = entry;
+        clear[(matrix * kWidth + i) * kWidth + k] = memory.keep[i] * entry;
+      }
+      if (t < width) rounding[matrix * r + first + t] = memory.rounding[t];
+    });
+  }
+
+  static TORCHDION_DEVICE T& inverse(T* D, int i, int k) { return D[k * kStride + i + 1]; }
+
+  // S ← the inner products of the rows of `left`, weighted with the noise of their columns.
+  template <class Block>
+  TORCHDION_DEVICE void inner_products(Block& block, int64_t matrix, int width, T* S, T* tile) const {
+    typename Block::template Registers<Products> products;
+    block.each([&](int t) {
+      for (T& sum : products[t].sums) sum = 0;
+    });
+    for (int64_t begin = 0; begin < first; begin += kDepth) {
+      block.each([&](int t) {
+        for (int e = t; e < kWidth * kDepth; e += threads) {
+          const int row = e / kDepth, col = e % kDepth;
+          const bool inside = row < width && begin + col < first;
+          tile[row * (kDepth + 1) + col] =
+              inside ? static_cast<T>(left[(matrix * kWidth + row) * r + begin + col] * noise[matrix * r + begin + col])
+                     : T(0);
+        }
+      });
+      block.each([&](int t) {
+        const T *a = tile + t / 16 * (kDepth + 1), *b = tile + t % 16 * (kDepth + 1);
+        for (int col = 0; col < kDepth; ++col) {
+          for (int i = 0; i < 4; ++i) {
+            for (int k = 0; k < 4; ++k) {
+              products[t].sums[4 * i + k] += a[16 * i * (kDepth + 1) + col] * b[16 * k * (kDepth + 1) + col];
+            }
+          }
+        }
+      });
+    }
+    block.each([&](int t) {
+      for (int i = 0; i < 4; ++i) {
+        for (int k = 0; k < 4; ++k) S[(t / 16 + 16 * i) * kStride + t % 16 + 16 * k] = products[t].sums[4 * i + k];
+      }
+    });
+  }
+
+  // Frees the rows after j of column j. Reads column j and row j, which no thread writes.
+  TORCHDION_DEVICE void eliminate(int t, int j, int width, const Shared& block) const {
+    T *S = block.S, *D = block.D;
+    const T pivot = D[j * kStride + j], square = S[j * kStride + j];
+    const bool unclear = pivot < least_pivot;
+    const T root = sqrt(unclear ? least_pivot : pivot);
+    const T relative_noise = sqrt(square < 0 ? T(0) : square) / root;
+    const bool dead = relative_noise >= 1 || block.diagonal[j] == 0;
+    const T inverse_root = dead ? T(0) : 1 / root;
+    if (t == 0) {
+      block.scale[j] = inverse_root;
+      block.keep[j] = unclear ? T(0) : T(1);
+      block.rounding[j] = relative_noise;
+    }
+    if (unclear || dead) return;
+    const T weight = inverse_root * inverse_root;  // L_ij = D_ij inverse_root
+    for (int i = j + 1 + t / 16; i < width; i += 16) {
+      const T l = D[i * kStride + j] * weight;
+      for (int k = t % 16; k <= i; k += 16) {
+        if (k <= j) {
+          inverse(D, i, k) -= l * inverse(D, j, k);
+        } else {
+          const T other = D[k * kStride + j] * weight;
+          D[i * kStride + k] -= l * D[k * kStride + j];
+          S[i * kStride + k] -= l * S[k * kStride + j] + other * S[i * kStride + j] - l * other * square;
+        }
+      }
+    }
+  }
+};
+
+// factor ([count, r, r], upper triangular) ← diag(scale) Linvᵀ. With `rest`, in two parts that tensor cores read
+// without rounding: their sum is the factor.
+template <class T, class F>
+struct StoreFactor {
+  static constexpr int threads = 256, kTile = 32;
+  static constexpr size_t shared_bytes = kTile * (kTile + 1) * sizeof(T);
+  const T* Linv;
+  const double* scale;
+  F* factor;
+  F* rest;  // or null
+  int64_t r;
+
+  int64_t blocks(int64_t count) const { return count * divide_up(r, kTile) * divide_up(r, kTile); }
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    const int64_t tiles = (r + kTile - 1) / kTile, matrix = block.index() / (tiles * tiles);
+    const int64_t row = block.index() / tiles % tiles * kTile, col = block.index() % tiles * kTile;  // of the factor
+    T* tile = block.template shared<T>();
+    block.each([&](int t) {
+      for (int e = t; e < kTile * kTile; e += threads) {
+        const int64_t j = col + e / kTile, i = row + e % kTile;  // along the rows of Linv
+        if (j < r && i < r) tile[e / kTile * (kTile + 1) + e % kTile] = Linv[(matrix * r + j) * r + i];
+      }
+    });
+    block.each([&](int t) {
+      for (int e = t; e < kTile * kTile; e += threads) {
+        const int64_t i = row + e / kTile, j = col + e % kTile;  // along the rows of the factor
+        if (i >= r || j >= r) continue;
+        const double entry = i > j ? 0 : tile[e % kTile * (kTile + 1) + e / kTile] * scale[matrix * r + i];
+        put((matrix * r + i) * r + j, entry);
+      }
+    });
+  }
+
+  TORCHDION_DEVICE void put(int64_t place, double entry) const {
+    const F whole = static_cast<F>(entry);
+    if (!rest) {
+      factor[place] = whole;
+      return;
+    }
+    const F leading = static_cast<F>(round_mantissa<10>(static_cast<float>(whole)));
+    factor[place] = leading;
+    rest[place] = static_cast<F>(round_mantissa<10>(static_cast<float>(whole - leading)));
+  }
+};
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

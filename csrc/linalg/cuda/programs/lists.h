@@ -1,0 +1,149 @@
+// Lion and AdamW over lists of tensors of any sizes and dtypes.
+#pragma once
+
+#include <cmath>
+
+#include "linalg/cuda/programs/elementwise.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+// A contiguous tensor whose type is known when the kernel runs. All threads of a block see the same.
+struct Entries {
+  void* data;
+  Storage storage;
+
+  template <class T>
+  TORCHDION_DEVICE T get(int64_t i) const {
+    switch (storage) {
+      case Storage::float64:
+        return static_cast<T>(static_cast<const double*>(data)[i]);
+      case Storage::float32:
+        return static_cast<T>(static_cast<const float*>(data)[i]);
+      case Storage::float16:
+        return static_cast<T>(load(static_cast<const Half*>(data)[i]));
+      default:
+        return static_cast<T>(load(static_cast<const BFloat16*>(data)[i]));
+    }
+  }
+  template <class T>
+  TORCHDION_DEVICE void set(int64_t i, T value) const {
+    switch (storage) {
+      case Storage::float64:
+        return store(static_cast<double*>(data)[i], value);
+      case Storage::float32:
+        return store(static_cast<float*>(data)[i], value);
+      case Storage::float16:
+        return store(static_cast<Half*>(data)[i], value);
+      default:
+        return store(static_cast<BFloat16*>(data)[i], value);
+    }
+  }
+};
+
+// One parameter with its gradient and state.
+struct ListedTensor {
+  Entries X, G, M, V;  // V: AdamW's alone
+  int64_t numel;
+  int64_t first_block;       // of the grid
+  const float* device_step;  // the count of steps where it is on the device, this step included; else null
+  double step;
+};
+
+// Hyperparameters that a captured graph must read anew: from device memory where they are there.
+struct DeviceNumber {
+  double value;
+  const void* data;  // or null
+  Storage storage;
+
+  TORCHDION_DEVICE double get() const {
+    return data ? Entries{const_cast<void*>(data), storage}.get<double>(0) : value;
+  }
+};
+
+struct ListedUpdate {
+  const ListedTensor* tensors;  // in device memory
+  int64_t count;
+  DeviceNumber lr, weight_decay;
+  double beta1, beta2, epsilon;
+  double gradient_factor;  // of G, with the sign that maximize gives it
+  int64_t* zeroed;         // or null: entries that are not finite propagate
+
+  // Which tensor a block works on: the last that begins at it or before.
+  TORCHDION_DEVICE const ListedTensor& of_block(int64_t block) const {
+    int64_t low = 0, high = count;
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (tensors[middle].first_block <= block ? low : high) = middle;
+    }
+    return tensors[low];
+  }
+
+  // Calls body(i, gradient) for every entry of the block's chunk.
+  template <class T, class Block, class Body>
+  TORCHDION_DEVICE void each(Block& block, const ListedTensor& tensor, const Body& body) const {
+    typename Block::template Registers<int64_t> found;
+    block.each([&](int t) {
+      found[t] = 0;
+      for (int k = 0; k < kElementsPerThread; ++k) {
+        const int64_t i = ((block.index() - tensor.first_block) * kElementsPerThread + k) * Block::threads + t;
+        if (i >= tensor.numel) break;
+        T g = tensor.G.template get<T>(i);
+        if (zeroed && !is_finite(g)) {
+          g = 0;
+          ++found[t];
+        }
+        body(i, static_cast<T>(gradient_factor) * g);
+      }
+      if (zeroed) block.add(zeroed, found[t]);
+    });
+  }
+};
+
+// X ← (1 − η λ) X − η sign(β₁ M + (1 − β₁) G);  M ← β₂ M + (1 − β₂) G.
+template <class T>
+struct Lion {
+  static constexpr int threads = 256;
+  ListedUpdate update;
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    const ListedTensor& tensor = update.of_block(block.index());
+    const double lr = update.lr.get();
+    const T keep = static_cast<T>(1 - lr * update.weight_decay.get()), rate = static_cast<T>(lr);
+    const T beta1 = static_cast<T>(update.beta1), rest1 = static_cast<T>(1 - update.beta1);
+    const T beta2 = static_cast<T>(update.beta2), rest2 = static_cast<T>(1 - update.beta2);
+    update.template each<T>(block, tensor, [&](int64_t i, T g) {
+      const T m = tensor.M.template get<T>(i), mixed = beta1 * m + rest1 * g;
+      const T sign = mixed > 0 ? T(1) : mixed < 0 ? T(-1) : mixed;  // a NaN stays one: it must reach the weights
+      tensor.X.set(i, keep * tensor.X.template get<T>(i) - rate * sign);
+      tensor.M.set(i, beta2 * m + rest2 * g);
+    });
+  }
+};
+
+// AdamW with bias correction, as torch.optim.AdamW computes it.
+template <class T>
+struct AdamW {
+  static constexpr int threads = 256;
+  ListedUpdate update;
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    const ListedTensor& tensor = update.of_block(block.index());
+    const double lr = update.lr.get(), step = tensor.device_step ? *tensor.device_step : tensor.step;
+    const T keep = static_cast<T>(1 - lr * update.weight_decay.get());
+    const T rate = static_cast<T>(lr / (1 - pow(update.beta1, step)));
+    const T root2 = static_cast<T>(sqrt(1 - pow(update.beta2, step))), epsilon = static_cast<T>(update.epsilon);
+    const T beta1 = static_cast<T>(update.beta1), rest1 = static_cast<T>(1 - update.beta1);
+    const T beta2 = static_cast<T>(update.beta2), rest2 = static_cast<T>(1 - update.beta2);
+    update.template each<T>(block, tensor, [&](int64_t i, T g) {
+      const T m = beta1 * tensor.M.template get<T>(i) + rest1 * g;
+      const T v = beta2 * tensor.V.template get<T>(i) + rest2 * g * g;
+      tensor.X.set(i, keep * tensor.X.template get<T>(i) - rate * m / (sqrt(v) / root2 + epsilon));
+      tensor.M.set(i, m);
+      tensor.V.set(i, v);
+    });
+  }
+};
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -1,0 +1,84 @@
+#include "linalg/cuda/tensors.h"
+
+#include <ATen/ops/empty.h>
+
+#include "linalg/cuda/operations.h"
+#include "linalg/cuda/runtime.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+namespace {
+
+at::Tensor on_device(const std::vector<uint64_t>& words, c10::Device device) {
+  const int64_t count = static_cast<int64_t>(words.size());
+  at::Tensor table = at::empty({count}, at::TensorOptions(at::kLong).device(device));
+  kernels::upload(reinterpret_cast<uint64_t*>(table.mutable_data_ptr<int64_t>()), words.data(), count,
+                  stream_of(device));
+  return table;
+}
+
+void append_pointers(std::vector<uint64_t>& words, const Matrices& matrices) {
+  for (char* data : matrices.data) words.push_back(reinterpret_cast<uint64_t>(data));
+}
+
+Matrices copied(const Matrices& matrices, at::ScalarType dtype, at::Tensor& memory) {
+  memory =
+      at::empty({matrices.count(), matrices.rows, matrices.cols}, at::TensorOptions(dtype).device(matrices.device));
+  const Matrices copies(memory);
+  if (copies.numel() > 0) Operations::copy_(copies, matrices, 1);
+  return copies;
+}
+
+}  // namespace
+
+Storage storage_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return Storage::float64;
+    case at::kHalf:
+      return Storage::float16;
+    case at::kBFloat16:
+      return Storage::bfloat16;
+    default:
+      TORCH_INTERNAL_ASSERT(dtype == at::kFloat);
+      return Storage::float32;
+  }
+}
+
+Stream stream_of(c10::Device device) { return current_stream(device.index()); }
+
+Listed::Listed(const Matrices& matrices)
+    : pointers_(matrices.pointers),
+      storage_(storage_of(matrices.dtype)),
+      strides_{matrices.row_stride, matrices.col_stride} {
+  if (pointers_.defined()) return;
+  std::vector<uint64_t> words;
+  append_pointers(words, matrices);
+  pointers_ = on_device(words, matrices.device);
+}
+
+void* const* Listed::data() const { return static_cast<void* const*>(pointers_.data_ptr()); }
+
+Listed::operator MatrixList() const { return {data(), storage_, strides_}; }
+
+void Operations::upload(const std::vector<Matrices*>& lists) {
+  std::vector<uint64_t> words;
+  for (const Matrices* list : lists) append_pointers(words, *list);
+  if (words.empty()) return;
+  const at::Tensor table = on_device(words, lists.front()->device);
+  int64_t begin = 0;
+  for (Matrices* list : lists) {
+    list->pointers = table.narrow(0, begin, list->count());
+    begin += list->count();
+  }
+}
+
+Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory) {
+  return matrices.dtype == dtype ? matrices : copied(matrices, dtype, memory);
+}
+
+Matrices with_contiguous_rows(const Matrices& matrices, at::Tensor& memory) {
+  return matrices.row_major() ? matrices : copied(matrices, matrices.dtype, memory);
+}
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

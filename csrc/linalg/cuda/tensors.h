@@ -1,0 +1,31 @@
+// Matrices and tensors as kernels take them.
+#pragma once
+
+#include "linalg/cuda/kernels.h"
+#include "linalg/matrices.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+Storage storage_of(at::ScalarType dtype);
+
+// torch's current stream on a device.
+Stream stream_of(c10::Device device);
+
+// A list of matrices that kernels can read for as long as this lives.
+class Listed {
+ public:
+  explicit Listed(const Matrices& matrices);
+  operator MatrixList() const;
+  void* const* data() const;
+
+ private:
+  at::Tensor pointers_;
+  Storage storage_;
+  Strides strides_;
+};
+
+// The matrices themselves, or copies of another dtype or with contiguous rows, which live as long as `memory`.
+Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory);
+Matrices with_contiguous_rows(const Matrices& matrices, at::Tensor& memory);
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE
