@@ -9,8 +9,8 @@ using linalg::Matrices;
 
 comm::Task<> average_gradients(ElementwiseBatch batch) {
   for (std::size_t i = 0; i < batch.own.size(); ++i) {
-    const Matrices mean(batch.G[i].view({1, -1})), own(batch.own[i].view({1, -1}));
-    linalg::accumulate_(mean, own, 1.0 / batch.replicas.size, batch.zeroed);
+    const Matrices mean(batch.lists.G[i].view({1, -1})), own(batch.own[i].view({1, -1}));
+    linalg::accumulate_(mean, own, 1.0 / batch.replicas.size, batch.lists.zeroed);
   }
   co_await comm::sum(batch.mean, batch.replicas, comm::Order::any);
 }

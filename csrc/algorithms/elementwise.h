@@ -8,17 +8,14 @@
 #include <vector>
 
 #include "comm/task.h"
+#include "linalg/elementwise.h"
 
 namespace torchdion::algorithms {
 
 struct ElementwiseBatch {
-  std::vector<at::Tensor> X, G, M;   // parameters, gradients, momenta: contiguous, alike in shape
-  std::vector<at::Tensor> V;         // second moments; AdamW only
-  std::vector<int64_t> step;         // of each parameter, this step included; AdamW only
-  double gradient_factor = 1;        // of G: what a gradient scaler's factor is undone by
-  int64_t* zeroed = nullptr;         // entries of G that are not finite count as zero, and here; null: they propagate
+  linalg::ElementwiseLists lists;    // gradient_factor: what a gradient scaler's factor is undone by
   Axis replicas = {};                // hold copies whose gradients differ
-  std::vector<at::Tensor> own = {};  // then the gradients of this one, and G views of `mean`, which is zero
+  std::vector<at::Tensor> own = {};  // then the gradients of this one, and lists.G views of `mean`, which is zero
   at::Tensor mean = {};
 };
 

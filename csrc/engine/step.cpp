@@ -180,19 +180,19 @@ ElementwiseBatch Step::elementwise(const Group& group, const std::vector<std::si
     const at::Tensor& X = group.X[i];
     check_gradient(X, group.G[i]);
     check_elementwise_state(X, group.M[i], "state momentum");
-    batch.X.push_back(copies_.writable(X));
-    batch.G.push_back(group.G[i].contiguous());
-    batch.M.push_back(group.M[i]);
+    batch.lists.X.push_back(copies_.writable(X));
+    batch.lists.G.push_back(group.G[i].contiguous());
+    batch.lists.M.push_back(group.M[i]);
     numel += X.numel();
   }
-  batch.gradient_factor = gradient_factor_;
-  if (nonfinite_ == Nonfinite::zero) batch.zeroed = &zeroed_;
+  batch.lists.gradient_factor = gradient_factor_;
+  if (nonfinite_ == Nonfinite::zero) batch.lists.zeroed = &zeroed_;
   batch.replicas = layout_of(group.layouts, members.front()).replicas;
   if (batch.replicas.absent()) return batch;
   expected_traffic_[batch.replicas.name()] += numel;
-  batch.own.swap(batch.G);
-  batch.mean = at::zeros({numel}, linalg::compute_dtype({batch.X.front().scalar_type()}));
-  for (const at::Tensor& view : batch.mean.split_with_sizes(numels(batch.X))) batch.G.push_back(view);
+  batch.own.swap(batch.lists.G);
+  batch.mean = at::zeros({numel}, linalg::compute_dtype({batch.lists.X.front().scalar_type()}));
+  for (const at::Tensor& view : batch.mean.split_with_sizes(numels(batch.lists.X))) batch.lists.G.push_back(view);
   return batch;
 }
 
@@ -210,8 +210,8 @@ void Step::plan(const AdamWGroup& group) {
     ElementwiseBatch batch = elementwise(group, members);
     for (const std::size_t i : members) {
       check_elementwise_state(group.X[i], group.V[i], "state variance");
-      batch.V.push_back(group.V[i]);
-      batch.step.push_back(group.steps[i].item<int64_t>() + 1);
+      batch.lists.V.push_back(group.V[i]);
+      batch.lists.step.push_back(group.steps[i].item<int64_t>() + 1);
     }
     auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::adamw(batch, hyper); };
     tasks_.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under AdamW")});

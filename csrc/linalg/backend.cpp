@@ -95,4 +95,12 @@ TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::Scala
   return backend_of(SP.device()).sketch_qr_inverse(SP, noise, dtype, precision);
 }
 
+void lion_(const ElementwiseLists& lists, const LionHyperparameters& hyper) {
+  if (!lists.X.empty()) backend_of(lists.X.front().device()).lion_(lists, hyper);
+}
+
+void adamw_(const ElementwiseLists& lists, const AdamWHyperparameters& hyper) {
+  if (!lists.X.empty()) backend_of(lists.X.front().device()).adamw_(lists, hyper);
+}
+
 }  // namespace torchdion::linalg

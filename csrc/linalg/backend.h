@@ -3,6 +3,7 @@
 #pragma once
 
 #include "linalg/cholesky_qr.h"
+#include "linalg/elementwise.h"
 #include "linalg/gemm.h"
 #include "linalg/sketch.h"
 
@@ -25,6 +26,8 @@ struct Backend {
   void (*multiply_triangular_)(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                                Precision precision);
   TriangularInverse (*sketch_qr_inverse)(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision);
+  void (*lion_)(const ElementwiseLists& lists, const LionHyperparameters& hyper);
+  void (*adamw_)(const ElementwiseLists& lists, const AdamWHyperparameters& hyper);
   bool multiplies_in_place;  // multiply_triangular_
   bool rounds_operands;      // to what a Precision says
 };
@@ -45,6 +48,8 @@ inline constexpr Backend kBackend{
     .cholesky_inverse = Operations::cholesky_inverse,
     .multiply_triangular_ = Operations::multiply_triangular_,
     .sketch_qr_inverse = Operations::sketch_qr_inverse,
+    .lion_ = Operations::lion_,
+    .adamw_ = Operations::adamw_,
     .multiplies_in_place = Operations::multiplies_in_place,
     .rounds_operands = Operations::rounds_operands,
 };

@@ -24,6 +24,8 @@ struct Operations {
                                    Precision precision);
   static TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype,
                                              Precision precision);
+  static void lion_(const ElementwiseLists& lists, const LionHyperparameters& hyper);
+  static void adamw_(const ElementwiseLists& lists, const AdamWHyperparameters& hyper);
   static constexpr bool multiplies_in_place = false, rounds_operands = true;
 };
 

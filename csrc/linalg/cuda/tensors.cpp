@@ -9,14 +9,6 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 namespace {
 
-at::Tensor on_device(const std::vector<uint64_t>& words, c10::Device device) {
-  const int64_t count = static_cast<int64_t>(words.size());
-  at::Tensor table = at::empty({count}, at::TensorOptions(at::kLong).device(device));
-  kernels::upload(reinterpret_cast<uint64_t*>(table.mutable_data_ptr<int64_t>()), words.data(), count,
-                  stream_of(device));
-  return table;
-}
-
 void append_pointers(std::vector<uint64_t>& words, const Matrices& matrices) {
   for (char* data : matrices.data) words.push_back(reinterpret_cast<uint64_t>(data));
 }
@@ -47,6 +39,14 @@ Storage storage_of(at::ScalarType dtype) {
 
 Stream stream_of(c10::Device device) { return current_stream(device.index()); }
 
+at::Tensor table_of(const void* data, std::size_t bytes, c10::Device device) {
+  const int64_t words = static_cast<int64_t>(bytes / sizeof(uint64_t));
+  at::Tensor table = at::empty({words}, at::TensorOptions(at::kLong).device(device));
+  kernels::upload(reinterpret_cast<uint64_t*>(table.mutable_data_ptr<int64_t>()), static_cast<const uint64_t*>(data),
+                  words, stream_of(device));
+  return table;
+}
+
 Listed::Listed(const Matrices& matrices)
     : pointers_(matrices.pointers),
       storage_(storage_of(matrices.dtype)),
@@ -54,7 +54,7 @@ Listed::Listed(const Matrices& matrices)
   if (pointers_.defined()) return;
   std::vector<uint64_t> words;
   append_pointers(words, matrices);
-  pointers_ = on_device(words, matrices.device);
+  pointers_ = table_of(words.data(), words.size() * sizeof(uint64_t), matrices.device);
 }
 
 void* const* Listed::data() const { return static_cast<void* const*>(pointers_.data_ptr()); }
@@ -65,7 +65,7 @@ void Operations::upload(const std::vector<Matrices*>& lists) {
   std::vector<uint64_t> words;
   for (const Matrices* list : lists) append_pointers(words, *list);
   if (words.empty()) return;
-  const at::Tensor table = on_device(words, lists.front()->device);
+  const at::Tensor table = table_of(words.data(), words.size() * sizeof(uint64_t), lists.front()->device);
   int64_t begin = 0;
   for (Matrices* list : lists) {
     list->pointers = table.narrow(0, begin, list->count());

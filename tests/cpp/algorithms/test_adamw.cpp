@@ -25,21 +25,21 @@ TEST_P(AdamW, FollowsItsFormulasWithItsOwnStepForEveryParameter) {
   ElementwiseBatch batch;
   std::vector<at::Tensor> x, m, v, starts;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    batch.X.push_back(normal({sizes[i]}, 1, x_dtype));
-    batch.M.push_back(at::zeros({sizes[i]}, m_dtype));
-    batch.V.push_back(at::zeros({sizes[i]}, v_dtype));
-    batch.step.push_back(static_cast<int64_t>(i));
-    x.push_back(batch.X[i].to(at::kDouble, /*non_blocking=*/false, /*copy=*/true));
+    batch.lists.X.push_back(normal({sizes[i]}, 1, x_dtype));
+    batch.lists.M.push_back(at::zeros({sizes[i]}, m_dtype));
+    batch.lists.V.push_back(at::zeros({sizes[i]}, v_dtype));
+    batch.lists.step.push_back(static_cast<int64_t>(i));
+    x.push_back(batch.lists.X[i].to(at::kDouble, /*non_blocking=*/false, /*copy=*/true));
     m.push_back(at::zeros({sizes[i]}, at::kDouble));
     v.push_back(at::zeros({sizes[i]}, at::kDouble));
     starts.push_back(x[i]);
   }
   for (uint64_t round = 0; round < 4; ++round) {
-    batch.G.clear();
+    batch.lists.G.clear();
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      batch.G.push_back(normal({sizes[i]}, 3 + round, g_dtype));
-      const at::Tensor g = batch.G[i].to(at::kDouble);
-      const double t = static_cast<double>(++batch.step[i]);
+      batch.lists.G.push_back(normal({sizes[i]}, 3 + round, g_dtype));
+      const at::Tensor g = batch.lists.G[i].to(at::kDouble);
+      const double t = static_cast<double>(++batch.lists.step[i]);
       m[i] = 0.8 * m[i] + 0.2 * g;
       v[i] = 0.9 * v[i] + 0.1 * g.square();
       const at::Tensor root = (v[i] / (1 - std::pow(0.9, t))).sqrt();
@@ -49,9 +49,9 @@ TEST_P(AdamW, FollowsItsFormulasWithItsOwnStepForEveryParameter) {
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const double storage = std::max({unit_roundoff(x_dtype), unit_roundoff(m_dtype), unit_roundoff(v_dtype)});
-    EXPECT_LE(travel_error(batch.X[i], x[i], starts[i]), 40 * storage) << sizes[i];
-    EXPECT_LE(relative_error(batch.M[i], m[i]), 10 * unit_roundoff(m_dtype)) << sizes[i];
-    EXPECT_LE(relative_error(batch.V[i], v[i]), 10 * unit_roundoff(v_dtype)) << sizes[i];
+    EXPECT_LE(travel_error(batch.lists.X[i], x[i], starts[i]), 40 * storage) << sizes[i];
+    EXPECT_LE(relative_error(batch.lists.M[i], m[i]), 10 * unit_roundoff(m_dtype)) << sizes[i];
+    EXPECT_LE(relative_error(batch.lists.V[i], v[i]), 10 * unit_roundoff(v_dtype)) << sizes[i];
   }
 }
 
@@ -68,8 +68,8 @@ TEST(AdamWStep, CountsNonfiniteEntriesAsZeroOrLetsThemThrough) {
   for (bool zero : {false, true}) {
     const at::Tensor X = normal({3000}, 1, at::kFloat), M = at::zeros({3000}), V = at::zeros({3000});
     int64_t zeroed = 0;
-    ElementwiseBatch batch{.X = {X}, .G = {G}, .M = {M}, .V = {V}, .step = {1}};
-    if (zero) batch.zeroed = &zeroed;
+    ElementwiseBatch batch{.lists = {.X = {X}, .G = {G}, .M = {M}, .V = {V}, .step = {1}}};
+    if (zero) batch.lists.zeroed = &zeroed;
     comm::run(adamw(batch, {}));
     EXPECT_EQ(zeroed, zero ? 2 : 0);
     EXPECT_EQ(X.isfinite().logical_not().sum().item<int64_t>(), zero ? 0 : 2);
@@ -80,7 +80,8 @@ TEST(AdamWStep, MaximizesByTakingTheGradientWithTheOtherSign) {
   std::vector<at::Tensor> results;
   for (bool maximize : {false, true}) {
     const at::Tensor X = normal({10}, 1), M = at::zeros({10}, at::kDouble), V = at::zeros({10}, at::kDouble);
-    ElementwiseBatch batch{.X = {X}, .G = {normal({10}, 2) * (maximize ? -1 : 1)}, .M = {M}, .V = {V}, .step = {1}};
+    ElementwiseBatch batch{
+        .lists = {.X = {X}, .G = {normal({10}, 2) * (maximize ? -1 : 1)}, .M = {M}, .V = {V}, .step = {1}}};
     comm::run(adamw(batch, {.maximize = maximize}));
     results.push_back(X);
   }
@@ -91,8 +92,9 @@ TEST(AdamWStep, TakesTheGradientTimesItsFactorIntoAccount) {
   std::vector<at::Tensor> results;
   for (double scale : {1.0, 65'536.0}) {
     const at::Tensor X = normal({3000}, 1, at::kBFloat16), M = at::zeros({3000}), V = at::zeros({3000});
-    ElementwiseBatch batch{.X = {X}, .G = {normal({3000}, 2, at::kFloat) * scale}, .M = {M}, .V = {V}, .step = {1}};
-    batch.gradient_factor = 1 / scale;
+    ElementwiseBatch batch{
+        .lists = {.X = {X}, .G = {normal({3000}, 2, at::kFloat) * scale}, .M = {M}, .V = {V}, .step = {1}}};
+    batch.lists.gradient_factor = 1 / scale;
     comm::run(adamw(batch, {}));
     results.insert(results.end(), {X, M, V});
   }

@@ -26,16 +26,16 @@ TEST_P(Lion, FollowsItsFormulas) {
   ElementwiseBatch batch;
   std::vector<at::Tensor> x, m;
   for (int64_t size : kLionSizes) {
-    batch.X.push_back(normal({size}, 1, x_dtype));
-    batch.M.push_back(normal({size}, 2, m_dtype));
-    x.push_back(batch.X.back().to(at::kDouble));
-    m.push_back(batch.M.back().to(at::kDouble));
+    batch.lists.X.push_back(normal({size}, 1, x_dtype));
+    batch.lists.M.push_back(normal({size}, 2, m_dtype));
+    x.push_back(batch.lists.X.back().to(at::kDouble));
+    m.push_back(batch.lists.M.back().to(at::kDouble));
   }
   for (uint64_t step = 0; step < 3; ++step) {
-    batch.G.clear();
+    batch.lists.G.clear();
     for (std::size_t i = 0; i < x.size(); ++i) {
-      batch.G.push_back(normal({kLionSizes[i]}, 3 + step, g_dtype));
-      const at::Tensor g = batch.G[i].to(at::kDouble);
+      batch.lists.G.push_back(normal({kLionSizes[i]}, 3 + step, g_dtype));
+      const at::Tensor g = batch.lists.G[i].to(at::kDouble);
       // Rounded as they are stored, and with betas that binary numbers hold, so that no sign is a matter of rounding.
       x[i] = ((1 - 0.125 * 0.5) * x[i] - 0.125 * (0.875 * m[i] + 0.125 * g).sign()).to(x_dtype).to(at::kDouble);
       m[i] = (0.9375 * m[i] + 0.0625 * g).to(m_dtype).to(at::kDouble);
@@ -44,8 +44,8 @@ TEST_P(Lion, FollowsItsFormulas) {
   }
   for (std::size_t i = 0; i < x.size(); ++i) {
     // FP32 before it is rounded to less may end one unit away.
-    EXPECT_LE(relative_error(batch.X[i], x[i]), 3 * unit_roundoff(x_dtype)) << kLionSizes[i];
-    EXPECT_LE(relative_error(batch.M[i], m[i]), 3 * unit_roundoff(m_dtype)) << kLionSizes[i];
+    EXPECT_LE(relative_error(batch.lists.X[i], x[i]), 3 * unit_roundoff(x_dtype)) << kLionSizes[i];
+    EXPECT_LE(relative_error(batch.lists.M[i], m[i]), 3 * unit_roundoff(m_dtype)) << kLionSizes[i];
   }
 }
 
@@ -64,16 +64,16 @@ struct OneStep {
 
 OneStep lion_step(const at::Tensor& G, bool zero_nonfinite, const LionHyperparameters& hyper, double factor = 1) {
   OneStep result{normal({G.numel()}, 1, at::kFloat), normal({G.numel()}, 2, at::kFloat)};
-  ElementwiseBatch batch{.X = {result.X}, .G = {G}, .M = {result.M}, .V = {}, .step = {}};
-  batch.gradient_factor = factor;
-  if (zero_nonfinite) batch.zeroed = &result.zeroed;
+  ElementwiseBatch batch{.lists = {.X = {result.X}, .G = {G}, .M = {result.M}, .V = {}, .step = {}}};
+  batch.lists.gradient_factor = factor;
+  if (zero_nonfinite) batch.lists.zeroed = &result.zeroed;
   comm::run(lion(batch, hyper));
   return result;
 }
 
 TEST(LionStep, TakesNoStepWhereTheMixIsExactlyZero) {
   const at::Tensor X = at::ones({3}), M = at::zeros({3}), G = at::tensor({2.0f, 0.0f, -2.0f});
-  ElementwiseBatch batch{.X = {X}, .G = {G}, .M = {M}, .V = {}, .step = {}};
+  ElementwiseBatch batch{.lists = {.X = {X}, .G = {G}, .M = {M}, .V = {}, .step = {}}};
   comm::run(lion(batch, {.lr = 0.25, .weight_decay = 0}));
   EXPECT_TRUE(at::equal(X, at::tensor({0.75f, 1.0f, 1.25f})));
 }

@@ -10,7 +10,7 @@
 
 #include "linalg/cpu/convert.h"
 
-namespace torchdion::algorithms {
+namespace torchdion::linalg::cpu {
 
 inline constexpr int64_t kRun = 1024;  // elements: a few runs fit the first-level cache
 inline constexpr int64_t kRunsPerThread = 16;
@@ -79,4 +79,4 @@ void for_each_run(const at::Tensor& gradient, int64_t* zeroed, const Body& body)
   if (zeroed) *zeroed += found;
 }
 
-}  // namespace torchdion::algorithms
+}  // namespace torchdion::linalg::cpu
