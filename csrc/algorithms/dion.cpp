@@ -45,6 +45,8 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   const double mean = 1.0 / compressed.size;
   at::Tensor P = batch.workspace.narrow(0, 0, count * m * r).view({count, m, r});
   at::Tensor R = batch.workspace.narrow(0, count * m * r, count * n * r).view({count, n, r});
+  Matrices Ps(P), Rs(R);
+  linalg::upload({&batch.X, &batch.G, &batch.M, &batch.Q, &Ps, &Rs});
   Matrices Q = batch.Q;
 
   // B = M + G, where M lies
@@ -59,29 +61,28 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
     co_await gather_columns_(whole_Q, batch.Q, R, rows);
     Q = Matrices(whole_Q);
   }
-  linalg::gemm_(Matrices(P), B, Q, mean, 0, hyper.precision);
+  linalg::gemm_(Ps, B, Q, mean, 0, hyper.precision);
   const linalg::OrthonormalizeOptions options = orthonormalize_options(batch, hyper);
   co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
 
   // R = Bᵀ P
-  linalg::gemm_(Matrices(R), B.t(), Matrices(P), mean, 0, hyper.precision);
+  linalg::gemm_(Rs, B.t(), Ps, mean, 0, hyper.precision);
   co_await comm::sum(R, rows, batch.order);
   co_await comm::sum(R, compressed, Order::any);
 
   // M = B − (1 − μ) P Rᵀ
-  linalg::gemm_(M, Matrices(P), Matrices(R).t(), -(1 - hyper.mu), 1, hyper.precision);
+  linalg::gemm_(M, Ps, Rs.t(), -(1 - hyper.mu), 1, hyper.precision);
 
   // Q = column_normalize(R)
   at::Tensor squares;
   if (!cols.absent()) {
-    squares = linalg::column_square_sums(Matrices(R));
+    squares = linalg::column_square_sums(Rs);
     co_await comm::sum(squares, cols, batch.order);
   }
-  linalg::column_normalize_(Q, Matrices(R), squares);
+  linalg::column_normalize_(Q, Rs, squares);
 
   // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ
-  linalg::gemm_(X, Matrices(P), Q.t(), -hyper.lr * batch.shape_factor, 1 - hyper.lr * hyper.weight_decay,
-                hyper.precision);
+  linalg::gemm_(X, Ps, Q.t(), -hyper.lr * batch.shape_factor, 1 - hyper.lr * hyper.weight_decay, hyper.precision);
   if (!rows.absent()) {
     const Piece piece = rows.piece(r);
     linalg::copy_(batch.Q, Matrices(whole_Q.narrow(2, piece.begin, piece.size)));

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "comm/failure.h"
@@ -14,7 +15,7 @@ namespace torchdion::comm {
 namespace {
 
 int64_t digest(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.contiguous();
+  const at::Tensor dense = tensor.cpu().contiguous();
   const std::string_view bytes(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
   return static_cast<int64_t>(std::hash<std::string_view>{}(bytes));
 }
@@ -24,6 +25,14 @@ void all_reduce_and_wait(const at::Tensor& tensor, c10d::ReduceOp::RedOpType ope
   options.reduceOp = operation;
   std::vector<at::Tensor> tensors{tensor};
   named("all_reduce", axis, [&] { return axis.line->group->allreduce(tensors, options)->wait(); });
+}
+
+// NCCL moves nothing from the CPU.
+at::Tensor where_it_can_be_sent(const at::Tensor& tensor, const Axis& axis) {
+  const std::vector<c10::Device> devices = axis.line->group->getDeviceTypes();
+  const auto is_of = [&](c10::Device device) { return device.type() == tensor.device().type(); };
+  if (devices.empty() || std::any_of(devices.begin(), devices.end(), is_of)) return tensor;
+  return tensor.to(devices.front());
 }
 
 }  // namespace
@@ -67,7 +76,9 @@ void max_(const at::Tensor& tensor, const Axis& axis) {
   if (active_trace) active_trace->events.push_back({"issue", -1, axis.name(), "agreement", tensor.numel()});
   ++traffic.calls;
   traffic.bytes += 2 * (static_cast<int64_t>(tensor.nbytes()) * (axis.size - 1) / axis.size);
-  all_reduce_and_wait(tensor, c10d::ReduceOp::MAX, axis);
+  const at::Tensor sent = where_it_can_be_sent(tensor, axis);
+  all_reduce_and_wait(sent, c10d::ReduceOp::MAX, axis);
+  if (!sent.is_same(tensor)) tensor.copy_(sent);
 }
 
 }  // namespace torchdion::comm

@@ -20,8 +20,8 @@ using algorithms::DionBatch;
 using linalg::Matrices;
 
 // Elements of a task's workspace: so many that P and R of its matrices stay in the cache, and as many as it may have at
-// all, unless one matrix needs more.
-constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20;
+// all, unless one matrix needs more. On a GPU no cache is as large, and launches cost more than memory.
+constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20, kDeviceWorkspace = 64 << 20;
 
 // One parameter as the matrices that it holds, in the user's orientation.
 struct Entry {
@@ -50,7 +50,9 @@ using Key = std::tuple<std::vector<int64_t>, std::vector<at::ScalarType>, bool>;
 
 Key key_of(const Entry& entry, const Layout& layout, Layouts& layouts, bool sketches) {
   const ParameterShape& shape = entry.shape;
-  std::vector<int64_t> numbers{shape.m, shape.n, shape.r, layouts.number_of(layout)};
+  const c10::Device device = entry.X.device();
+  std::vector<int64_t> numbers{
+      shape.m, shape.n, shape.r, layouts.number_of(layout), static_cast<int64_t>(device.type()), device.index()};
   if (layout.is_local()) {  // elsewhere every tensor is contiguous
     for (const at::Tensor* tensor : {&entry.X, &entry.G, &entry.M, &entry.Q}) {
       numbers.insert(numbers.end(), {tensor->stride(-2), tensor->stride(-1)});
@@ -112,12 +114,13 @@ DionBatch batch_of(const std::vector<Entry>& entries, const Layout& layout) {
 // As many matrices as a cached workspace holds, a whole number for each thread or, of a batch whose ranks share the
 // work, for each rank. Where it holds fewer, one for each as far as the largest workspace goes.
 int64_t matrices_per_task(const DionBatch& batch, const Layout& layout) {
-  const int64_t workers =
-      layout.is_local() ? at::get_num_threads() : batch.layout.cols.size * batch.layout.replicas.size;
+  const int64_t threads = batch.X.device.is_cpu() ? at::get_num_threads() : 1;
+  const int64_t workers = layout.is_local() ? threads : batch.layout.cols.size * batch.layout.replicas.size;
   const int64_t factors_of_n = batch.layout.rows.absent() ? 1 : 2;
   const int64_t rows = batch.layout.rows.largest_piece(batch.global_rows);
   const int64_t cols = batch.layout.cols.largest_piece(batch.global_cols);
   const int64_t each = (rows + factors_of_n * cols) * batch.r;
+  if (!batch.X.device.is_cpu()) return std::max<int64_t>(1, kDeviceWorkspace / each / workers) * workers;
   const int64_t cached = kCachedWorkspace / each;
   if (cached >= workers) return cached / workers * workers;
   return std::clamp<int64_t>(kLargestWorkspace / each, 1, workers);

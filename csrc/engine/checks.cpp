@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "linalg/backend.h"
+
 namespace torchdion::engine {
 
 namespace {
@@ -26,9 +28,10 @@ bool has_distinct_elements(const at::Tensor& tensor) {
 }
 
 void check_dense(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && tensor.is_cpu() && at::isFloatingType(tensor.scalar_type()),
-                    "torchdion.Dion: the ", what, " of a parameter of shape ", X.sizes(),
-                    " must be a dense floating-point CPU tensor, got ", tensor.toString());
+  const bool fits = tensor.layout() == at::kStrided && tensor.device() == X.device();
+  TORCH_CHECK_VALUE(fits && at::isFloatingType(tensor.scalar_type()), "torchdion.Dion: the ", what,
+                    " of a parameter of shape ", X.sizes(), " must be a dense floating-point tensor on ", X.device(),
+                    ", got ", tensor.toString(), " on ", tensor.device());
 }
 
 void check_contiguous(const at::Tensor& X, const at::Tensor& state, const char* what) {
@@ -45,9 +48,11 @@ void check_shape(const at::Tensor& X, const at::Tensor& tensor, const char* what
 
 void check_parameters(const std::vector<at::Tensor>& X) {
   for (const at::Tensor& x : X) {
-    TORCH_CHECK_VALUE(x.is_cpu() && x.layout() == at::kStrided && at::isFloatingType(x.scalar_type()),
-                      "torchdion.Dion: a parameter must be a dense floating-point CPU tensor, got ", x.toString(),
-                      " of shape ", x.sizes());
+    const bool has_memory = x.layout() == at::kStrided && (x.is_cpu() || x.is_cuda());
+    TORCH_CHECK_VALUE(has_memory && at::isFloatingType(x.scalar_type()),
+                      "torchdion.Dion: a parameter must be a dense floating-point CPU or CUDA tensor, got ",
+                      x.toString(), " of shape ", x.sizes());
+    linalg::backend_of(x.device());  // throws where this build has none
     TORCH_CHECK_VALUE(has_distinct_elements(x), "torchdion.Dion: the elements of a parameter must not share memory, ",
                       "got shape ", x.sizes(), " with strides ", x.strides());
   }
@@ -56,8 +61,7 @@ void check_parameters(const std::vector<at::Tensor>& X) {
 
 void check_storage(const std::vector<at::Tensor>& tensors, const char* what) {
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor._is_zerotensor())
-      continue;  // has none, or is refused later
+    if (tensor.layout() != at::kStrided || tensor._is_zerotensor()) continue;  // has none, or is refused later
     const std::size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
                                                                 tensor.storage_offset());
     TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.storage().nbytes() >= needed, "torchdion.Dion: the storage of a ",

@@ -9,7 +9,8 @@
 
 namespace torchdion::engine {
 
-// The parameters are dense floating-point CPU tensors of which no two elements share memory.
+// The parameters are dense floating-point tensors, on devices that this build has kernels for, of which no two elements
+// share memory.
 void check_parameters(const std::vector<at::Tensor>& X);
 
 // The storage of each tensor holds all its elements: a resized one would be read and written beyond its end.

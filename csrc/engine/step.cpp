@@ -5,13 +5,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 
 #include "comm/sums.h"
 #include "engine/checks.h"
+#include "engine/gradients.h"
 #include "engine/shapes.h"
 #include "engine/traffic.h"
-#include "linalg/accumulate.h"
+#include "linalg/matrices.h"
 
 namespace torchdion::engine {
 
@@ -25,16 +28,16 @@ constexpr int kWidth = 3;
 
 constexpr int64_t kCacheLine = 64;  // bytes
 
-// The members of a group that one task updates: those with the same replicas to average with and, where there are any,
-// the same computing dtype.
+// The members of a group that one task updates: those on one device, with the same replicas to average with and, where
+// there are any, the same computing dtype.
 template <class Group>
 std::vector<std::vector<std::size_t>> tasks_of(const Group& group) {
   std::vector<std::vector<std::size_t>> tasks;
-  std::vector<std::pair<const void*, at::ScalarType>> keys;
+  std::vector<std::tuple<c10::Device, const void*, at::ScalarType>> keys;
   for (std::size_t i = 0; i < group.X.size(); ++i) {
     const Axis& replicas = layout_of(group.layouts, i).replicas;
     const at::ScalarType dtype = replicas.absent() ? at::kFloat : linalg::compute_dtype({group.X[i].scalar_type()});
-    const std::pair<const void*, at::ScalarType> key{replicas.line.get(), dtype};
+    const std::tuple<c10::Device, const void*, at::ScalarType> key{group.X[i].device(), replicas.line.get(), dtype};
     const auto place = std::find(keys.begin(), keys.end(), key) - keys.begin();
     if (place == static_cast<std::ptrdiff_t>(keys.size())) {
       keys.push_back(key);
@@ -54,28 +57,11 @@ void bump_version(const at::Tensor& X) {
   if (!X.is_inference()) X.unsafeGetTensorImpl()->bump_version();
 }
 
-// Gradients whose memory does not hold their numbers, from complex views and forward-mode derivatives, become some that
-// does.
-void materialize(std::vector<at::Tensor>& gradients) {
-  for (at::Tensor& G : gradients) {
-    if (G._is_zerotensor()) G = at::zeros(G.sizes(), G.options());
-    if (G.is_neg()) G = G.resolve_neg();
-  }
-}
-
 double number_in(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(),
                     "torchdion.Dion: ", what, " must be a tensor of one real number, got ", tensor.toString(),
                     " of shape ", tensor.sizes());
   return tensor.item<double>();
-}
-
-int64_t count_in(const std::vector<at::Tensor>& gradients) {
-  int64_t found = 0;
-  for (const at::Tensor& G : gradients) {
-    if (G.numel() > 0) found += linalg::count_nonfinite(linalg::Matrices(G.contiguous().view({1, -1})));
-  }
-  return found;
 }
 
 std::vector<int64_t> numels(const std::vector<at::Tensor>& tensors) {
@@ -122,20 +108,35 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
   add_axes(groups_.dion);
   add_axes(groups_.lion);
   add_axes(groups_.adamw);
+  for (DeviceTasks& tasks : tasks_) allocate(tasks);
+}
+
+Step::DeviceTasks& Step::on(c10::Device device) {
+  for (DeviceTasks& tasks : tasks_) {
+    if (tasks.device == device) return tasks;
+  }
+  tasks_.push_back({device, {}, {}, {}});
+  if (nonfinite_ == Nonfinite::zero) tasks_.back().zeroed = at::zeros({1}, at::TensorOptions(at::kLong).device(device));
+  return tasks_.back();
+}
+
+void Step::allocate(DeviceTasks& tasks) {
   int64_t bytes = 0;
-  for (const PlannedTask& task : tasks_) {
+  for (const PlannedTask& task : tasks.tasks) {
     bytes = std::max(bytes, task.workspace * static_cast<int64_t>(c10::elementSize(task.dtype)));
   }
   // A product's last bits may depend on where its operands begin in a cache line: every slot begins one, so that copies
   // of a matrix stay equal on ranks whose other matrices need workspaces of other sizes.
   if (!axes_.empty()) bytes = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
-  workspace_ = at::empty({axes_.empty() ? 1 : kWidth, bytes}, at::kByte);
+  tasks.workspace = at::empty({axes_.empty() ? 1 : kWidth, bytes}, at::TensorOptions(at::kByte).device(tasks.device));
+  planned_ += tasks.tasks.size();
 }
 
 void Step::plan(const DionGroup& group) {
   for (algorithms::DionBatch& batch : dion_batches(group, copies_)) {
+    DeviceTasks& place = on(batch.X.device);
     batch.gradient_factor = gradient_factor_;
-    if (nonfinite_ == Nonfinite::zero) batch.zeroed = &zeroed_;
+    batch.zeroed = place.counter();
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
     std::string what = description(batch);
@@ -145,7 +146,7 @@ void Step::plan(const DionGroup& group) {
       batch.workspace = std::move(elements);
       return algorithms::dion(batch, hyper);
     };
-    tasks_.push_back({std::move(make), workspace, dtype, std::move(what)});
+    place.tasks.push_back({std::move(make), workspace, dtype, std::move(what)});
   }
 }
 
@@ -186,12 +187,14 @@ ElementwiseBatch Step::elementwise(const Group& group, const std::vector<std::si
     numel += X.numel();
   }
   batch.lists.gradient_factor = gradient_factor_;
-  if (nonfinite_ == Nonfinite::zero) batch.lists.zeroed = &zeroed_;
+  const c10::Device device = batch.lists.X.front().device();
+  batch.lists.zeroed = on(device).counter();
   batch.replicas = layout_of(group.layouts, members.front()).replicas;
   if (batch.replicas.absent()) return batch;
   expected_traffic_[batch.replicas.name()] += numel;
   batch.own.swap(batch.lists.G);
-  batch.mean = at::zeros({numel}, linalg::compute_dtype({batch.lists.X.front().scalar_type()}));
+  batch.mean = at::zeros(
+      {numel}, at::TensorOptions(linalg::compute_dtype({batch.lists.X.front().scalar_type()})).device(device));
   for (const at::Tensor& view : batch.mean.split_with_sizes(numels(batch.lists.X))) batch.lists.G.push_back(view);
   return batch;
 }
@@ -201,7 +204,8 @@ void Step::plan(const LionGroup& group) {
     auto make = [batch = elementwise(group, members), hyper = group.hyper](at::Tensor) {
       return algorithms::lion(batch, hyper);
     };
-    tasks_.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under Lion")});
+    on(group.X[members.front()].device())
+        .tasks.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under Lion")});
   }
 }
 
@@ -214,7 +218,8 @@ void Step::plan(const AdamWGroup& group) {
       batch.lists.step.push_back(group.steps[i].item<int64_t>() + 1);
     }
     auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::adamw(batch, hyper); };
-    tasks_.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under AdamW")});
+    on(group.X[members.front()].device())
+        .tasks.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under AdamW")});
   }
 }
 
@@ -232,9 +237,9 @@ void Step::add_axes(const std::vector<Group>& groups) {
 
 int64_t Step::count_nonfinite() const {
   int64_t found = 0;
-  for (const DionGroup& group : groups_.dion) found += count_in(group.G);
-  for (const LionGroup& group : groups_.lion) found += count_in(group.G);
-  for (const AdamWGroup& group : groups_.adamw) found += count_in(group.G);
+  for (const DionGroup& group : groups_.dion) found += count_nonfinite_in(group.G);
+  for (const LionGroup& group : groups_.lion) found += count_nonfinite_in(group.G);
+  for (const AdamWGroup& group : groups_.adamw) found += count_nonfinite_in(group.G);
   return found;
 }
 
@@ -253,38 +258,47 @@ bool Step::is_left_out(Report& report) const {
 Report Step::run() {
   at::NoGradGuard no_grad;
   Report report;
-  report.batches = static_cast<int64_t>(tasks_.size());
-  report.workspace_bytes = workspace_.numel();
+  report.batches = static_cast<int64_t>(planned_);
+  for (const DeviceTasks& tasks : tasks_) report.workspace_bytes += tasks.workspace.numel();
   report.skipped = is_left_out(report);
   if (report.skipped) return report;
   report.expected_traffic = expected_traffic_;
 
-  run_tasks();
+  wrote_ = true;
+  for (DeviceTasks& tasks : tasks_) run_tasks(tasks);
   finish();
-  if (nonfinite_ == Nonfinite::zero) report.nonfinite = zeroed_;
+  for (const DeviceTasks& tasks : tasks_) {
+    if (!tasks.zeroed.defined()) continue;
+    if (tasks.device.is_cpu()) {
+      report.nonfinite += tasks.zeroed.item<int64_t>();
+    } else {
+      report.nonfinite_on_devices.push_back(tasks.zeroed);
+    }
+  }
   return report;
 }
 
-void Step::run_tasks() {
+void Step::run_tasks(DeviceTasks& tasks) {
+  const c10::DeviceGuard guard(tasks.device);
   std::vector<comm::Scheduler::Factory> factories;
-  for (PlannedTask& task : tasks_) {
-    factories.push_back([this, &task](int slot) {
+  for (PlannedTask& task : tasks.tasks) {
+    factories.push_back([&tasks, &task](int slot) {
       const int64_t bytes = task.workspace * static_cast<int64_t>(c10::elementSize(task.dtype));
-      return task.make(workspace_[slot].narrow(0, 0, bytes).view(task.dtype));
+      return task.make(tasks.workspace[slot].narrow(0, 0, bytes).view(task.dtype));
     });
   }
+  const std::size_t before = completed_;
   comm::Scheduler scheduler(axes_.empty() ? 1 : kWidth);
-  wrote_ = true;
   try {
     scheduler.run(factories);
-    completed_ = scheduler.completed();
+    completed_ = before + scheduler.completed();
   } catch (const c10::DistBackendError& error) {
-    completed_ = scheduler.completed();
+    completed_ = before + scheduler.completed();
     const std::size_t failed = scheduler.failed();
-    C10_THROW_ERROR(DistBackendError, c10::str(error.msg(), " (in batch ", failed + 1, " of ", tasks_.size(), ", ",
-                                               tasks_[failed].what, ")"));
+    C10_THROW_ERROR(DistBackendError, c10::str(error.msg(), " (in batch ", before + failed + 1, " of ", planned_, ", ",
+                                               tasks.tasks[failed].what, ")"));
   } catch (...) {
-    completed_ = scheduler.completed();
+    completed_ = before + scheduler.completed();
     throw;
   }
 }

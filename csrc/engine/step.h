@@ -16,10 +16,11 @@ namespace torchdion::engine {
 
 // What a step found and did.
 struct Report {
-  bool skipped = false;         // left out whole, because of Nonfinite::skip_step or GradientScaling::found_inf
-  int64_t nonfinite = 0;        // gradient entries that were NaN or infinite; not counted under propagate
-  int64_t batches = 0;          // tasks that the step was cut into
-  int64_t workspace_bytes = 0;  // memory for P and R
+  bool skipped = false;   // left out whole, because of Nonfinite::skip_step or GradientScaling::found_inf
+  int64_t nonfinite = 0;  // gradient entries that were NaN or infinite; not counted under propagate
+  std::vector<at::Tensor> nonfinite_on_devices;     // more of them, one number each that a GPU is still counting
+  int64_t batches = 0;                              // tasks that the step was cut into
+  int64_t workspace_bytes = 0;                      // memory for P and R
   std::map<std::string, int64_t> expected_traffic;  // elements by axis, by the formula: what its counters will add
 };
 
@@ -33,7 +34,7 @@ class Step {
   Report run();
 
   bool wrote() const { return wrote_; }
-  std::size_t batches() const { return tasks_.size(); }
+  std::size_t batches() const { return planned_; }
   std::size_t completed() const { return completed_; }
 
  private:
@@ -44,19 +45,29 @@ class Step {
     at::ScalarType dtype;
     std::string what;  // in the error of a collective
   };
+  // What runs on one device.
+  struct DeviceTasks {
+    c10::Device device;
+    std::vector<PlannedTask> tasks;
+    at::Tensor workspace;
+    at::Tensor zeroed;  // entries that counted as zero, one number; undefined: they propagate
+    int64_t* counter() const { return zeroed.defined() ? zeroed.mutable_data_ptr<int64_t>() : nullptr; }
+  };
 
   void plan(const DionGroup& group);
   void plan(const LionGroup& group);
   void plan(const AdamWGroup& group);
   template <class Group>
   algorithms::ElementwiseBatch elementwise(const Group& group, const std::vector<std::size_t>& members);
+  DeviceTasks& on(c10::Device device);
+  void allocate(DeviceTasks& tasks);
   template <class Group>
   void add_axes(const std::vector<Group>& groups);
   int64_t count_nonfinite() const;
   algorithms::Dealt deal(const algorithms::DionBatch& batch);
   void expect(const algorithms::DionBatch& batch, const DionHyperparameters& hyper, at::ScalarType dtype);
   bool is_left_out(Report& report) const;
-  void run_tasks();
+  void run_tasks(DeviceTasks& tasks);
   void finish();
 
   Groups groups_;
@@ -64,14 +75,12 @@ class Step {
   double gradient_factor_ = 1;
   bool has_found_inf_ = false;
   double found_inf_ = 0;
-  std::vector<PlannedTask> tasks_;
-  std::vector<Axis> axes_;  // of all layouts
+  std::vector<DeviceTasks> tasks_;  // in the order of the devices' first parameters
+  std::vector<Axis> axes_;          // of all layouts
   std::map<std::string, int64_t> expected_traffic_;
   std::map<const comm::Line*, int64_t> dealt_;  // matrices to orthonormalize, by the axis that shares them out
   Copies copies_;
-  at::Tensor workspace_;
-  int64_t zeroed_ = 0;
-  std::size_t completed_ = 0;
+  std::size_t planned_ = 0, completed_ = 0;  // tasks
   bool wrote_ = false;
 };
 

@@ -161,8 +161,8 @@ INSTANTIATE_TEST_SUITE_P(
                   g.Q[1] = at::zeros({2, 12, 4});
                 },
                 "one matrix for each of []"},
-        Refusal{"Integers", [](DionGroup& g) { g.G[1] = g.G[1].to(at::kInt); }, "dense floating-point CPU tensor"},
-        Refusal{"Sparse", [](DionGroup& g) { g.G[1] = g.G[1].to_sparse(); }, "dense floating-point CPU tensor"}),
+        Refusal{"Integers", [](DionGroup& g) { g.G[1] = g.G[1].to(at::kInt); }, "dense floating-point tensor on cpu"},
+        Refusal{"Sparse", [](DionGroup& g) { g.G[1] = g.G[1].to_sparse(); }, "dense floating-point tensor on cpu"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Copies, OfAContiguousTensorToWriteIsTheTensor) {

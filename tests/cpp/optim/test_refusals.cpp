@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
     Kind, RefusedGradient,
     testing::Values(GradientCase{"Shape", at::ones({6}, at::kDouble),
                                  "the gradient of a parameter of shape [5] must have that shape, got [6]"},
-                    GradientCase{"Integer", at::ones({5}, at::kLong), "must be a dense floating-point CPU tensor"},
+                    GradientCase{"Integer", at::ones({5}, at::kLong), "must be a dense floating-point tensor on cpu"},
                     GradientCase{"Sparse", at::ones({5}, at::kDouble).to_sparse(), "must be a dense"}),
     [](const auto& info) { return info.param.name; });
 
