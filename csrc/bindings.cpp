@@ -10,6 +10,7 @@
 #include "engine/state.h"
 #include "engine/step.h"
 #include "engine/traffic.h"
+#include "linalg/backend.h"
 
 namespace py = pybind11;
 using namespace torchdion;
@@ -30,10 +31,14 @@ void bind_hyperparameters(py::module_& m) {
       .value("zero", Nonfinite::zero)
       .value("skip_step", Nonfinite::skip_step)
       .value("raise", Nonfinite::raise);
+  py::enum_<Precision>(m, "Precision")
+      .value("highest", Precision::highest)
+      .value("high", Precision::high)
+      .value("medium", Precision::medium);
   py::class_<DionHyperparameters>(m, "DionHyperparameters")
-      .def(py::init<double, double, double, bool, Orthonormalize, double, int64_t>(), py::kw_only(), py::arg("lr"),
-           py::arg("mu"), py::arg("weight_decay"), py::arg("maximize"), py::arg("orthonormalize"),
-           py::arg("rcqr_oversample"), py::arg("seed"));
+      .def(py::init<double, double, double, bool, Orthonormalize, double, int64_t, Precision>(), py::kw_only(),
+           py::arg("lr"), py::arg("mu"), py::arg("weight_decay"), py::arg("maximize"), py::arg("orthonormalize"),
+           py::arg("rcqr_oversample"), py::arg("seed"), py::arg("precision"));
   py::class_<LionHyperparameters>(m, "LionHyperparameters")
       .def(py::init<double, double, double, double, bool>(), py::kw_only(), py::arg("lr"), py::arg("beta1"),
            py::arg("beta2"), py::arg("weight_decay"), py::arg("maximize"));
@@ -122,7 +127,15 @@ void bind_engine(py::module_& m) {
       });
   py::class_<engine::Report>(m, "Report")
       .def_readonly("skipped", &engine::Report::skipped)
-      .def_readonly("nonfinite", &engine::Report::nonfinite)
+      .def_property_readonly("nonfinite",
+                             [](const engine::Report& report) -> py::object {
+                               if (report.nonfinite_on_devices.empty()) return py::cast(report.nonfinite);
+                               at::Tensor sum = report.nonfinite_on_devices.front().add(report.nonfinite);
+                               for (std::size_t i = 1; i < report.nonfinite_on_devices.size(); ++i) {
+                                 sum.add_(report.nonfinite_on_devices[i].to(sum.device(), /*non_blocking=*/true));
+                               }
+                               return py::cast(sum);
+                             })
       .def_readonly("batches", &engine::Report::batches)
       .def_readonly("workspace_bytes", &engine::Report::workspace_bytes)
       .def_readonly("expected_traffic", &engine::Report::expected_traffic);
@@ -211,6 +224,7 @@ PYBIND11_MODULE(_C, m) {
   bind_agreement(m);
   bind_trace(m);
   bind_traffic(m);
+  m.def("has_kernels_for", [](const std::string& type) { return linalg::has_backend(c10::Device(type).type()); });
   m.def("matrix_sizes", [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
     return engine::matrix_sizes(sizes, {batch_dims, blocks, fan_in_first});
   });

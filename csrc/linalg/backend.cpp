@@ -37,6 +37,8 @@ const Backend& backend_of(c10::Device device) {
   return *backend;
 }
 
+bool has_backend(c10::DeviceType type) { return backends()[static_cast<std::size_t>(type)] != nullptr; }
+
 Precision precision_on(c10::Device device, Precision precision) {
   return backend_of(device).rounds_operands ? precision : Precision::highest;
 }

@@ -56,6 +56,7 @@ inline constexpr Backend kBackend{
 
 // Of the device's type. Throws c10::NotImplementedError where this build has none.
 const Backend& backend_of(c10::Device device);
+bool has_backend(c10::DeviceType type);
 
 // What products on the device are computed with where this precision is asked for.
 Precision precision_on(c10::Device device, Precision precision);

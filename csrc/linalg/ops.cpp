@@ -1,6 +1,7 @@
 // torch.ops.torchdion.*: the linear algebra as operations of torch: schema, checks, kernels, and Meta kernels for
 // torch.compile and fake tensors.
 #include <ATen/ops/empty_like.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -143,13 +144,37 @@ TORCH_LIBRARY(torchdion, m) {
   m.def("gemm_(Tensor(a!)[] C, Tensor[] A, Tensor[] B, float alpha=1, float beta=1) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(torchdion, CPU, m) {
-  m.impl("column_normalize", column_normalize);
-  m.impl("orthonormalize", orthonormalize);
-  m.impl("cholesky_qr", cholesky_qr);
-  m.impl("sketch_", sketch);
-  m.impl("gemm_", gemm);
+// The same code on every device; the dispatcher has made that of the operands the current one's type, not the current
+// one.
+void register_kernels(torch::Library& m) {
+  m.impl("column_normalize", [](const at::Tensor& R, const at::Tensor& Q) {
+    const c10::DeviceGuard guard(R.device());
+    return column_normalize(R, Q);
+  });
+  m.impl("orthonormalize", [](const at::Tensor& P, c10::string_view method, double oversample, int64_t seed,
+                              int64_t step, std::optional<double> noise) {
+    const c10::DeviceGuard guard(P.device());
+    return orthonormalize(P, method, oversample, seed, step, noise);
+  });
+  m.impl("cholesky_qr", [](const at::Tensor& P, std::optional<double> noise) {
+    const c10::DeviceGuard guard(P.device());
+    return cholesky_qr(P, noise);
+  });
+  m.impl("sketch_", [](at::Tensor& out, int64_t seed, int64_t step, int64_t row_offset, int64_t column_offset) {
+    const c10::DeviceGuard guard(out.device());
+    sketch(out, seed, step, row_offset, column_offset);
+  });
+  m.impl("gemm_", [](at::TensorList C, at::TensorList A, at::TensorList B, double alpha, double beta) {
+    const c10::DeviceGuard guard(C.empty() ? at::kCPU : C[0].device());
+    gemm(C, A, B, alpha, beta);
+  });
 }
+
+TORCH_LIBRARY_IMPL(torchdion, CPU, m) { register_kernels(m); }
+
+#ifdef TORCHDION_WITH_CUDA
+TORCH_LIBRARY_IMPL(torchdion, CUDA, m) { register_kernels(m); }
+#endif
 
 TORCH_LIBRARY_IMPL(torchdion, Meta, m) {
   m.impl("column_normalize", column_normalize_meta);

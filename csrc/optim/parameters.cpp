@@ -1,5 +1,7 @@
 #include "optim/parameters.h"
 
+#include "linalg/backend.h"
+
 namespace torchdion::optim {
 
 namespace {
@@ -25,8 +27,8 @@ void check_parameter(const at::Tensor& param, const DionOptions& options, const 
   TORCH_CHECK_VALUE(param.layout() == at::kStrided, "torchdion::Dion: ", name, " must be dense, got ", param.layout());
   TORCH_CHECK_VALUE(at::isFloatingType(param.scalar_type()), "torchdion::Dion: ", name,
                     " must be real floating-point, got ", param.scalar_type());
-  TORCH_CHECK_NOT_IMPLEMENTED(param.is_cpu(), "torchdion::Dion: ", name, " is on ", param.device(),
-                              ": this version computes on the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(linalg::has_backend(param.device().type()), "torchdion::Dion: ", name, " is on ",
+                              param.device(), ", which this build has no kernels for");
   if (algorithm_of(param, options) != Algorithm::dion) return;
   const int64_t rows = param.size(options.batch_dims().value_or(0));
   TORCH_CHECK_VALUE(rows % options.blocks() == 0, "torchdion::Dion: blocks must divide the ", rows, " rows of ", name,

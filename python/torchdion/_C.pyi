@@ -35,6 +35,12 @@ class Nonfinite(_Enum):
     zero: ClassVar[Nonfinite]
     skip_step: ClassVar[Nonfinite]
 
+class Precision(_Enum):
+    __members__: ClassVar[dict[str, Precision]]  # type: ignore[assignment]
+    highest: ClassVar[Precision]
+    high: ClassVar[Precision]
+    medium: ClassVar[Precision]
+
 class DionHyperparameters:
     def __init__(
         self,
@@ -46,6 +52,7 @@ class DionHyperparameters:
         orthonormalize: Orthonormalize,
         rcqr_oversample: float,
         seed: int,
+        precision: Precision,
     ) -> None: ...
 
 class LionHyperparameters:
@@ -133,7 +140,7 @@ class Report:
     @property
     def skipped(self) -> bool: ...
     @property
-    def nonfinite(self) -> int: ...
+    def nonfinite(self) -> int | Tensor: ...
     @property
     def batches(self) -> int: ...
     @property
@@ -184,6 +191,7 @@ def traffic(
     count: int = 1,
     dealt: int = 0,
 ) -> dict[str, int]: ...
+def has_kernels_for(device_type: str, /) -> bool: ...
 def matrix_sizes(sizes: Sequence[int], batch_dims: int, blocks: int, fan_in_first: bool, /) -> list[int]: ...
 def rank_of(m: int, n: int, rank_fraction: float, rank_multiple_of: int, /) -> int: ...
 def start_of_Q(

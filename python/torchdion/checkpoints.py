@@ -76,6 +76,6 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             r = _C.rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"])
             if state["Q"].shape[-1] != r:
                 place = self._layouts.of(param, group, name)
-                whole = _C.resized_Q(whole_Q(state["Q"], param, group, place), r, group["seed"], index)
-                state["Q"] = piece_of_state(whole, "Q", param, group, place)
+                whole = _C.resized_Q(whole_Q(state["Q"], param, group, place).cpu(), r, group["seed"], index)
+                state["Q"] = piece_of_state(whole.to(param.device), "Q", param, group, place)
         self._agreed = False

@@ -64,10 +64,10 @@ class Dion(CheckpointedOptimizer):
         rcqr_oversample: rows of the sketch over r, at least 1.
         scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.
         maximize: ascend instead of descend.
-        capturable: for CUDA graphs; this version computes on the CPU and accepts only False.
+        capturable: for CUDA graphs; this version accepts only False.
         nonfinite: what NaN and infinite gradient entries do: "propagate" (reach the weights), "zero" (count as
             zero), "skip_step" (the whole step is left out), "raise" (before anything is written).
-        precision: of products on CUDA; on the CPU every product is exact to its dtype.
+        precision: what CUDA rounds FP32 operands of products to: nothing ("highest"), TF32 ("high"), BF16 ("medium").
         seed: of Q's start and of sketches; torch's own generators are not touched.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
             them, compressed (Section 4.3 of the paper: Dion's matrices send P and R, (m + n) r elements).
@@ -78,7 +78,7 @@ class Dion(CheckpointedOptimizer):
 
     Raises:
         ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
-        NotImplementedError: a CUDA option.
+        NotImplementedError: ``capturable``, or a parameter on a device that this build has no kernels for.
 
     In a distributed job every rank makes the same optimizer and steps at the same time. How a parameter is cut is read
     off its DTensor at each step (``fully_shard``, ``parallelize_module``, both); gradients that a wrapper averages
@@ -257,8 +257,8 @@ class Dion(CheckpointedOptimizer):
         if not report.skipped:
             mark_written(param for group in self.param_groups for param in group["params"])
         self._counts["steps"] += 1
-        self._counts["skipped_steps"] += report.skipped
-        self._counts["nonfinite_entries"] += report.nonfinite
+        for name, more in (("skipped_steps", report.skipped), ("nonfinite_entries", report.nonfinite)):
+            self._counts[name] += more
         self._counts |= {name: getattr(report, name) for name in ("batches", "workspace_bytes", "expected_traffic")}
 
     def _planned_step(self, created: list[Tensor]) -> _C.Step:
@@ -293,7 +293,7 @@ class Dion(CheckpointedOptimizer):
             by the formulas of the paper's Table 2, by mesh dimension.
         """
         return {
-            **self._counts,
+            **{**self._counts, "nonfinite_entries": int(self._counts["nonfinite_entries"])},
             "parameters": parameters_by_algorithm(self.param_groups),
             "state_bytes": state_bytes(self.state),
             "traffic": self._layouts.traffic(),

@@ -85,6 +85,7 @@ def _add_dion(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
         orthonormalize=_C.Orthonormalize.__members__[group["orthonormalize"]],
         rcqr_oversample=group["rcqr_oversample"],
         seed=group["seed"],
+        precision=_C.Precision.__members__[group["precision"]],
     )
     orientation = _C.Orientation.__members__[group["orientation"]]
     groups.add_dion(*handed.lists, hyper, *form_of(group), orientation, handed.layouts, handed.whole_Q)

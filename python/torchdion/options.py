@@ -164,7 +164,7 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
 
 def refuse_capturable(capturable: bool) -> None:
     if capturable is True:
-        raise NotImplementedError("torchdion.Dion: capturable must be False: this version computes on the CPU")
+        raise NotImplementedError("torchdion.Dion: capturable must be False: this version captures no CUDA graphs")
 
 
 def resolve_betas(group: dict[str, Any], options: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from torchdion import _C
 from torchdion.mixed_precision import DTYPES
 from torchdion.warning import warn
 
@@ -91,8 +92,8 @@ def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         raise ValueError(f"torchdion.Dion: {name} must be dense, got {param.layout}")
     if param.dtype not in DTYPES:
         raise ValueError(f"torchdion.Dion: {name} must be real floating-point, got {param.dtype}")
-    if param.device.type != "cpu":
-        raise NotImplementedError(f"torchdion.Dion: {name} is on {param.device}: this version computes on the CPU")
+    if not _C.has_kernels_for(param.device.type):
+        raise NotImplementedError(f"torchdion.Dion: {name} is on {param.device}, which this build has no kernels for")
     if group["algorithm"] == "dion" and not is_lazy(param):  # a lazy module's has no shape before its first input
         _warn_of_stack(param, group, name)
         _check_blocks(param, group, name)

@@ -41,6 +41,7 @@ def _start_of_Q(param: Tensor, group: dict[str, Any], index: int, layout: _C.Lay
     dtype = dtype_of("Q", param, group)
     shape = list(param.shape)
     local = _C.start_of_Q(shape, *form_of(group), orientation, *rank, group["seed"], index, dtype, layout)
+    local = local.to(local_part(param).device)  # drawn on the CPU, the same to the last bit for every device
     return state_like(local, param, shape_of_Q(param, group), placements_of_Q(param, group, orientation.name))
 
 

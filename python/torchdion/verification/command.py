@@ -118,7 +118,7 @@ def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if gpus < ranks:
             return f"argument --backend: nccl needs a GPU for each of the {ranks} ranks, and {gpus} were found"
-        return "argument --backend: must be gloo, as the optimizer of this version computes on the CPU, got nccl"
+        return "argument --backend: must be gloo, as this version is not tested on NCCL, got nccl"
     return ""
 
 
