@@ -19,7 +19,7 @@ def report() -> dict[str, str]:
         "CUDA toolkit": f"{toolkit} at build time" if toolkit != "none" else "none at build time",
         "CUDA kernels": "none: parameters must be on the CPU"
         if toolkit == "none"
-        else "compiled, not measured on a GPU yet",
+        else "compiled, not measured on a GPU",
         "torch": f"{torch.__version__} (CUDA {torch.version.cuda or 'none'}) at {os.path.dirname(torch.__file__)}",
         "GPUs": ", ".join(gpus) or "none",
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores; CPU capability "
