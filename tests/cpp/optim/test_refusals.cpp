@@ -82,13 +82,13 @@ TEST_P(RefusedParameter, IsNamedByItsPlace) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kind, RefusedParameter,
-    testing::Values(ParameterCase{"Undefined", at::Tensor(), "must be a tensor, got an undefined one"},
-                    ParameterCase{"Integer", at::ones({3, 4}, at::kLong), "must be real floating-point, got Long"},
-                    ParameterCase{"Complex", at::ones({3, 4}, at::kComplexFloat),
-                                  "must be real floating-point, got ComplexFloat"},
-                    ParameterCase{"Sparse", at::eye(3).to_sparse(), "must be dense, got Sparse"},
-                    ParameterCase{"Meta", at::empty({3, 4}, at::kMeta), "is on meta, which this build has no kernels for"},
-                    ParameterCase{"NoLeaf", Model::leaf({3, 4}, 1) * 2, "must be a leaf of the graph"}),
+    testing::Values(
+        ParameterCase{"Undefined", at::Tensor(), "must be a tensor, got an undefined one"},
+        ParameterCase{"Integer", at::ones({3, 4}, at::kLong), "must be real floating-point, got Long"},
+        ParameterCase{"Complex", at::ones({3, 4}, at::kComplexFloat), "must be real floating-point, got ComplexFloat"},
+        ParameterCase{"Sparse", at::eye(3).to_sparse(), "must be dense, got Sparse"},
+        ParameterCase{"Meta", at::empty({3, 4}, at::kMeta), "is on meta, which this build has no kernels for"},
+        ParameterCase{"NoLeaf", Model::leaf({3, 4}, 1) * 2, "must be a leaf of the graph"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(DionRefuses, ParametersThatAreGivenTwice) {
