@@ -1,0 +1,188 @@
+"""On a GPU: operations equal the CPU's, parameters take the CPU's steps, and no step waits for the device."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchdion
+from torchdion import _C
+
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and _C.has_kernels_for("cuda")), reason="needs a GPU and a build with nvcc"
+)
+
+ROUNDING = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def distance(actual: Tensor, expected: Tensor) -> float:
+    """Relative, in FP64."""
+    exact = expected.double().cpu()
+    return float((actual.double().cpu() - exact).norm() / exact.norm())
+
+
+# ---- operations ----
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("shape", [(5, 3), (2, 700, 65), (1, 129, 256)], ids=str)
+def test_columns_are_normalized_as_on_the_cpu_and_zero_ones_stay(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    R, Q = normal(*shape, dtype=dtype), normal(*shape, seed=1, dtype=dtype)
+    R[..., 1] = 0
+    expected = torch.ops.torchdion.column_normalize(R, Q)
+    assert distance(torch.ops.torchdion.column_normalize(R.cuda(), Q.cuda()), expected) <= 2 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("method", ["auto", "rcqr", "cholesky_qr", "qr"])
+@pytest.mark.parametrize("shape", [(4, 1), (3, 200, 40), (500, 64), (2, 400, 193)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_factors_are_orthonormal_and_the_cpus_up_to_sign(
+    shape: tuple[int, ...], dtype: torch.dtype, method: str
+) -> None:
+    P = normal(*shape, dtype=dtype)
+    found = torch.ops.torchdion.orthonormalize(P.cuda(), method).cpu().double()
+    expected = torch.ops.torchdion.orthonormalize(P, method).double()
+    identity = torch.eye(shape[-1], dtype=torch.float64)
+    assert (found.mT @ found - identity).abs().max() <= 64 * ROUNDING[dtype]
+    assert distance(found * (found * expected).sum(-2, keepdim=True).sign(), expected) <= 1e3 * ROUNDING[dtype]
+
+
+def test_columns_without_signal_become_zero() -> None:
+    P = normal(300, 3, dtype=torch.float32) @ normal(3, 100, seed=1, dtype=torch.float32)
+    found = torch.ops.torchdion.orthonormalize(P.cuda(), "auto", noise=1e-6)
+    assert int(found.any(dim=0).sum()) == 3
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("offsets", [(0, 0), (3, 5)], ids=str)
+def test_sketches_are_the_cpus(offsets: tuple[int, int], dtype: torch.dtype) -> None:
+    here, there = torch.empty(50, 77, dtype=dtype), torch.empty(50, 77, dtype=dtype, device="cuda")
+    for out in (here, there):
+        torch.ops.torchdion.sketch_(out, 7, 3, *offsets)
+    assert distance(there, here) <= 2 * ROUNDING[dtype] + 1e-6
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_products_are_the_cpus(by_columns: bool, dtype: torch.dtype) -> None:
+    def laid_out(tensor: Tensor) -> Tensor:
+        return tensor.mT.contiguous().mT if by_columns else tensor
+
+    A = [laid_out(normal(130, 70, seed=i, dtype=dtype)) for i in range(3)]
+    B = [normal(70, 90, seed=3 + i, dtype=dtype) for i in range(3)]
+    C = [laid_out(normal(130, 90, seed=6 + i, dtype=dtype)) for i in range(3)]
+    on_gpu = [[tensor.cuda() for tensor in each] for each in (C, A, B)]
+    torch.ops.torchdion.gemm_(C, A, B, alpha=-0.5, beta=0.25)
+    torch.ops.torchdion.gemm_(*on_gpu, alpha=-0.5, beta=0.25)
+    for found, expected in zip(on_gpu[0], C, strict=True):
+        assert distance(found, expected) <= 16 * ROUNDING[dtype]
+
+
+# ---- steps ----
+
+SHAPES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "tall": ((96, 40), {}),
+    "wide": ((40, 96), {}),
+    "stack": ((3, 24, 31), {"batch_dims": 1}),
+    "fused": ((90, 32), {"blocks": 3}),
+    "convolution": ((16, 6, 3, 3), {}),
+    "vector": ((57,), {}),
+    "embedding": ((50, 20), {"algorithm": "lion"}),
+    "head": ((20, 50), {"algorithm": "adamw"}),
+}
+
+
+def trained(device: str, dtype: torch.dtype, steps: int, **options: Any) -> tuple[dict[str, Tensor], torchdion.Dion]:
+    """The weights after so many steps on random gradients, the same on every device."""
+    params = {name: normal(*shape, seed=i).to(device, dtype) for i, (name, (shape, _)) in enumerate(SHAPES.items())}
+    groups = [{"params": [(name, nn.Parameter(params[name]))], **SHAPES[name][1]} for name in SHAPES]
+    optimizer = torchdion.Dion(groups, lr=0.05, rank_fraction=0.4, **options)
+    for step in range(steps):
+        for index, group in enumerate(optimizer.param_groups):
+            [param] = group["params"]
+            param.grad = normal(*param.shape, seed=100 * step + index).to(device, dtype)
+        optimizer.step()
+    weights = {name: group["params"][0].detach() for name, group in zip(SHAPES, optimizer.param_groups, strict=True)}
+    return weights, optimizer
+
+
+@pytest.mark.parametrize("orthonormalize", ["auto", "rcqr", "qr"])
+@pytest.mark.parametrize("orientation", ["right", "left"])
+@pytest.mark.parametrize(("dtype", "allowed"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=str)
+def test_steps_are_the_cpus(dtype: torch.dtype, allowed: float, orientation: str, orthonormalize: str) -> None:
+    options = {"orientation": orientation, "orthonormalize": orthonormalize, "precision": "highest"}
+    start, _ = trained("cpu", dtype, 0, **options)
+    expected, _ = trained("cpu", dtype, 20, **options)
+    found, _ = trained("cuda", dtype, 20, **options)
+    for name in SHAPES:
+        travelled = expected[name] - start[name]
+        assert distance(found[name].cpu() - start[name], travelled) <= allowed, name
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_rounded_products_stay_close(precision: str) -> None:
+    start, _ = trained("cpu", torch.float32, 0)
+    expected, _ = trained("cpu", torch.float32, 1)
+    found, _ = trained("cuda", torch.float32, 1, precision=precision)
+    for name in SHAPES:
+        travelled = expected[name] - start[name]
+        assert distance(found[name].cpu() - start[name], travelled) <= {"high": 0.02, "medium": 0.2}[precision], name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_states_train(dtype: torch.dtype) -> None:
+    config = torchdion.DionMixedPrecisionConfig(momentum_dtype=dtype, Q_dtype=dtype)
+    found, optimizer = trained("cuda", torch.float32, 5, mixed_precision_config=config)
+    expected, _ = trained("cpu", torch.float32, 5, mixed_precision_config=config)
+    for name in SHAPES:
+        assert distance(found[name], expected[name]) <= 0.05, name
+    assert optimizer.state[optimizer.param_groups[0]["params"][0]]["momentum"].dtype == dtype
+
+
+def test_a_checkpoint_moves_between_devices() -> None:
+    _, here = trained("cpu", torch.float64, 3, precision="highest")
+    _, there = trained("cuda", torch.float64, 3, precision="highest")
+    there.load_state_dict(here.state_dict())
+    for group, other in zip(there.param_groups, here.param_groups, strict=True):
+        state, expected = there.state[group["params"][0]], here.state[other["params"][0]]
+        assert all(torch.equal(state[key].cpu(), expected[key]) for key in expected)
+        assert state["momentum"].is_cuda
+
+
+@contextmanager
+def sync_is_an_error() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("nonfinite", ["propagate", "zero"])
+def test_the_host_does_not_wait_for_the_device(nonfinite: str) -> None:
+    _, optimizer = trained("cuda", torch.float32, 2, nonfinite=nonfinite)
+    optimizer.param_groups[0]["params"][0].grad[3, 4] = float("nan") if nonfinite == "zero" else 1.0
+    with sync_is_an_error():
+        optimizer.step()
+    assert optimizer.stats()["nonfinite_entries"] == (nonfinite == "zero")
+
+
+@pytest.mark.parametrize(("nonfinite", "outcome"), [("skip_step", None), ("raise", ValueError)])
+def test_policies_that_look_before_they_write(nonfinite: str, outcome: type[Exception] | None) -> None:
+    weights, optimizer = trained("cuda", torch.float32, 1, nonfinite=nonfinite)
+    before = {name: weight.clone() for name, weight in weights.items()}
+    optimizer.param_groups[1]["params"][0].grad[0, 0] = float("inf")
+    step: Callable[[], Any] = optimizer.step
+    if outcome is None:
+        step()
+    else:
+        with pytest.raises(outcome, match="NaN or infinite"):
+            step()
+    assert all(torch.equal(weight, before[name]) for name, weight in weights.items())
