@@ -34,6 +34,14 @@ at::ScalarType operand_dtype(const Matrices& C, const Matrices& A, const Matrice
   return is_16_bit(A.dtype) ? A.dtype : B.dtype;
 }
 
+// Whether cuBLAS, which cannot look at pointers in device memory, takes it that they are multiples of 16 bytes: on
+// tensor cores, where the inner dimension would allow it (its documentation of cublasGemmBatchedEx). Matrices that a
+// tensor of their own or a contiguous stack holds are so then; others are copied.
+bool reads_16_bytes(at::ScalarType dtype, int64_t k, Precision precision) {
+  if (dtype == at::kDouble || (dtype == at::kFloat && precision == Precision::highest)) return false;
+  return k * static_cast<int64_t>(c10::elementSize(dtype)) % 16 == 0;
+}
+
 // A row-major matrix is, column by column, its transpose; so is what cuBLAS is to make of it.
 Operand operand(const Matrices& matrices, const Listed& listed) {
   Operand described;
@@ -56,9 +64,14 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta, precision);
   const at::ScalarType dtype = operand_dtype(C, A, B, precision);
   const bool fits = C.dtype == dtype || (C.dtype == at::kFloat && is_16_bit(dtype));
-  at::Tensor a_memory, b_memory, c_memory;
-  const Matrices a = stored_as(dtype, A, a_memory), b = stored_as(dtype, B, b_memory);
-  const Matrices c = fits ? C : stored_as(dtype, C, c_memory);
+  at::Tensor a_memory, b_memory, c_memory, a_aligned, b_aligned, c_aligned;
+  Matrices a = stored_as(dtype, A, a_memory), b = stored_as(dtype, B, b_memory);
+  Matrices c = fits ? C : stored_as(dtype, C, c_memory);
+  if (reads_16_bytes(dtype, A.cols, precision)) {
+    a = aligned(a, a_aligned);
+    b = aligned(b, b_aligned);
+    c = aligned(c, c_aligned);
+  }
   const Listed a_list(a), b_list(b), c_list(c);
   Product product;
   product.m = C.cols;
@@ -72,7 +85,7 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   product.beta = scalar(beta);
   product.arithmetic = arithmetic_of(dtype, precision);
   multiply(product, C.device.index());
-  if (!fits) copy_(C, c, 1);
+  if (!fits || c_aligned.defined()) copy_(C, c, 1);
 }
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

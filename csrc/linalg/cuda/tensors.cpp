@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "linalg/cuda/operations.h"
 #include "linalg/cuda/runtime.h"
 
@@ -75,6 +77,17 @@ void Operations::upload(const std::vector<Matrices*>& lists) {
 
 Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory) {
   return matrices.dtype == dtype ? matrices : copied(matrices, dtype, memory);
+}
+
+Matrices aligned(const Matrices& matrices, at::Tensor& memory) {
+  const auto is_aligned = [](const char* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
+  if (std::all_of(matrices.data.begin(), matrices.data.end(), is_aligned)) return matrices;
+  // Room between copies of which each begins anew.
+  const int64_t numel = matrices.rows * matrices.cols, room = (numel + 15) / 16 * 16;
+  memory = at::empty({matrices.count(), room}, at::TensorOptions(matrices.dtype).device(matrices.device));
+  const Matrices copies(memory.narrow(1, 0, numel).unflatten(1, {matrices.rows, matrices.cols}));
+  if (copies.numel() > 0) Operations::copy_(copies, matrices, 1);
+  return copies;
 }
 
 Matrices with_contiguous_rows(const Matrices& matrices, at::Tensor& memory) {

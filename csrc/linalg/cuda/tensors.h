@@ -27,8 +27,10 @@ class Listed {
   Strides strides_;
 };
 
-// The matrices themselves, or copies of another dtype or with contiguous rows, which live as long as `memory`.
+// The matrices themselves, or copies of another dtype, in memory that begins at multiples of 16 bytes, or with
+// contiguous rows; copies live as long as `memory`.
 Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory);
+Matrices aligned(const Matrices& matrices, at::Tensor& memory);
 Matrices with_contiguous_rows(const Matrices& matrices, at::Tensor& memory);
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

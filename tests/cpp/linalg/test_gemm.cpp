@@ -71,6 +71,15 @@ TEST_P(Gemm, EqualsMatmulForEverySizeLayoutAndScalar) {
   }
 }
 
+TEST(GemmOfRoundedOperands, TakesMatricesThatBeginAnywhere) {
+  const at::Tensor a = normal({1 + 12 * 8}, 1, at::kFloat), c = normal({1 + 12 * 5}, 3, at::kFloat);
+  const at::Tensor A = a.slice(0, 1).view({12, 8}), B = normal({8, 5}, 2, at::kFloat), C = c.slice(0, 1).view({12, 5});
+  const at::Tensor expected = C + 2 * A.matmul(B), before = c[0].clone();
+  gemm_(Matrices(C), Matrices(A), Matrices(B), 2, 1, Precision::high);
+  EXPECT_LE(relative_error(C, expected), 0x1p-9);
+  EXPECT_TRUE(at::equal(c[0], before));
+}
+
 TEST_P(Gemm, DoesNotReadCWhenBetaIsZero) {
   const Dtypes dtypes = GetParam();
   const at::Tensor A = normal({2, 140, 5}, 1, dtypes.A), B = normal({2, 5, 7}, 2, dtypes.B);
