@@ -38,7 +38,7 @@ void bind_hyperparameters(py::module_& m) {
   py::class_<DionHyperparameters>(m, "DionHyperparameters")
       .def(py::init<double, double, double, bool, Orthonormalize, double, int64_t, Precision>(), py::kw_only(),
            py::arg("lr"), py::arg("mu"), py::arg("weight_decay"), py::arg("maximize"), py::arg("orthonormalize"),
-           py::arg("rcqr_oversample"), py::arg("seed"), py::arg("precision"));
+           py::arg("rcqr_oversample"), py::arg("seed"), py::arg("precision") = Precision::high);
   py::class_<LionHyperparameters>(m, "LionHyperparameters")
       .def(py::init<double, double, double, double, bool>(), py::kw_only(), py::arg("lr"), py::arg("beta1"),
            py::arg("beta2"), py::arg("weight_decay"), py::arg("maximize"));

@@ -52,7 +52,7 @@ class DionHyperparameters:
         orthonormalize: Orthonormalize,
         rcqr_oversample: float,
         seed: int,
-        precision: Precision,
+        precision: Precision = ...,
     ) -> None: ...
 
 class LionHyperparameters:
