@@ -97,12 +97,22 @@ void bind_layout(py::module_& m) {
 }
 
 void bind_engine(py::module_& m) {
+  py::class_<linalg::Multipliers>(m, "Multipliers")
+      .def(py::init([](std::optional<at::Tensor> lr, std::optional<at::Tensor> weight_decay) {
+             return linalg::Multipliers{lr.value_or(at::Tensor()), weight_decay.value_or(at::Tensor())};
+           }),
+           py::arg("lr") = py::none(), py::arg("weight_decay") = py::none());
   py::class_<engine::Groups>(m, "Groups")
-      .def(py::init<>())
+      .def(py::init([](bool capturable) {
+             engine::Groups groups;
+             groups.capturable = capturable;
+             return groups;
+           }),
+           py::arg("capturable") = false)
       .def("add_dion",
            [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors Q, Tensors steps,
               DionHyperparameters hyper, int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation,
-              std::vector<Layout> layouts, std::vector<std::vector<int64_t>> whole_Q) {
+              std::vector<Layout> layouts, std::vector<std::vector<int64_t>> whole_Q, linalg::Multipliers multipliers) {
              self.dion.push_back({std::move(X),
                                   std::move(G),
                                   std::move(M),
@@ -112,21 +122,26 @@ void bind_engine(py::module_& m) {
                                   {batch_dims, blocks, fan_in_first},
                                   orientation,
                                   std::move(layouts),
-                                  std::move(whole_Q)});
+                                  std::move(whole_Q),
+                                  std::move(multipliers)});
            })
       .def("add_lion",
            [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors steps, LionHyperparameters hyper,
-              std::vector<Layout> layouts) {
-             self.lion.push_back(
-                 {std::move(X), std::move(G), std::move(M), std::move(steps), hyper, std::move(layouts)});
+              std::vector<Layout> layouts, linalg::Multipliers multipliers) {
+             self.lion.push_back({std::move(X), std::move(G), std::move(M), std::move(steps), hyper, std::move(layouts),
+                                  std::move(multipliers)});
            })
       .def("add_adamw", [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors V, Tensors steps,
-                           AdamWHyperparameters hyper, std::vector<Layout> layouts) {
-        self.adamw.push_back(
-            {std::move(X), std::move(G), std::move(M), std::move(V), std::move(steps), hyper, std::move(layouts)});
+                           AdamWHyperparameters hyper, std::vector<Layout> layouts, linalg::Multipliers multipliers) {
+        self.adamw.push_back({std::move(X), std::move(G), std::move(M), std::move(V), std::move(steps), hyper,
+                              std::move(layouts), std::move(multipliers)});
       });
   py::class_<engine::Report>(m, "Report")
-      .def_readonly("skipped", &engine::Report::skipped)
+      .def_property_readonly("skipped",
+                             [](const engine::Report& report) -> py::object {
+                               if (!report.left_out.defined()) return py::cast(report.skipped);
+                               return py::cast(report.left_out);
+                             })
       .def_property_readonly("nonfinite",
                              [](const engine::Report& report) -> py::object {
                                if (report.nonfinite_on_devices.empty()) return py::cast(report.nonfinite);

@@ -21,11 +21,30 @@ linalg::OrthonormalizeOptions orthonormalize_options(const DionBatch& batch, con
   options.method = hyper.orthonormalize;
   options.oversample = hyper.rcqr_oversample;
   options.random = linalg::RandomMatrix::sketch(hyper.seed, batch.step);
+  options.random.steps_before = batch.steps_before;
   options.precision = linalg::precision_on(batch.X.device, hyper.precision);
   const double rounding = linalg::rounding_noise(batch.workspace.scalar_type(), batch.global_cols, options.precision);
   options.noise = {rounding, rounding};
   options.order = batch.order;
   return options;
+}
+
+// linalg::DionFactors as the products take them.
+struct Factors {
+  linalg::Factor first, none, update, keep;
+};
+
+Factors factors_of(const DionBatch& batch, const DionHyperparameters& hyper, double mean) {
+  if (!batch.multipliers.defined() && !batch.gradients.left_out) {
+    const linalg::DionFactors all =
+        linalg::dion_factors(mean, batch.shape_factor, hyper.lr, hyper.weight_decay, /*left_out=*/false);
+    return {all.first, all.none, all.update, all.keep};
+  }
+  const linalg::FactorRule rule{
+      mean, batch.shape_factor, hyper.lr, hyper.weight_decay, batch.multipliers, batch.gradients.left_out};
+  const at::Tensor all = linalg::device_factors(rule, batch.workspace.options());
+  const auto factor = [&](int64_t place) { return linalg::Factor(all.narrow(0, place, 1)); };
+  return {factor(0), factor(1), factor(2), factor(3)};
 }
 
 }  // namespace
@@ -50,9 +69,10 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   Matrices Q = batch.Q;
 
   // B = M + G, where M lies
-  const double alpha = hyper.maximize ? -batch.gradient_factor : batch.gradient_factor;
-  linalg::accumulate_(B, batch.G, alpha, batch.zeroed);
-  co_await average_(B, batch.workspace, dense);
+  linalg::GradientRule gradients = batch.gradients;
+  if (hyper.maximize) gradients.factor *= -1;
+  linalg::accumulate_(B, batch.G, gradients);
+  co_await average_(B, batch.workspace, dense, gradients.left_out);
 
   // P = orthonormalize(B Q)
   at::Tensor whole_Q;
@@ -61,7 +81,8 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
     co_await gather_columns_(whole_Q, batch.Q, R, rows);
     Q = Matrices(whole_Q);
   }
-  linalg::gemm_(Ps, B, Q, mean, 0, hyper.precision);
+  const Factors factors = factors_of(batch, hyper, mean);
+  linalg::gemm_(Ps, B, Q, factors.first, factors.none, hyper.precision);
   const linalg::OrthonormalizeOptions options = orthonormalize_options(batch, hyper);
   co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
 
@@ -82,7 +103,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   linalg::column_normalize_(Q, Rs, squares);
 
   // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ
-  linalg::gemm_(X, Ps, Q.t(), -hyper.lr * batch.shape_factor, 1 - hyper.lr * hyper.weight_decay, hyper.precision);
+  linalg::gemm_(X, Ps, Q.t(), factors.update, factors.keep, hyper.precision);
   if (!rows.absent()) {
     const Piece piece = rows.piece(r);
     linalg::copy_(batch.Q, Matrices(whole_Q.narrow(2, piece.begin, piece.size)));

@@ -7,6 +7,8 @@
 #include "comm/sums.h"
 #include "comm/task.h"
 #include "linalg/matrices.h"
+#include "linalg/rates.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::algorithms {
 
@@ -24,10 +26,11 @@ struct DionBatch {
   int64_t r = 0;                             // the columns of the whole Q
   double shape_factor = 1;                   // sqrt(fan-out / fan-in) of the user's X
   int64_t step = 0;                          // keys the sketch
+  const float* steps_before = nullptr;       // in the memory of the device, where it is counted there: step − 1
   Dealt dealt;                               // matrices to orthonormalize, before this batch
-  double gradient_factor = 1;                // of G: what a gradient scaler's factor is undone by
+  linalg::GradientRule gradients;            // how G counts
+  linalg::Multipliers multipliers;           // of the learning rate and weight decay
   at::Tensor workspace;                      // room for P and R: dion_workspace() elements of the computing dtype
-  int64_t* zeroed = nullptr;  // entries of G that are not finite count as zero, and here; null: they propagate
 };
 
 // Elements of workspace that a batch needs: (m + n) r for each matrix, and n r more for Q where ranks hold pieces of

@@ -13,7 +13,7 @@
 namespace torchdion::algorithms {
 
 struct ElementwiseBatch {
-  linalg::ElementwiseLists lists;    // gradient_factor: what a gradient scaler's factor is undone by
+  linalg::ElementwiseLists lists;
   Axis replicas = {};                // hold copies whose gradients differ
   std::vector<at::Tensor> own = {};  // then the gradients of this one, and lists.G views of `mean`, which is zero
   at::Tensor mean = {};

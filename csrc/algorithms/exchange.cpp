@@ -9,14 +9,14 @@ namespace torchdion::algorithms {
 using comm::Order;
 using linalg::Matrices;
 
-comm::Task<> average_(Matrices B, at::Tensor buffer, Axis replicas) {
+comm::Task<> average_(Matrices B, at::Tensor buffer, Axis replicas, const float* left_out) {
   if (replicas.absent()) co_return;
   const Matrices lying = B.row_major() ? B : B.t();
   at::Tensor sum = buffer.narrow(0, 0, B.numel());
   const Matrices copies(sum.view({B.count(), lying.rows, lying.cols}));
   linalg::copy_(copies, lying);
   co_await comm::sum(sum, replicas, Order::any);
-  linalg::copy_(lying, copies, 1.0 / replicas.size);
+  linalg::copy_(lying, copies, 1.0 / replicas.size, left_out);
 }
 
 comm::Task<> gather_columns_(at::Tensor Q, Matrices piece, at::Tensor buffer, Axis axis) {

@@ -5,7 +5,7 @@ namespace torchdion::algorithms {
 comm::Task<> lion(ElementwiseBatch batch, LionHyperparameters hyper) {
   if (!batch.replicas.absent()) {
     co_await average_gradients(batch);
-    batch.lists.zeroed = nullptr;  // done
+    batch.lists.rule.zeroed = nullptr;  // done
   }
   linalg::lion_(batch.lists, hyper);
 }

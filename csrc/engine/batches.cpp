@@ -27,8 +27,9 @@ constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20, kDevi
 struct Entry {
   at::Tensor X, G, M, Q;
   bool right;
-  int64_t step;
   ParameterShape shape;
+  int64_t step = 0;
+  const float* steps_before = nullptr;  // where the step is counted on the device
 };
 
 // The layouts of a group, each once, so that equal ones have the same number on every rank.
@@ -64,7 +65,7 @@ Key key_of(const Entry& entry, const Layout& layout, Layouts& layouts, bool sket
           entry.right};
 }
 
-Entry entry_of(const DionGroup& group, std::size_t i, const Layout& layout, Copies& copies) {
+Entry entry_of(const DionGroup& group, std::size_t i, const Layout& layout, bool capturable, Copies& copies) {
   const at::Tensor &X = group.X[i], &G = group.G[i], &M = group.M[i], &Q = group.Q[i];
   const ParameterShape shape = shape_of(group, i);
   check_gradient(X, G);
@@ -76,7 +77,13 @@ Entry entry_of(const DionGroup& group, std::size_t i, const Layout& layout, Copi
     x = matrix_view(copies.writable(X), group.form);
   }
   if (!g || (cut && !G.is_contiguous())) g = matrix_view(copies.readable(G), group.form);
-  return {*x, *g, *matrix_view(M, group.form), Q, shape.right, group.steps[i].item<int64_t>() + 1, shape};
+  Entry entry{*x, *g, *matrix_view(M, group.form), Q, shape.right, shape};
+  if (capturable) {
+    entry.steps_before = group.steps[i].const_data_ptr<float>();
+  } else {
+    entry.step = group.steps[i].item<int64_t>() + 1;
+  }
+  return entry;
 }
 
 // The body of Dion is Algorithm 1; Orientation::right gives it the transposes.
@@ -99,6 +106,7 @@ DionBatch batch_of(const std::vector<Entry>& entries, const Layout& layout) {
   batch.r = shape.r;
   batch.shape_factor = std::sqrt(static_cast<double>(shape.m) / static_cast<double>(shape.n));
   batch.step = first.step;
+  batch.steps_before = first.steps_before;
   batch.order = layout.has_averaged_copies || !layout.replicas.absent() ? comm::Order::fixed : comm::Order::any;
   batch.compressed = compresses(shape.m, shape.n, shape.r, layout);
   if (first.right) {
@@ -164,7 +172,7 @@ void Copies::write_back() const {
   for (const Pair& pair : written_) pair.target.copy_(pair.source);
 }
 
-std::vector<DionBatch> dion_batches(const DionGroup& group, Copies& copies) {
+std::vector<DionBatch> dion_batches(const DionGroup& group, bool capturable, Copies& copies) {
   const bool sketches = group.hyper.orthonormalize == Orthonormalize::rcqr;
   Layouts layouts;
   std::map<Key, std::size_t> places;  // batches stand in the order of their first parameters, the same on every rank
@@ -172,7 +180,7 @@ std::vector<DionBatch> dion_batches(const DionGroup& group, Copies& copies) {
   for (std::size_t i = 0; i < group.X.size(); ++i) {
     const Layout& layout = layout_of(group.layouts, i);
     if (whole_numel(group.X[i], layout) == 0) continue;
-    Entry entry = entry_of(group, i, layout, copies);
+    Entry entry = entry_of(group, i, layout, capturable, copies);
     const auto [found, is_new] = places.emplace(key_of(entry, layout, layouts, sketches), sorted.size());
     if (is_new) sorted.push_back({layout, {}});
     sorted[found->second].second.push_back(std::move(entry));

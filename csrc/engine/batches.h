@@ -29,6 +29,6 @@ class Copies {
 // Batches of matrices alike in shape, dtype, strides, layout, orientation and rank, cut so that the workspace of each
 // stays small. Where ranks communicate, whole sizes alone decide: every rank gets as many batches in the same order, of
 // which some may be empty. Throws c10::Error where state, layout and parameters do not fit together.
-std::vector<algorithms::DionBatch> dion_batches(const DionGroup& group, Copies& copies);
+std::vector<algorithms::DionBatch> dion_batches(const DionGroup& group, bool capturable, Copies& copies);
 
 }  // namespace torchdion::engine

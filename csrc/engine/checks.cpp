@@ -82,6 +82,16 @@ void check_steps(const std::vector<at::Tensor>& steps) {
   }
 }
 
+void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps) {
+  for (std::size_t i = 0; i < X.size(); ++i) {
+    const at::Tensor& step = steps[i];
+    const bool is_number = step.layout() == at::kStrided && step.numel() == 1 && step.scalar_type() == at::kFloat;
+    TORCH_CHECK_VALUE(is_number && step.device() == X[i].device(), "torchdion.Dion: the state step must be one FP32 ",
+                      "number on ", X[i].device(), " (capturable=True), got ", step.toString(), " of shape ",
+                      step.sizes(), " on ", step.device());
+  }
+}
+
 void check_gradient(const at::Tensor& X, const at::Tensor& G) {
   check_dense(X, X, "data");
   check_shape(X, G, "gradient");

@@ -19,6 +19,9 @@ void check_storage(const std::vector<at::Tensor>& tensors, const char* what);
 // Each counter holds one finite number that is not negative and that a step can increment.
 void check_steps(const std::vector<at::Tensor>& steps);
 
+// Each counter is one FP32 number on its parameter's device.
+void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps);
+
 // The gradient, or a state, of the parameter X has its shape; a Q of these sizes is one of its matrices.
 void check_gradient(const at::Tensor& X, const at::Tensor& G);
 void check_Q_sizes(at::IntArrayRef X, at::IntArrayRef Q, MatrixForm form);

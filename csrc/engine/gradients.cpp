@@ -1,6 +1,7 @@
 #include "engine/gradients.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "linalg/accumulate.h"
 
@@ -13,10 +14,12 @@ void materialize(std::vector<at::Tensor>& gradients) {
   }
 }
 
-int64_t count_nonfinite_in(const std::vector<at::Tensor>& gradients) {
-  int64_t found = 0;
+at::Tensor count_nonfinite_on(c10::Device device, const std::vector<at::Tensor>& gradients) {
+  const c10::DeviceGuard guard(device);
+  const at::Tensor found = at::zeros({1}, at::TensorOptions(at::kLong).device(device));
   for (const at::Tensor& G : gradients) {
-    if (G.numel() > 0) found += linalg::count_nonfinite(linalg::Matrices(G.contiguous().view({1, -1})));
+    if (G.device() != device || G.numel() == 0) continue;
+    linalg::count_nonfinite(linalg::Matrices(G.contiguous().view({1, -1})), found.mutable_data_ptr<int64_t>());
   }
   return found;
 }

@@ -11,7 +11,7 @@ namespace torchdion::engine {
 // does.
 void materialize(std::vector<at::Tensor>& gradients);
 
-// How many of their entries are NaN or infinite. Waits for their devices.
-int64_t count_nonfinite_in(const std::vector<at::Tensor>& gradients);
+// How many entries of those on a device are NaN or infinite: one number there.
+at::Tensor count_nonfinite_on(c10::Device device, const std::vector<at::Tensor>& gradients);
 
 }  // namespace torchdion::engine

@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <c10/core/DeviceGuard.h>
@@ -11,9 +12,11 @@
 
 #include "comm/sums.h"
 #include "engine/checks.h"
+#include "engine/elementwise_batches.h"
 #include "engine/gradients.h"
-#include "engine/shapes.h"
 #include "engine/traffic.h"
+#include "linalg/accumulate.h"
+#include "linalg/backend.h"
 #include "linalg/matrices.h"
 
 namespace torchdion::engine {
@@ -28,26 +31,6 @@ constexpr int kWidth = 3;
 
 constexpr int64_t kCacheLine = 64;  // bytes
 
-// The members of a group that one task updates: those on one device, with the same replicas to average with and, where
-// there are any, the same computing dtype.
-template <class Group>
-std::vector<std::vector<std::size_t>> tasks_of(const Group& group) {
-  std::vector<std::vector<std::size_t>> tasks;
-  std::vector<std::tuple<c10::Device, const void*, at::ScalarType>> keys;
-  for (std::size_t i = 0; i < group.X.size(); ++i) {
-    const Axis& replicas = layout_of(group.layouts, i).replicas;
-    const at::ScalarType dtype = replicas.absent() ? at::kFloat : linalg::compute_dtype({group.X[i].scalar_type()});
-    const std::tuple<c10::Device, const void*, at::ScalarType> key{group.X[i].device(), replicas.line.get(), dtype};
-    const auto place = std::find(keys.begin(), keys.end(), key) - keys.begin();
-    if (place == static_cast<std::ptrdiff_t>(keys.size())) {
-      keys.push_back(key);
-      tasks.emplace_back();
-    }
-    tasks[place].push_back(i);
-  }
-  return tasks;
-}
-
 void increment(const at::Tensor& step) {
   AT_DISPATCH_ALL_TYPES(step.scalar_type(), "torchdion::increment", [&] { *step.mutable_data_ptr<scalar_t>() += 1; });
 }
@@ -55,19 +38,6 @@ void increment(const at::Tensor& step) {
 // The kernels write behind autograd's back: a later backward() through a parameter must see that it has changed.
 void bump_version(const at::Tensor& X) {
   if (!X.is_inference()) X.unsafeGetTensorImpl()->bump_version();
-}
-
-double number_in(const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(),
-                    "torchdion.Dion: ", what, " must be a tensor of one real number, got ", tensor.toString(),
-                    " of shape ", tensor.sizes());
-  return tensor.item<double>();
-}
-
-std::vector<int64_t> numels(const std::vector<at::Tensor>& tensors) {
-  std::vector<int64_t> all;
-  for (const at::Tensor& tensor : tensors) all.push_back(tensor.numel());
-  return all;
 }
 
 // In the user's orientation.
@@ -79,45 +49,69 @@ std::string description(const algorithms::DionBatch& batch) {
                   tall ? smaller : larger, " under Dion");
 }
 
-template <class Group>
-void check_tensors(const std::vector<Group>& groups) {
-  for (const Group& group : groups) {
-    check_parameters(group.X);
-    check_storage(group.G, "gradient");
-    check_storage(group.M, "state momentum");
-    check_steps(group.steps);
-  }
+void check_multiplier(const at::Tensor& number, const char* what) {
+  if (!number.defined()) return;
+  check_number(number, what);
+  TORCH_CHECK_VALUE(at::isFloatingType(number.scalar_type()), "torchdion.Dion: ", what,
+                    " must be floating-point as a tensor on the device, got ", number.toString());
 }
 
 }  // namespace
 
 Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
-    : groups_(std::move(groups)), nonfinite_(nonfinite) {
+    : groups_(std::move(groups)), doubts_{nonfinite, scaling.found_inf}, scaling_(std::move(scaling)) {
   at::NoGradGuard no_grad;
-  if (scaling.scale.defined()) gradient_factor_ = 1 / number_in(scaling.scale, "grad_scale");
-  has_found_inf_ = scaling.found_inf.defined();
-  if (has_found_inf_) found_inf_ = number_in(scaling.found_inf, "found_inf");
-  check_tensors(groups_.dion);
-  check_tensors(groups_.lion);
-  check_tensors(groups_.adamw);
+  if (scaling_.scale.defined()) check_number(scaling_.scale, "grad_scale");
+  if (scaling_.found_inf.defined()) check_number(scaling_.found_inf, "found_inf");
+  groups_.for_each([&](auto& group) { check(group); });
   for (const DionGroup& group : groups_.dion) check_storage(group.Q, "state Q");
   for (const AdamWGroup& group : groups_.adamw) check_storage(group.V, "state variance");
-  for (DionGroup& group : groups_.dion) materialize(group.G), plan(group);
-  for (LionGroup& group : groups_.lion) materialize(group.G), plan(group);
-  for (AdamWGroup& group : groups_.adamw) materialize(group.G), plan(group);
-  add_axes(groups_.dion);
-  add_axes(groups_.lion);
-  add_axes(groups_.adamw);
+  groups_.for_each([&](auto& group) {
+    for (const at::Tensor& X : group.X) on(X.device());
+  });
+  groups_.for_each([&](auto& group) { materialize(group.G), plan(group); });
+  groups_.for_each([&](auto& group) { add_axes(group.layouts); });
   for (DeviceTasks& tasks : tasks_) allocate(tasks);
+}
+
+template <class Group>
+void Step::check(const Group& group) const {
+  check_parameters(group.X);
+  check_storage(group.G, "gradient");
+  check_storage(group.M, "state momentum");
+  if (groups_.capturable) {
+    TORCH_CHECK_VALUE(doubts_.nonfinite != Nonfinite::raise,
+                      "torchdion.Dion: nonfinite='raise' cannot be combined with capturable=True: the host would wait");
+    check_steps_on_devices(group.X, group.steps);
+    check_multiplier(group.multipliers.lr, "lr");
+    check_multiplier(group.multipliers.weight_decay, "weight_decay");
+  } else {
+    check_steps(group.steps);
+  }
 }
 
 Step::DeviceTasks& Step::on(c10::Device device) {
   for (DeviceTasks& tasks : tasks_) {
     if (tasks.device == device) return tasks;
   }
+  TORCH_CHECK_VALUE(groups_.capturable || !linalg::backend_of(device).is_capturing(device),
+                    "torchdion.Dion: a step that a CUDA graph captures needs capturable=True");
+  const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
   tasks_.push_back({device, {}, {}, {}});
-  if (nonfinite_ == Nonfinite::zero) tasks_.back().zeroed = at::zeros({1}, at::TensorOptions(at::kLong).device(device));
-  return tasks_.back();
+  DeviceTasks& tasks = tasks_.back();
+  if (doubts_.nonfinite == Nonfinite::zero) tasks.zeroed = at::zeros({1}, options.dtype(at::kLong));
+  if (groups_.capturable && doubts_.exist()) tasks.left_out = at::empty({1}, options);
+  if (scaling_.scale.defined()) tasks.divisor = scaling_.scale.to(options, /*non_blocking=*/true);
+  return tasks;
+}
+
+linalg::GradientRule Step::rule_on(c10::Device device) {
+  const DeviceTasks& tasks = on(device);
+  linalg::GradientRule rule;
+  if (tasks.zeroed.defined()) rule.zeroed = tasks.zeroed.mutable_data_ptr<int64_t>();
+  if (tasks.left_out.defined()) rule.left_out = tasks.left_out.const_data_ptr<float>();
+  if (tasks.divisor.defined()) rule.divisor = tasks.divisor.const_data_ptr<float>();
+  return rule;
 }
 
 void Step::allocate(DeviceTasks& tasks) {
@@ -133,10 +127,9 @@ void Step::allocate(DeviceTasks& tasks) {
 }
 
 void Step::plan(const DionGroup& group) {
-  for (algorithms::DionBatch& batch : dion_batches(group, copies_)) {
-    DeviceTasks& place = on(batch.X.device);
-    batch.gradient_factor = gradient_factor_;
-    batch.zeroed = place.counter();
+  for (algorithms::DionBatch& batch : dion_batches(group, groups_.capturable, copies_)) {
+    batch.gradients = rule_on(batch.X.device);
+    batch.multipliers = group.multipliers.on(batch.X.device);
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
     std::string what = description(batch);
@@ -146,7 +139,7 @@ void Step::plan(const DionGroup& group) {
       batch.workspace = std::move(elements);
       return algorithms::dion(batch, hyper);
     };
-    place.tasks.push_back({std::move(make), workspace, dtype, std::move(what)});
+    on(batch.X.device).tasks.push_back({std::move(make), workspace, dtype, std::move(what)});
   }
 }
 
@@ -173,86 +166,52 @@ void Step::expect(const algorithms::DionBatch& batch, const DionHyperparameters&
   if (!layout.replicas.absent()) expected_traffic_[layout.replicas.name()] += sent.replicas;
 }
 
-template <class Group>
-ElementwiseBatch Step::elementwise(const Group& group, const std::vector<std::size_t>& members) {
-  ElementwiseBatch batch;
-  int64_t numel = 0;
-  for (const std::size_t i : members) {
-    const at::Tensor& X = group.X[i];
-    check_gradient(X, group.G[i]);
-    check_elementwise_state(X, group.M[i], "state momentum");
-    batch.lists.X.push_back(copies_.writable(X));
-    batch.lists.G.push_back(group.G[i].contiguous());
-    batch.lists.M.push_back(group.M[i]);
-    numel += X.numel();
+template <class Hyperparameters>
+void Step::plan(std::vector<ElementwiseBatch> batches, const Hyperparameters& hyper, const char* name,
+                comm::Task<> (*update)(ElementwiseBatch, Hyperparameters)) {
+  for (ElementwiseBatch& batch : batches) {
+    DeviceTasks& place = on(batch.lists.X.front().device());
+    std::string what = c10::str(batch.lists.X.size(), " parameters under ", name);
+    if (!batch.replicas.absent()) expected_traffic_[batch.replicas.name()] += batch.mean.numel();
+    auto make = [batch = std::move(batch), hyper, update](at::Tensor) { return update(batch, hyper); };
+    place.tasks.push_back({std::move(make), 0, at::kFloat, std::move(what)});
   }
-  batch.lists.gradient_factor = gradient_factor_;
-  const c10::Device device = batch.lists.X.front().device();
-  batch.lists.zeroed = on(device).counter();
-  batch.replicas = layout_of(group.layouts, members.front()).replicas;
-  if (batch.replicas.absent()) return batch;
-  expected_traffic_[batch.replicas.name()] += numel;
-  batch.own.swap(batch.lists.G);
-  batch.mean = at::zeros(
-      {numel}, at::TensorOptions(linalg::compute_dtype({batch.lists.X.front().scalar_type()})).device(device));
-  for (const at::Tensor& view : batch.mean.split_with_sizes(numels(batch.lists.X))) batch.lists.G.push_back(view);
-  return batch;
 }
 
 void Step::plan(const LionGroup& group) {
-  for (const std::vector<std::size_t>& members : tasks_of(group)) {
-    auto make = [batch = elementwise(group, members), hyper = group.hyper](at::Tensor) {
-      return algorithms::lion(batch, hyper);
-    };
-    on(group.X[members.front()].device())
-        .tasks.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under Lion")});
-  }
+  const auto rule = [&](c10::Device device) { return rule_on(device); };
+  plan(lion_batches(group, rule, copies_), group.hyper, "Lion", algorithms::lion);
 }
 
 void Step::plan(const AdamWGroup& group) {
-  for (const std::vector<std::size_t>& members : tasks_of(group)) {
-    ElementwiseBatch batch = elementwise(group, members);
-    for (const std::size_t i : members) {
-      check_elementwise_state(group.X[i], group.V[i], "state variance");
-      batch.lists.V.push_back(group.V[i]);
-      batch.lists.step.push_back(group.steps[i].item<int64_t>() + 1);
-    }
-    auto make = [batch = std::move(batch), hyper = group.hyper](at::Tensor) { return algorithms::adamw(batch, hyper); };
-    on(group.X[members.front()].device())
-        .tasks.push_back({std::move(make), 0, at::kFloat, c10::str(members.size(), " parameters under AdamW")});
-  }
+  const auto rule = [&](c10::Device device) { return rule_on(device); };
+  plan(adamw_batches(group, groups_.capturable, rule, copies_), group.hyper, "AdamW", algorithms::adamw);
 }
 
-template <class Group>
-void Step::add_axes(const std::vector<Group>& groups) {
-  for (const Group& group : groups) {
-    for (const Layout& layout : group.layouts) {
-      for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.batch}) {
-        const auto is_known = [&](const Axis& known) { return known.line == axis->line; };
-        if (!axis->absent() && std::none_of(axes_.begin(), axes_.end(), is_known)) axes_.push_back(*axis);
-      }
+void Step::add_axes(const std::vector<Layout>& layouts) {
+  for (const Layout& layout : layouts) {
+    for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.batch}) {
+      const auto is_known = [&](const Axis& known) { return known.line == axis->line; };
+      if (!axis->absent() && std::none_of(axes_.begin(), axes_.end(), is_known)) axes_.push_back(*axis);
     }
   }
 }
 
-int64_t Step::count_nonfinite() const {
-  int64_t found = 0;
-  for (const DionGroup& group : groups_.dion) found += count_nonfinite_in(group.G);
-  for (const LionGroup& group : groups_.lion) found += count_nonfinite_in(group.G);
-  for (const AdamWGroup& group : groups_.adamw) found += count_nonfinite_in(group.G);
-  return found;
-}
-
-// Every rank decides alike.
-bool Step::is_left_out(Report& report) const {
-  if (has_found_inf_ && comm::largest_of_ranks(found_inf_, axes_) != 0) return true;
-  if (nonfinite_ != Nonfinite::raise && nonfinite_ != Nonfinite::skip_step) return false;
-  report.nonfinite = count_nonfinite();
-  if (comm::largest_of_ranks(static_cast<double>(report.nonfinite), axes_) == 0) return false;
-  TORCH_CHECK_VALUE(nonfinite_ == Nonfinite::skip_step,
-                    "torchdion.Dion: ", report.nonfinite > 0 ? std::to_string(report.nonfinite) : "another rank's",
-                    " gradient entries are NaN or infinite (nonfinite='raise')");
-  return true;
+// Where a graph may capture the step, the devices decide, and the tasks look at what they have decided.
+bool Step::is_left_out(Report& report) {
+  if (!doubts_.exist() || tasks_.empty()) return false;
+  std::vector<at::Tensor> gradients;
+  groups_.for_each([&](auto& group) { gradients.insert(gradients.end(), group.G.begin(), group.G.end()); });
+  if (groups_.capturable) {
+    std::vector<at::Tensor> left_out;
+    for (const DeviceTasks& tasks : tasks_) left_out.push_back(tasks.left_out);
+    report.nonfinite_on_devices = decide_on_devices(doubts_, gradients, axes_, left_out);
+    report.left_out = left_out.front();
+    return false;
+  }
+  const Verdict decided = verdict(doubts_, gradients, axes_);
+  report.nonfinite = decided.nonfinite;
+  return decided.left_out;
 }
 
 Report Step::run() {
@@ -305,18 +264,27 @@ void Step::run_tasks(DeviceTasks& tasks) {
 
 void Step::finish() {
   copies_.write_back();
-  for (const DionGroup& group : groups_.dion) {
+  groups_.for_each([&](auto& group) {
     std::for_each(group.X.begin(), group.X.end(), bump_version);
-    std::for_each(group.steps.begin(), group.steps.end(), increment);
-  }
-  for (const LionGroup& group : groups_.lion) {
-    std::for_each(group.X.begin(), group.X.end(), bump_version);
-    std::for_each(group.steps.begin(), group.steps.end(), increment);
-  }
-  for (const AdamWGroup& group : groups_.adamw) {
-    std::for_each(group.X.begin(), group.X.end(), bump_version);
-    std::for_each(group.steps.begin(), group.steps.end(), increment);
-  }
+    if (!groups_.capturable) std::for_each(group.steps.begin(), group.steps.end(), increment);
+  });
+  if (!groups_.capturable) return;
+  for (const DeviceTasks& tasks : tasks_) increment_on(tasks);
+}
+
+// At once for all parameters of the device.
+void Step::increment_on(const DeviceTasks& tasks) {
+  const c10::DeviceGuard guard(tasks.device);
+  std::vector<at::Tensor> steps;
+  groups_.for_each([&](auto& group) {
+    for (const at::Tensor& step : group.steps) {
+      if (step.device() == tasks.device) steps.push_back(step.view({1, 1}));
+    }
+  });
+  const std::vector<at::Tensor> ones(steps.size(), at::ones({1, 1}, steps.front().options()));
+  linalg::GradientRule rule;
+  if (tasks.left_out.defined()) rule.left_out = tasks.left_out.const_data_ptr<float>();
+  linalg::accumulate_(linalg::Matrices(steps), linalg::Matrices(ones), rule);
 }
 
 }  // namespace torchdion::engine

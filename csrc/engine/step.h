@@ -11,14 +11,16 @@
 #include "comm/scheduler.h"
 #include "engine/batches.h"
 #include "engine/groups.h"
+#include "engine/verdict.h"
 
 namespace torchdion::engine {
 
 // What a step found and did.
 struct Report {
   bool skipped = false;   // left out whole, because of Nonfinite::skip_step or GradientScaling::found_inf
+  at::Tensor left_out;    // or one number, not 0 where it is, that a device is still computing
   int64_t nonfinite = 0;  // gradient entries that were NaN or infinite; not counted under propagate
-  std::vector<at::Tensor> nonfinite_on_devices;     // more of them, one number each that a GPU is still counting
+  std::vector<at::Tensor> nonfinite_on_devices;     // more of them, one number each that a device is still counting
   int64_t batches = 0;                              // tasks that the step was cut into
   int64_t workspace_bytes = 0;                      // memory for P and R
   std::map<std::string, int64_t> expected_traffic;  // elements by axis, by the formula: what its counters will add
@@ -45,36 +47,38 @@ class Step {
     at::ScalarType dtype;
     std::string what;  // in the error of a collective
   };
-  // What runs on one device.
+  // What runs on one device, and the numbers in its memory that its tasks share; undefined where they need none.
   struct DeviceTasks {
     c10::Device device;
-    std::vector<PlannedTask> tasks;
-    at::Tensor workspace;
-    at::Tensor zeroed;  // entries that counted as zero, one number; undefined: they propagate
-    int64_t* counter() const { return zeroed.defined() ? zeroed.mutable_data_ptr<int64_t>() : nullptr; }
+    at::Tensor zeroed;    // int64: gradient entries that counted as zero
+    at::Tensor left_out;  // FP32: not 0 where the step is left out
+    at::Tensor divisor;   // FP32: what a gradient scaler has multiplied by
+    std::vector<PlannedTask> tasks = {};
+    at::Tensor workspace = {};
   };
 
+  template <class Group>
+  void check(const Group& group) const;
   void plan(const DionGroup& group);
   void plan(const LionGroup& group);
   void plan(const AdamWGroup& group);
-  template <class Group>
-  algorithms::ElementwiseBatch elementwise(const Group& group, const std::vector<std::size_t>& members);
+  template <class Hyperparameters>
+  void plan(std::vector<algorithms::ElementwiseBatch> batches, const Hyperparameters& hyper, const char* name,
+            comm::Task<> (*update)(algorithms::ElementwiseBatch, Hyperparameters));
   DeviceTasks& on(c10::Device device);
+  linalg::GradientRule rule_on(c10::Device device);
   void allocate(DeviceTasks& tasks);
-  template <class Group>
-  void add_axes(const std::vector<Group>& groups);
-  int64_t count_nonfinite() const;
+  void add_axes(const std::vector<Layout>& layouts);
   algorithms::Dealt deal(const algorithms::DionBatch& batch);
   void expect(const algorithms::DionBatch& batch, const DionHyperparameters& hyper, at::ScalarType dtype);
-  bool is_left_out(Report& report) const;
+  bool is_left_out(Report& report);
   void run_tasks(DeviceTasks& tasks);
   void finish();
+  void increment_on(const DeviceTasks& tasks);
 
   Groups groups_;
-  Nonfinite nonfinite_;
-  double gradient_factor_ = 1;
-  bool has_found_inf_ = false;
-  double found_inf_ = 0;
+  Doubts doubts_;
+  GradientScaling scaling_;
   std::vector<DeviceTasks> tasks_;  // in the order of the devices' first parameters
   std::vector<Axis> axes_;          // of all layouts
   std::map<std::string, int64_t> expected_traffic_;

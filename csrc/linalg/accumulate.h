@@ -1,14 +1,14 @@
 #pragma once
 
 #include "linalg/matrices.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::linalg {
 
-// M_i ← M_i + α G_i in place; M and G may differ in dtype and strides. Where `zeroed` is there, in the memory of the
-// matrices' device, entries of G that are NaN or infinite count as zero, and *zeroed grows by as many.
-void accumulate_(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed = nullptr);
+// M_i ← M_i + factor G_i in place; M and G may differ in dtype and strides.
+void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule = {});
 
-// How many entries are NaN or infinite. Waits for the device.
-int64_t count_nonfinite(const Matrices& G);
+// *found, in the memory of the matrices' device, grows by the entries that are NaN or infinite.
+void count_nonfinite(const Matrices& G, int64_t* found);
 
 }  // namespace torchdion::linalg

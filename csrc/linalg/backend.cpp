@@ -51,15 +51,21 @@ void upload(const std::vector<Matrices*>& lists) {
   if (!lists.empty()) backend_of(lists.front()->device).upload(lists);
 }
 
-void copy_(const Matrices& A, const Matrices& B, double alpha) {
-  if (A.numel() > 0) backend_of(A.device).copy_(A, B, alpha);
+void copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out) {
+  if (A.numel() > 0) backend_of(A.device).copy_(A, B, alpha, left_out);
 }
 
-void accumulate_(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed) {
-  if (M.numel() > 0) backend_of(M.device).accumulate_(M, G, alpha, zeroed);
+void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
+  if (M.numel() > 0) backend_of(M.device).accumulate_(M, G, rule);
 }
 
-int64_t count_nonfinite(const Matrices& G) { return G.numel() > 0 ? backend_of(G.device).count_nonfinite(G) : 0; }
+void count_nonfinite(const Matrices& G, int64_t* found) {
+  if (G.numel() > 0) backend_of(G.device).count_nonfinite(G, found);
+}
+
+at::Tensor device_factors(const FactorRule& rule, at::TensorOptions options) {
+  return backend_of(options.device()).device_factors(rule, options);
+}
 
 void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
            Precision precision) {

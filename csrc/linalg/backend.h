@@ -5,15 +5,17 @@
 #include "linalg/cholesky_qr.h"
 #include "linalg/elementwise.h"
 #include "linalg/gemm.h"
+#include "linalg/rates.h"
 #include "linalg/sketch.h"
 
 namespace torchdion::linalg {
 
 struct Backend {
   void (*upload)(const std::vector<Matrices*>& lists);
-  void (*copy_)(const Matrices& A, const Matrices& B, double alpha);
-  void (*accumulate_)(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed);
-  int64_t (*count_nonfinite)(const Matrices& G);
+  void (*copy_)(const Matrices& A, const Matrices& B, double alpha, const float* left_out);
+  void (*accumulate_)(const Matrices& M, const Matrices& G, const GradientRule& rule);
+  void (*count_nonfinite)(const Matrices& G, int64_t* found);
+  at::Tensor (*device_factors)(const FactorRule& rule, at::TensorOptions options);
   void (*gemm_)(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
                 Precision precision);
   at::Tensor (*column_square_sums)(const Matrices& R);
@@ -28,8 +30,9 @@ struct Backend {
   TriangularInverse (*sketch_qr_inverse)(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision);
   void (*lion_)(const ElementwiseLists& lists, const LionHyperparameters& hyper);
   void (*adamw_)(const ElementwiseLists& lists, const AdamWHyperparameters& hyper);
-  bool multiplies_in_place;  // multiply_triangular_
-  bool rounds_operands;      // to what a Precision says
+  bool (*is_capturing)(c10::Device device);  // whether a graph records what is started there
+  bool multiplies_in_place;                  // multiply_triangular_
+  bool rounds_operands;                      // to what a Precision says
 };
 
 // Made of the static functions of a struct Operations.
@@ -39,6 +42,7 @@ inline constexpr Backend kBackend{
     .copy_ = Operations::copy_,
     .accumulate_ = Operations::accumulate_,
     .count_nonfinite = Operations::count_nonfinite,
+    .device_factors = Operations::device_factors,
     .gemm_ = Operations::gemm_,
     .column_square_sums = Operations::column_square_sums,
     .column_normalize_ = Operations::column_normalize_,
@@ -50,6 +54,7 @@ inline constexpr Backend kBackend{
     .sketch_qr_inverse = Operations::sketch_qr_inverse,
     .lion_ = Operations::lion_,
     .adamw_ = Operations::adamw_,
+    .is_capturing = Operations::is_capturing,
     .multiplies_in_place = Operations::multiplies_in_place,
     .rounds_operands = Operations::rounds_operands,
 };

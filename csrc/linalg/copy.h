@@ -4,7 +4,8 @@
 
 namespace torchdion::linalg {
 
-// A_i ← α B_i; they may differ in dtype and strides.
-void copy_(const Matrices& A, const Matrices& B, double alpha = 1);
+// A_i ← α B_i; they may differ in dtype and strides. Where `left_out`, on their device, is there and not 0, nothing is
+// written.
+void copy_(const Matrices& A, const Matrices& B, double alpha = 1, const float* left_out = nullptr);
 
 }  // namespace torchdion::linalg

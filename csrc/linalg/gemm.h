@@ -6,7 +6,7 @@
 
 namespace torchdion::linalg {
 
-// A factor of a product: a number, or on a GPU one that is read from device memory when the product is computed.
+// A factor of a product: a number, or one that is read from the memory of the device when the product is computed.
 struct Factor {
   double value = 1;
   at::Tensor device = {};  // one FP32 or FP64 number, of the dtype that the product is summed in
@@ -16,8 +16,8 @@ struct Factor {
 };
 
 // C_i ← α A_i B_i + β C_i for every i, in place, reading the matrices where they lie. Products are summed in FP64 when
-// an operand is FP64, else in FP32, and rounded once to C's dtype. With β = 0, C is not read. `precision` says what
-// GPUs may round FP32 operands to.
+// an operand is FP64, else in FP32, and rounded once to C's dtype. With β = 0, C is not read. Both factors are numbers
+// or both on the device. `precision` says what GPUs may round FP32 operands to.
 void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha = 1, const Factor& beta = 1,
            Precision precision = Precision::highest);
 

@@ -8,6 +8,7 @@ namespace torchdion::linalg {
 struct RandomMatrix {
   int64_t seed = 0;
   int64_t stream = 0;
+  const float* steps_before = nullptr;  // in the memory of the device that draws: the stream is one more; or null
 
   // The sketch of optimizer step `step`, shared by all matrices of the step.
   static RandomMatrix sketch(int64_t seed, int64_t step) { return {seed, step}; }

@@ -58,7 +58,8 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
                 options.maximize(),
                 options.orthonormalize(),
                 options.rcqr_oversample(),
-                options.seed()};
+                options.seed(),
+                options.precision()};
   dion.form = form_of(options);
   dion.orientation = options.orientation();
   lion.hyper = {lr, beta1, beta2, options.weight_decay(), options.maximize()};
@@ -93,7 +94,7 @@ const DionParamState& Gathering::state_of(const at::Tensor& param, const DionOpt
   made_.emplace_back(param.unsafeGetTensorImpl(), std::make_unique<DionParamState>());
   DionParamState& state = *made_.back().second;
   const auto zeros = [&](const std::optional<at::ScalarType>& dtype) {
-    return at::zeros(param.sizes(), at::TensorOptions(dtype.value_or(param.scalar_type())));
+    return at::zeros(param.sizes(), param.options().dtype(dtype.value_or(param.scalar_type())));
   };
   state.step(at::zeros({}, at::kFloat)).momentum(zeros(options.momentum_dtype()));
   const Algorithm algorithm = algorithm_of(param, options);
@@ -104,7 +105,8 @@ const DionParamState& Gathering::state_of(const at::Tensor& param, const DionOpt
     const at::TensorOptions dtype(options.Q_dtype().value_or(param.scalar_type()));
     const Layout& layout = layout_of(layouts_, param);
     const at::IntArrayRef sizes = engine::whole_sizes(param, layout);
-    state.Q(engine::start_of_Q(sizes, form_of(options), start, dtype, layout));
+    // Drawn on the CPU, the same to the last bit for every device.
+    state.Q(engine::start_of_Q(sizes, form_of(options), start, dtype, layout).to(param.device()));
     if (!layout.is_local()) state.whole_Q(engine::sizes_of_Q(sizes, form_of(options), start));
   }
   return state;

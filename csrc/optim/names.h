@@ -31,6 +31,9 @@ inline constexpr Named<Nonfinite> names<Nonfinite>[] = {{Nonfinite::propagate, "
                                                         {Nonfinite::skip_step, "skip_step"},
                                                         {Nonfinite::raise, "raise"}};
 template <>
+inline constexpr Named<Precision> names<Precision>[] = {
+    {Precision::highest, "highest"}, {Precision::high, "high"}, {Precision::medium, "medium"}};
+template <>
 inline constexpr Named<c10::ScalarType> names<c10::ScalarType>[] = {{c10::ScalarType::Double, "float64"},
                                                                     {c10::ScalarType::Float, "float32"},
                                                                     {c10::ScalarType::BFloat16, "bfloat16"},

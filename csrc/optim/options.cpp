@@ -63,6 +63,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("fan_in_first", o.fan_in_first(), any, "true or false");
   visit("maximize", o.maximize(), any, "true or false");
   visit("nonfinite", o.nonfinite(), is_named<Nonfinite>, "\"propagate\", \"zero\", \"skip_step\" or \"raise\"");
+  visit("precision", o.precision(), is_named<Precision>, "\"highest\", \"high\" or \"medium\"");
   visit("seed", o.seed(), any_integer, "an integer");
   visit("momentum_dtype", o.momentum_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
   visit("Q_dtype", o.Q_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");

@@ -136,7 +136,7 @@ class SavedState {
   }
 
   at::Tensor copy(const at::Tensor& source, const std::optional<at::ScalarType>& dtype) const {
-    const at::Tensor copy = at::empty(source.sizes(), at::TensorOptions(dtype.value_or(param_.scalar_type())));
+    const at::Tensor copy = at::empty(source.sizes(), param_.options().dtype(dtype.value_or(param_.scalar_type())));
     return copy.copy_(source);
   }
 

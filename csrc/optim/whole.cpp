@@ -90,8 +90,8 @@ void Dion::resize_rank() {
       const int64_t r = engine::rank_of(m, n, options.rank_fraction(), options.rank_multiple_of());
       const at::Tensor Q = optim::gather_Q(param, state, layout, options);
       if (Q.size(-1) == r) continue;
-      const at::Tensor whole = engine::resized_Q(Q, r, options.seed(), index);
-      state.Q(optim::cut_Q(whole, param, layout, options).contiguous().clone());
+      const at::Tensor whole = engine::resized_Q(Q.cpu(), r, options.seed(), index);
+      state.Q(optim::cut_Q(whole, param, layout, options).contiguous().clone().to(param.device()));
       if (!layout.is_local()) state.whole_Q(whole.sizes().vec());
     }
   }

@@ -40,6 +40,7 @@ class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> 
   TORCH_ARG(bool, fan_in_first) = false;                     // true for ConvTranspose weights
   TORCH_ARG(bool, maximize) = false;
   TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;    // alike in all groups
+  TORCH_ARG(Precision, precision) = Precision::high;         // of FP32 products on GPUs
   TORCH_ARG(int64_t, seed) = 0;                              // of Q's start and of sketches
   TORCH_ARG(std::optional<at::ScalarType>, momentum_dtype);  // none: the parameter's own
   TORCH_ARG(std::optional<at::ScalarType>, Q_dtype);

@@ -113,32 +113,43 @@ class Layout:
     @property
     def is_local(self) -> bool: ...
 
+class Multipliers:
+    """Of the hyperparameters of these names, each one number on the parameters' device."""
+
+    def __init__(self, lr: Tensor | None = None, weight_decay: Tensor | None = None) -> None: ...
+
 class Groups:
     """Each method takes equally long lists of tensors, then what its parameters share, then their layouts.
 
     Empty where every parameter is whole: the list of layouts, and that of the sizes of the whole Qs.
     """
 
-    def __init__(self) -> None: ...
+    def __init__(self, capturable: bool = False) -> None: ...
     def add_dion(
         self,
-        *X_G_M_Q_steps_hyper_form_layouts_whole_Q: Sequence[Tensor]
+        *X_G_M_Q_steps_hyper_form_layouts_whole_Q_multipliers: Sequence[Tensor]
         | DionHyperparameters
         | int
         | Orientation
         | Sequence[Layout]
-        | Sequence[list[int]],
+        | Sequence[list[int]]
+        | Multipliers,
     ) -> None: ...
     def add_lion(
-        self, *X_G_M_steps_hyper_layouts: Sequence[Tensor] | LionHyperparameters | Sequence[Layout]
+        self,
+        *X_G_M_steps_hyper_layouts_multipliers: Sequence[Tensor] | LionHyperparameters | Sequence[Layout] | Multipliers,
     ) -> None: ...
     def add_adamw(
-        self, *X_G_M_V_steps_hyper_layouts: Sequence[Tensor] | AdamWHyperparameters | Sequence[Layout]
+        self,
+        *X_G_M_V_steps_hyper_layouts_multipliers: Sequence[Tensor]
+        | AdamWHyperparameters
+        | Sequence[Layout]
+        | Multipliers,
     ) -> None: ...
 
 class Report:
     @property
-    def skipped(self) -> bool: ...
+    def skipped(self) -> bool | Tensor: ...
     @property
     def nonfinite(self) -> int | Tensor: ...
     @property

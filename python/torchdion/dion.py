@@ -21,17 +21,12 @@ from torchdion.options import (
     DEFAULTS,
     OPTIMIZER_WIDE,
     check_options,
-    refuse_capturable,
     resolve_betas,
     warn_of_near_misses,
 )
 from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
 from torchdion.state import state_bytes
-
-_COUNTS: dict[str, Any] = {
-    **dict.fromkeys(("steps", "skipped_steps", "nonfinite_entries", "batches", "workspace_bytes"), 0),
-    "expected_traffic": {},
-}
+from torchdion.stats import NO_STEPS, as_numbers, count
 
 
 class Dion(CheckpointedOptimizer):
@@ -55,7 +50,7 @@ class Dion(CheckpointedOptimizer):
             sizes (Section 5 of the paper).
         mu: momentum decay μ in [0, 1).
         betas: of Lion or AdamW; None means (0.95, 0.98) and (0.9, 0.95).
-        weight_decay: λ, decoupled: X is scaled by 1 − ηλ.
+        weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
         epsilon: AdamW's ε. Dion has none: it is scale-free.
         rank_fraction: r / min(m, n) in (0, 1].
         rank_multiple_of: r is rounded up to a multiple of this, at most min(m, n).
@@ -64,7 +59,10 @@ class Dion(CheckpointedOptimizer):
         rcqr_oversample: rows of the sketch over r, at least 1.
         scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.
         maximize: ascend instead of descend.
-        capturable: for CUDA graphs; this version accepts only False.
+        capturable: for CUDA graphs: the state ``step`` lies on the parameter's device, and so may ``lr`` and
+            ``weight_decay``, as tensors of one element that every replay reads anew (plain numbers are captured as they
+            are). The host never waits for the device: a GradScaler's overflow and ``nonfinite="skip_step"`` are seen to
+            there, and ranks agree at their first step only. Take a step or more before capturing one.
         nonfinite: what NaN and infinite gradient entries do: "propagate" (reach the weights), "zero" (count as
             zero), "skip_step" (the whole step is left out), "raise" (before anything is written).
         precision: what CUDA rounds FP32 operands of products to: nothing ("highest"), TF32 ("high"), BF16 ("medium").
@@ -78,7 +76,7 @@ class Dion(CheckpointedOptimizer):
 
     Raises:
         ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
-        NotImplementedError: ``capturable``, or a parameter on a device that this build has no kernels for.
+        NotImplementedError: a parameter on a device that this build has no kernels for.
 
     In a distributed job every rank makes the same optimizer and steps at the same time. How a parameter is cut is read
     off its DTensor at each step (``fully_shard``, ``parallelize_module``, both); gradients that a wrapper averages
@@ -106,7 +104,7 @@ class Dion(CheckpointedOptimizer):
         *,
         mu: float = 0.95,
         betas: tuple[float, float] | None = None,
-        weight_decay: float = 0.01,
+        weight_decay: float | Tensor = 0.01,
         epsilon: float = 1e-8,
         rank_fraction: float = 1.0,
         rank_multiple_of: int = 1,
@@ -125,7 +123,6 @@ class Dion(CheckpointedOptimizer):
         replicate_mesh_grad_sync: bool = True,
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
     ) -> None:
-        refuse_capturable(capturable)
         defaults = DEFAULTS | {
             "lr": lr,
             "mu": mu,
@@ -154,7 +151,7 @@ class Dion(CheckpointedOptimizer):
         name_dtypes(defaults)
         self._broken: str | None = None
         self._agreed = False  # ranks have compared what they take the parameters for
-        self._counts = dict(_COUNTS)
+        self._counts = dict(NO_STEPS)
         self._layouts = Layouts(
             read_meshes(replicate_mesh, outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync)
         )
@@ -171,7 +168,7 @@ class Dion(CheckpointedOptimizer):
         self.defaults = DEFAULTS | self.defaults
         self._broken = self.__dict__.get("_broken")
         self._agreed = False
-        self._counts = dict(_COUNTS) | self.__dict__.get("_counts", {})
+        self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
             if "oversample" in group:  # as the dion package calls it
@@ -254,15 +251,14 @@ class Dion(CheckpointedOptimizer):
                 for param in created:
                     del self.state[param]
             raise
-        if not report.skipped:
+        if isinstance(report.skipped, Tensor) or not report.skipped:
             mark_written(param for group in self.param_groups for param in group["params"])
-        self._counts["steps"] += 1
-        for name, more in (("skipped_steps", report.skipped), ("nonfinite_entries", report.nonfinite)):
-            self._counts[name] += more
-        self._counts |= {name: getattr(report, name) for name in ("batches", "workspace_bytes", "expected_traffic")}
+        count(self._counts, report)
 
     def _planned_step(self, created: list[Tensor]) -> _C.Step:
         """Checked on this rank, and on all others."""
+        # A captured step has no time for what ranks have to say, once they have compared their parameters.
+        is_alone = self._agreed and self.defaults["capturable"]
 
         def plan(missing: Collection[Tensor]) -> _C.Step:
             scaling = gradient_scaling(self, self._layouts)
@@ -273,8 +269,11 @@ class Dion(CheckpointedOptimizer):
             step = plan(())
         except Exception:
             with suppress(Exception):  # this rank's own error says more
-                agree(self, self._layouts, self._agreed, refuses=True)
+                if not is_alone:
+                    agree(self, self._layouts, self._agreed, refuses=True)
             raise
+        if is_alone:
+            return step
         missing = agree(self, self._layouts, self._agreed)
         self._agreed = True
         return plan(missing) if missing else step
@@ -283,17 +282,18 @@ class Dion(CheckpointedOptimizer):
         """What the optimizer has done and what it holds.
 
         Returns:
-            ``steps`` (calls of step() by this object), ``skipped_steps`` and ``nonfinite_entries`` (under the
-            ``nonfinite`` policies other than "propagate"), ``batches`` and ``workspace_bytes`` (of the last step),
-            ``parameters`` (by algorithm), ``state_bytes`` (on this rank), ``traffic``: what this object sent, by name
-            of the mesh dimension, kind of collective and unit: ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``.
-            Elements are those of the full tensor on this rank; a sum that is scattered and gathered again counts them
-            as ``reduce_scatter``, its gathering the calls and bytes of ``completion``; ``agreement`` has those of the
-            flags on which ranks agree before a step. ``expected_traffic``: the elements that the last step had to send
-            by the formulas of the paper's Table 2, by mesh dimension.
+            ``steps`` (calls of step() by this object, not replays of a graph), ``skipped_steps`` and
+            ``nonfinite_entries`` (under the ``nonfinite`` policies other than "propagate"), ``batches`` and
+            ``workspace_bytes`` (of the last step), ``parameters`` (by algorithm), ``state_bytes`` (on this rank),
+            ``traffic``: what this object sent, by name of the mesh dimension, kind of collective and unit:
+            ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``. Elements are those of the full tensor on this rank; a
+            sum that is scattered and gathered again counts them as ``reduce_scatter``, its gathering the calls and
+            bytes of ``completion``; ``agreement`` has those of the flags on which ranks agree before a step.
+            ``expected_traffic``: the elements that the last step had to send by the formulas of the paper's Table 2, by
+            mesh dimension.
         """
         return {
-            **{**self._counts, "nonfinite_entries": int(self._counts["nonfinite_entries"])},
+            **as_numbers(self._counts),
             "parameters": parameters_by_algorithm(self.param_groups),
             "state_bytes": state_bytes(self.state),
             "traffic": self._layouts.traffic(),

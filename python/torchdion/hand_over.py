@@ -47,7 +47,7 @@ def engine_groups(
     Raises:
         ValueError: an option that was set after construction is out of its range, or a state or a gradient cannot be.
     """
-    groups = _C.Groups()
+    groups = _C.Groups(capturable=optimizer.defaults["capturable"])
     for index, group in enumerate(optimizer.param_groups):
         where = f" (parameter group {index})"
         check_group(group, where)
@@ -73,14 +73,24 @@ def _member(param: Tensor, group: dict[str, Any], layouts: Layouts, name: str, i
     return Member(param, torch.zeros_like(local_piece(param, place.shape)), place, name)
 
 
-def _shared(group: dict[str, Any]) -> dict[str, Any]:
-    lr = float(group["lr"]) * group["lr_scale"]
-    return {"lr": lr, "weight_decay": group["weight_decay"], "maximize": group["maximize"]}
+def _shared(group: dict[str, Any], handed: Handed) -> tuple[dict[str, Any], _C.Multipliers]:
+    """Hyperparameters that all algorithms have, and what a captured step reads from the device to multiply them."""
+    on_device: dict[str, Tensor] = {}
+    numbers: dict[str, float] = {}
+    for name in ("lr", "weight_decay"):
+        value = group[name]
+        if group["capturable"] and isinstance(value, Tensor) and value.device.type == handed.lists[0][0].device.type:
+            on_device[name], numbers[name] = value, 1.0
+        else:
+            numbers[name] = float(value)
+    numbers["lr"] *= group["lr_scale"]
+    return {**numbers, "maximize": group["maximize"]}, _C.Multipliers(**on_device)
 
 
 def _add_dion(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
+    shared, multipliers = _shared(group, handed)
     hyper = _C.DionHyperparameters(
-        **_shared(group),
+        **shared,
         mu=group["mu"],
         orthonormalize=_C.Orthonormalize.__members__[group["orthonormalize"]],
         rcqr_oversample=group["rcqr_oversample"],
@@ -88,18 +98,21 @@ def _add_dion(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
         precision=_C.Precision.__members__[group["precision"]],
     )
     orientation = _C.Orientation.__members__[group["orientation"]]
-    groups.add_dion(*handed.lists, hyper, *form_of(group), orientation, handed.layouts, handed.whole_Q)
+    groups.add_dion(*handed.lists, hyper, *form_of(group), orientation, handed.layouts, handed.whole_Q, multipliers)
 
 
 def _add_lion(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
+    shared, multipliers = _shared(group, handed)
     beta1, beta2 = group["betas"]
-    groups.add_lion(*handed.lists, _C.LionHyperparameters(**_shared(group), beta1=beta1, beta2=beta2), handed.layouts)
+    hyper = _C.LionHyperparameters(**shared, beta1=beta1, beta2=beta2)
+    groups.add_lion(*handed.lists, hyper, handed.layouts, multipliers)
 
 
 def _add_adamw(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
+    shared, multipliers = _shared(group, handed)
     beta1, beta2 = group["betas"]
-    hyper = _C.AdamWHyperparameters(**_shared(group), beta1=beta1, beta2=beta2, epsilon=group["epsilon"])
-    groups.add_adamw(*handed.lists, hyper, handed.layouts)
+    hyper = _C.AdamWHyperparameters(**shared, beta1=beta1, beta2=beta2, epsilon=group["epsilon"])
+    groups.add_adamw(*handed.lists, hyper, handed.layouts, multipliers)
 
 
 _ADD = {"dion": _add_dion, "lion": _add_lion, "adamw": _add_adamw}

@@ -16,7 +16,7 @@ from torchdion.mixed_precision import STATE_DTYPES, dtype_of
 from torchdion.options import check_options
 from torchdion.parameters import algorithm_of, form_of, name_of
 from torchdion.pieces import piece_of_state
-from torchdion.state import STATES, check_keys, check_placements
+from torchdion.state import STATES, check_keys, check_placements, device_of_step
 
 if TYPE_CHECKING:
     from torchdion.checkpoints import CheckpointedOptimizer
@@ -117,6 +117,7 @@ def restore_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any
     group) takes the group's.
     """
     for index, (group, saved_group) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=True)):
+        group["capturable"] = optimizer.defaults["capturable"]  # a matter of this run
         for place, (param, saved) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
             original = state_dict["state"].get(saved)
             if not original:
@@ -130,7 +131,8 @@ def restore_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any
                     local = local_part(lying).to(param.device, dtype, copy=True).contiguous()
                     state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
             step = original.get("step", saved_group.get("step", 0))
-            state["step"] = torch.as_tensor(step, dtype=torch.float32, device="cpu").detach().clone()
+            device = device_of_step(param, group)
+            state["step"] = torch.as_tensor(step, dtype=torch.float32, device=device).detach().clone()
 
 
 def _lying(original: Tensor, key: str, param: Tensor, group: dict[str, Any], layouts: Layouts, name: str) -> Tensor:

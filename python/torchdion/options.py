@@ -34,9 +34,10 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _is_learning_rate(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.numel() == 1 and not value.is_complex() and math.isfinite(value.item()) and value.item() >= 0
+def _is_rate(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):  # on another device it is not looked at, which would make the host wait
+        is_number = value.numel() == 1 and not value.is_complex()
+        return is_number and (not value.is_cpu or (math.isfinite(value.item()) and value.item() >= 0))
     return _is_number(value) and value >= 0
 
 
@@ -52,15 +53,16 @@ def _one_of(*allowed: Any) -> Check:
 _BETA: Check = (lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"
 _FLAG: Check = (lambda value: isinstance(value, bool)), "True or False"
 _NOT_NEGATIVE: Check = (lambda value: _is_number(value) and value >= 0), "a number ≥ 0"
+_RATE: Check = _is_rate, "a finite number ≥ 0 or a tensor of one"
 _DTYPE: Check = is_state_dtype, "None, a floating-point torch.dtype or its name"
 
 CHECKS: dict[str, Check] = {
-    "lr": (_is_learning_rate, "a finite number ≥ 0 or a tensor of one"),
+    "lr": _RATE,
     "mu": ((lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"),
     "betas": (_is_betas, "None or two numbers in [0, 1)"),
     "beta1": _BETA,
     "beta2": _BETA,
-    "weight_decay": _NOT_NEGATIVE,
+    "weight_decay": _RATE,
     "epsilon": _NOT_NEGATIVE,
     "rank_fraction": ((lambda value: _is_number(value) and 0 < value <= 1), "in (0, 1]"),
     "rank_multiple_of": ((lambda value: _is_int(value) and value >= 1), "an integer ≥ 1"),
@@ -140,6 +142,12 @@ def check_options(options: dict[str, Any], where: str) -> None:
             raise ValueError(f"torchdion.Dion: {name} must be {words}, got {options[name]!r}{where}")
     if options.get("fan_in_first") and options.get("blocks", 1) > 1:
         raise ValueError(f"torchdion.Dion: blocks cannot be combined with fan_in_first{where}")
+    for name, value in (("nonfinite", "raise"), ("orthonormalize", "qr")):
+        if options.get("capturable") and options.get(name) == value:
+            raise ValueError(
+                f"torchdion.Dion: {name}={value!r} cannot be combined with capturable=True: the host would wait for "
+                f"the device{where}"
+            )
 
 
 def check_group(group: dict[str, Any], where: str) -> None:
@@ -160,11 +168,6 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
         near = difflib.get_close_matches(key, CHECKS, n=1, cutoff=0.8)
         if near:
             warn(f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?")
-
-
-def refuse_capturable(capturable: bool) -> None:
-    if capturable is True:
-        raise NotImplementedError("torchdion.Dion: capturable must be False: this version captures no CUDA graphs")
 
 
 def resolve_betas(group: dict[str, Any], options: dict[str, Any]) -> None:

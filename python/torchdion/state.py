@@ -20,19 +20,35 @@ STATES = {
 
 
 def create_state(param: Tensor, group: dict[str, Any], index: int, place: Place) -> dict[str, Tensor]:
-    """The state before the first step: zero momentum, Q from a counter-based generator keyed by ``index``."""
+    """The state before the first step: zero momentum, Q from a counter-based generator keyed by ``index``.
+
+    Raises:
+        RuntimeError: a CUDA graph is being captured; it would make the state anew at every replay.
+    """
+    if is_capturing(param):
+        raise RuntimeError("torchdion.Dion: a CUDA graph cannot capture a parameter's first step: take one before")
 
     def zeros(key: str) -> Tensor:
         local = torch.zeros(place.shape, dtype=dtype_of(key, param, group), device=local_part(param).device)
         return state_like(local, param, param.shape)
 
     algorithm = algorithm_of(param, group)
-    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu"), "momentum": zeros("momentum")}
+    step = torch.zeros((), dtype=torch.float32, device=device_of_step(param, group))
+    state = {"step": step, "momentum": zeros("momentum")}
     if algorithm == "adamw":
         state["variance"] = zeros("variance")
     if algorithm == "dion":
         state["Q"] = _start_of_Q(param, group, index, place.layout)
     return state
+
+
+def device_of_step(param: Tensor, group: dict[str, Any]) -> torch.device:
+    return local_part(param).device if group["capturable"] else torch.device("cpu")
+
+
+def is_capturing(param: Tensor) -> bool:
+    """Whether a CUDA graph records what is done to the parameter."""
+    return param.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _start_of_Q(param: Tensor, group: dict[str, Any], index: int, layout: _C.Layout) -> Tensor:

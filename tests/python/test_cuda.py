@@ -1,31 +1,18 @@
 """On a GPU: operations equal the CPU's, parameters take the CPU's steps, and no step waits for the device."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from on_gpu import SHAPES, distance, needs_gpu, normal, sync_is_an_error, trained
+from torch import Tensor
 
 import torchdion
-from torchdion import _C
 
-pytestmark = pytest.mark.skipif(
-    not (torch.cuda.is_available() and _C.has_kernels_for("cuda")), reason="needs a GPU and a build with nvcc"
-)
+pytestmark = needs_gpu
 
 ROUNDING = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def distance(actual: Tensor, expected: Tensor) -> float:
-    """Relative, in FP64."""
-    exact = expected.double().cpu()
-    return float((actual.double().cpu() - exact).norm() / exact.norm())
 
 
 # ---- operations ----
@@ -87,31 +74,6 @@ def test_products_are_the_cpus(by_columns: bool, dtype: torch.dtype) -> None:
 
 # ---- steps ----
 
-SHAPES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
-    "tall": ((96, 40), {}),
-    "wide": ((40, 96), {}),
-    "stack": ((3, 24, 31), {"batch_dims": 1}),
-    "fused": ((90, 32), {"blocks": 3}),
-    "convolution": ((16, 6, 3, 3), {}),
-    "vector": ((57,), {}),
-    "embedding": ((50, 20), {"algorithm": "lion"}),
-    "head": ((20, 50), {"algorithm": "adamw"}),
-}
-
-
-def trained(device: str, dtype: torch.dtype, steps: int, **options: Any) -> tuple[dict[str, Tensor], torchdion.Dion]:
-    """The weights after so many steps on random gradients, the same on every device."""
-    params = {name: normal(*shape, seed=i).to(device, dtype) for i, (name, (shape, _)) in enumerate(SHAPES.items())}
-    groups = [{"params": [(name, nn.Parameter(params[name]))], **SHAPES[name][1]} for name in SHAPES]
-    optimizer = torchdion.Dion(groups, lr=0.05, rank_fraction=0.4, **options)
-    for step in range(steps):
-        for index, group in enumerate(optimizer.param_groups):
-            [param] = group["params"]
-            param.grad = normal(*param.shape, seed=100 * step + index).to(device, dtype)
-        optimizer.step()
-    weights = {name: group["params"][0].detach() for name, group in zip(SHAPES, optimizer.param_groups, strict=True)}
-    return weights, optimizer
-
 
 @pytest.mark.parametrize("orthonormalize", ["auto", "rcqr", "qr"])
 @pytest.mark.parametrize("orientation", ["right", "left"])
@@ -154,15 +116,6 @@ def test_a_checkpoint_moves_between_devices() -> None:
         state, expected = there.state[group["params"][0]], here.state[other["params"][0]]
         assert all(torch.equal(state[key].cpu(), expected[key]) for key in expected)
         assert state["momentum"].is_cuda
-
-
-@contextmanager
-def sync_is_an_error() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("nonfinite", ["propagate", "zero"])

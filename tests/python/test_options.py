@@ -18,7 +18,7 @@ REFUSED = {
     "lr": ("a finite number ≥ 0", [-1e-9, NAN, INF, "0.1", None, True, 1j, torch.ones(2), torch.tensor(NAN)]),
     "mu": ("in [0, 1)", [-0.1, 1, 1.0, NAN, INF, "0.9", None, True]),
     "betas": ("two numbers in [0, 1)", [0.9, (0.9,), (0.9, 0.9, 0.9), (0.9, 1.0), (NAN, 0.9), ("a", "b"), (-0.1, 0.9)]),
-    "weight_decay": ("a number ≥ 0", [-0.1, NAN, INF, "0", None, False]),
+    "weight_decay": ("a finite number ≥ 0", [-0.1, NAN, INF, "0", None, False, torch.ones(2), torch.tensor(-1.0)]),
     "epsilon": ("a number ≥ 0", [-1e-8, NAN, INF, "0", None]),
     "rank_fraction": ("in (0, 1]", [0, 0.0, -0.5, 1.5, NAN, INF, "1", None, True]),
     "rank_multiple_of": ("an integer ≥ 1", [0, -8, 1.0, 8.5, NAN, "8", None, True]),
@@ -94,7 +94,7 @@ def test_a_huge_integer_is_refused_like_any_other_number():
         "lr": [0, 0.0, 5, 0.1, torch.tensor(0.1), torch.tensor([0.1]), torch.tensor(1)],
         "mu": [0, 0.0, 0.999999],
         "betas": [None, (0, 0), [0.9, 0.99]],
-        "weight_decay": [0, 3.5],
+        "weight_decay": [0, 3.5, torch.tensor(0.1), torch.tensor([0.1])],
         "epsilon": [0, 1e-300],
         "rank_fraction": [1, 1e-9, 1.0],
         "rank_multiple_of": [1, 10**9],
@@ -161,11 +161,6 @@ def test_distributed_options_of_another_type_are_refused_by_name(option):
     torchdion.Dion([matrix()], **{option: None}, replicate_mesh_grad_sync=True)
     with pytest.raises(ValueError, match=r"^torchdion.Dion: replicate_mesh_grad_sync must be True or False, got 3$"):
         torchdion.Dion([matrix()], replicate_mesh_grad_sync=3)
-
-
-def test_capturable_is_refused_on_the_cpu():
-    with pytest.raises(NotImplementedError, match=r"^torchdion.Dion: capturable must be False"):
-        torchdion.Dion([matrix()], capturable=True)
 
 
 @pytest.mark.parametrize("config", [{"momentum_dtype": torch.float32}, torch.float32, "bf16", {}, 0])

@@ -45,7 +45,9 @@ int64_t add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, doub
 
 }  // namespace
 
-void Operations::accumulate_(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed) {
+void Operations::accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
+  if (rule.leaves_out()) return;
+  const double alpha = rule.total_factor();
   const Matrices m = along_memory(M, !M.row_major()), g = along_memory(G, !M.row_major());
   std::atomic<int64_t> total{0};
   TORCHDION_DISPATCH_FLOATING(m.dtype, "torchdion::accumulate_", [&] {
@@ -56,7 +58,7 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, double alpha,
         for (int64_t i = first; i < first + count; ++i) {
           momentum_t* target = m.matrix<momentum_t>(index) + i * m.row_stride;
           const scalar_t* source = g.matrix<const scalar_t>(index) + i * g.row_stride;
-          if (zeroed) {
+          if (rule.zeroed) {
             found += add_finite_row(target, source, m.cols, g.col_stride, alpha);
           } else {
             add_row(target, source, m.cols, g.col_stride, alpha);
@@ -66,10 +68,10 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, double alpha,
       });
     });
   });
-  if (zeroed) *zeroed += total;
+  if (rule.zeroed) *rule.zeroed += total;
 }
 
-int64_t Operations::count_nonfinite(const Matrices& G) {
+void Operations::count_nonfinite(const Matrices& G, int64_t* found_in_all) {
   const Matrices g = along_memory(G, !G.row_major());
   std::atomic<int64_t> total{0};
   TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::count_nonfinite", [&] {
@@ -84,7 +86,7 @@ int64_t Operations::count_nonfinite(const Matrices& G) {
       total += found;
     });
   });
-  return total;
+  *found_in_all += total;
 }
 
 }  // namespace torchdion::linalg::cpu

@@ -80,6 +80,8 @@ void products(const Matrices& C, const Matrices& A, const Matrices& B, double al
                      [&](int64_t index, int64_t first, int64_t count) { product.rows(index, first, count); });
 }
 
+double number(const Factor& factor) { return factor.device.defined() ? factor.device.item<double>() : factor.value; }
+
 }  // namespace
 
 void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
@@ -87,9 +89,9 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   // Threads and caches want the rows of C contiguous: Cᵀ = Bᵀ Aᵀ.
   if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta, precision);
   if (compute_dtype({C.dtype, A.dtype, B.dtype}) == at::kDouble) {
-    products<double>(C, A, B, alpha.value, beta.value);
+    products<double>(C, A, B, number(alpha), number(beta));
   } else {
-    products<float>(C, A, B, alpha.value, beta.value);
+    products<float>(C, A, B, number(alpha), number(beta));
   }
 }
 

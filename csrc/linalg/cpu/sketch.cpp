@@ -13,7 +13,8 @@ void Operations::sketch_(const at::Tensor& out, RandomMatrix random, int64_t row
   constexpr int64_t kLanes = kNormalsOfBlock;
   const int64_t first_block = col_offset / kLanes, skipped = col_offset % kLanes;
   const int64_t blocks = (skipped + cols + kLanes - 1) / kLanes;
-  const auto seed = static_cast<uint64_t>(random.seed), stream = static_cast<uint64_t>(random.stream);
+  const auto seed = static_cast<uint64_t>(random.seed);
+  const uint64_t stream = random.steps_before ? static_cast<uint64_t>(*random.steps_before) + 1 : random.stream;
   TORCHDION_DISPATCH_FLOATING(out.scalar_type(), "torchdion::sketch_", [&] {
     scalar_t* data = out.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, rows, 4096 / std::max<int64_t>(1, cols) + 1, [&](int64_t begin, int64_t end) {

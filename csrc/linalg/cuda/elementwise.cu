@@ -19,22 +19,23 @@ void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream strea
   }
 }
 
-void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, double alpha, int64_t* zeroed,
+void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, const GradientRule& rule,
                 Stream stream) {
   const Pairs pairs{rows, cols, M.strides, G.strides};
   dispatch(M.storage, [&](auto m) {
     dispatch(G.storage, [&](auto g) {
-      launch(Accumulate<decltype(m), decltype(g)>{M.data, G.data, pairs, alpha, zeroed}, count * pairs.chunks(), 0,
+      launch(Accumulate<decltype(m), decltype(g)>{M.data, G.data, pairs, rule}, count * pairs.chunks(), 0,
              stream);
     });
   });
 }
 
-void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, Stream stream) {
+void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,
+          Stream stream) {
   const Pairs pairs{rows, cols, A.strides, B.strides};
   dispatch(A.storage, [&](auto a) {
     dispatch(B.storage, [&](auto b) {
-      launch(Copy<decltype(a), decltype(b)>{A.data, B.data, pairs, alpha}, count * pairs.chunks(), 0, stream);
+      launch(Copy<decltype(a), decltype(b)>{A.data, B.data, pairs, alpha, left_out}, count * pairs.chunks(), 0, stream);
     });
   });
 }
@@ -56,6 +57,13 @@ void round_operand(float* P, double* exact, int64_t numel, int mantissa_bits, St
     launch(RoundOperand<7>{P, exact, numel}, blocks, 0, stream);
   }
 }
+
+template <class T>
+void step_factors(const StepFactors<T>& factors, Stream stream) {
+  launch(factors, 1, 0, stream);
+}
+template void step_factors(const StepFactors<float>&, Stream);
+template void step_factors(const StepFactors<double>&, Stream);
 
 int64_t blocks_of(int64_t numel) { return divide_up(numel, int64_t{256} * kElementsPerThread); }
 

@@ -21,13 +21,13 @@ namespace kernels {
 // target ← 8-byte words from the host, whose memory may change at once.
 void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream stream);
 
-// M ← M + α G. Where `zeroed` is there, entries of G that are not finite count as zero and are counted. M's rows are
-// contiguous, G's need not be.
-void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, double alpha, int64_t* zeroed,
+// M ← M + G as the rule has it. M's rows are contiguous, G's need not be.
+void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, const GradientRule& rule,
                 Stream stream);
 
-// A ← α B. A's rows are contiguous, B's need not be.
-void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, Stream stream);
+// A ← α B, unless `left_out` is there and not 0. A's rows are contiguous, B's need not be.
+void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,
+          Stream stream);
 
 // *found += the entries that are NaN or infinite.
 void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, int64_t* found, Stream stream);
@@ -43,7 +43,7 @@ void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, i
 struct SketchPlace {
   int64_t rows, cols, row_offset, col_offset;
   uint64_t seed, stream;
-  const float* step;  // replaces the stream where it is there
+  const float* steps_before;  // the stream is one more where it is there
 };
 void sketch(void* out, Storage storage, SketchPlace place, double standard_deviation, Stream stream);
 
@@ -58,6 +58,10 @@ void factor_diagonal(const T* H, const T* left, T* Linv, T* clear, const double*
                      int64_t r, int64_t first, double least_pivot, Stream stream);
 template <class T, class F>
 void store_factor(const T* Linv, const double* scale, F* factor, F* rest, int64_t count, int64_t r, Stream stream);
+
+// factors ([4]) ← dion_factors().
+template <class T>
+void step_factors(const StepFactors<T>& factors, Stream stream);
 
 // `blocks`: of the whole list, by blocks_of(). In FP64 or else FP32.
 int64_t blocks_of(int64_t numel);

@@ -7,15 +7,14 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 namespace {
 
-Entries entries(const at::Tensor& tensor) { return {tensor.mutable_data_ptr(), storage_of(tensor.scalar_type())}; }
-
 ListedTensor listed(const ElementwiseLists& lists, std::size_t i) {
   ListedTensor tensor{};
   tensor.X = entries(lists.X[i]);
-  tensor.G = {const_cast<void*>(lists.G[i].const_data_ptr()), storage_of(lists.G[i].scalar_type())};  // only read
+  tensor.G = entries(lists.G[i]);
   tensor.M = entries(lists.M[i]);
   if (!lists.V.empty()) tensor.V = entries(lists.V[i]);
   if (!lists.step.empty()) tensor.step = static_cast<double>(lists.step[i]);
+  if (!lists.device_step.empty()) tensor.steps_before = lists.device_step[i];
   tensor.numel = lists.X[i].numel();
   return tensor;
 }
@@ -37,12 +36,12 @@ void update_tensors(const ElementwiseLists& lists, const Hyperparameters& hyper,
   ListedUpdate update{};
   update.tensors = static_cast<const ListedTensor*>(table.const_data_ptr());
   update.count = static_cast<int64_t>(tensors.size());
-  update.lr.value = hyper.lr;
-  update.weight_decay.value = hyper.weight_decay;
+  update.lr = device_number(hyper.lr, lists.multipliers.lr);
+  update.weight_decay = device_number(hyper.weight_decay, lists.multipliers.weight_decay);
   update.beta1 = hyper.beta1;
   update.beta2 = hyper.beta2;
-  update.gradient_factor = hyper.maximize ? -lists.gradient_factor : lists.gradient_factor;
-  update.zeroed = lists.zeroed;
+  update.rule = lists.rule;
+  if (hyper.maximize) update.rule.factor *= -1;
   start(update, blocks, stream_of(device));
 }
 

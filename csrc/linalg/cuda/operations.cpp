@@ -1,28 +1,46 @@
 #include "linalg/cuda/operations.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
+#include "linalg/cuda/runtime.h"
 #include "linalg/cuda/tensors.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-void Operations::copy_(const Matrices& A, const Matrices& B, double alpha) {
-  if (!A.row_major()) return copy_(A.t(), B.t(), alpha);
-  kernels::copy(Listed(A), Listed(B), A.count(), A.rows, A.cols, alpha, stream_of(A.device));
+void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out) {
+  if (!A.row_major()) return copy_(A.t(), B.t(), alpha, left_out);
+  kernels::copy(Listed(A), Listed(B), A.count(), A.rows, A.cols, alpha, left_out, stream_of(A.device));
 }
 
-void Operations::accumulate_(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed) {
-  if (!M.row_major()) return accumulate_(M.t(), G.t(), alpha, zeroed);
-  kernels::accumulate(Listed(M), Listed(G), M.count(), M.rows, M.cols, alpha, zeroed, stream_of(M.device));
+void Operations::accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
+  if (!M.row_major()) return accumulate_(M.t(), G.t(), rule);
+  kernels::accumulate(Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, stream_of(M.device));
 }
 
-int64_t Operations::count_nonfinite(const Matrices& G) {
-  if (!G.row_major()) return count_nonfinite(G.t());
-  const at::Tensor found = at::zeros({1}, at::TensorOptions(at::kLong).device(G.device));
-  kernels::count_nonfinite(Listed(G), G.count(), G.rows, G.cols, found.mutable_data_ptr<int64_t>(),
-                           stream_of(G.device));
-  return found.item<int64_t>();
+void Operations::count_nonfinite(const Matrices& G, int64_t* found) {
+  if (!G.row_major()) return count_nonfinite(G.t(), found);
+  kernels::count_nonfinite(Listed(G), G.count(), G.rows, G.cols, found, stream_of(G.device));
+}
+
+at::Tensor Operations::device_factors(const FactorRule& rule, at::TensorOptions options) {
+  const at::Tensor factors = at::empty({4}, options);
+  const auto compute = [&](auto* data) {
+    kernels::step_factors(
+        StepFactors<std::remove_pointer_t<decltype(data)>>{
+            data, rule.mean, rule.shape_factor, device_number(rule.lr, rule.multipliers.lr),
+            device_number(rule.weight_decay, rule.multipliers.weight_decay), rule.left_out},
+        stream_of(factors.device()));
+  };
+  if (factors.scalar_type() == at::kDouble) {
+    compute(factors.mutable_data_ptr<double>());
+  } else {
+    compute(factors.mutable_data_ptr<float>());
+  }
+  return factors;
+}
+
+bool Operations::is_capturing(c10::Device device) {
+  return linalg::TORCHDION_CUDA_NAMESPACE::is_capturing(device.index());
 }
 
 at::Tensor Operations::column_square_sums(const Matrices& R) {
@@ -51,7 +69,7 @@ void Operations::sketch_(const at::Tensor& out, RandomMatrix random, int64_t row
                                    col_offset,
                                    static_cast<uint64_t>(random.seed),
                                    static_cast<uint64_t>(random.stream),
-                                   nullptr};
+                                   random.steps_before};
   kernels::sketch(out.mutable_data_ptr(), storage_of(out.scalar_type()), place, standard_deviation,
                   stream_of(out.device()));
 }

@@ -8,9 +8,10 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 struct Operations {
   static void upload(const std::vector<Matrices*>& lists);
-  static void copy_(const Matrices& A, const Matrices& B, double alpha);
-  static void accumulate_(const Matrices& M, const Matrices& G, double alpha, int64_t* zeroed);
-  static int64_t count_nonfinite(const Matrices& G);
+  static void copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out = nullptr);
+  static void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule);
+  static void count_nonfinite(const Matrices& G, int64_t* found);
+  static at::Tensor device_factors(const FactorRule& rule, at::TensorOptions options);
   static void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
                     Precision precision);
   static at::Tensor column_square_sums(const Matrices& R);
@@ -26,6 +27,7 @@ struct Operations {
                                              Precision precision);
   static void lion_(const ElementwiseLists& lists, const LionHyperparameters& hyper);
   static void adamw_(const ElementwiseLists& lists, const AdamWHyperparameters& hyper);
+  static bool is_capturing(c10::Device device);
   static constexpr bool multiplies_in_place = false, rounds_operands = true;
 };
 

@@ -89,6 +89,12 @@ Stream current_stream(int device) {
   return at::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
 }
 
+bool is_capturing(int device) {
+  cudaStreamCaptureStatus status{};
+  C10_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(current_stream(device)), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 void multiply(const Product& product, int device) {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
   const cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle();

@@ -10,6 +10,9 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 // torch's current stream on a device.
 Stream current_stream(int device);
 
+// Whether a graph records what is started on that stream.
+bool is_capturing(int device);
+
 // What products are computed in: the type that operands are rounded to; sums are FP64 or FP32.
 enum class Arithmetic { fp64, fp32, tf32, bf16 };
 

@@ -39,6 +39,15 @@ Storage storage_of(at::ScalarType dtype) {
   }
 }
 
+Entries entries(const at::Tensor& tensor) {  // data_ptr(), as gradients are only read
+  return {tensor.data_ptr(), storage_of(tensor.scalar_type())};
+}
+
+DeviceNumber device_number(double value, const at::Tensor& multiplier) {
+  if (!multiplier.defined()) return {value, {nullptr, Storage::float64}};
+  return {value, entries(multiplier)};
+}
+
 Stream stream_of(c10::Device device) { return current_stream(device.index()); }
 
 at::Tensor table_of(const void* data, std::size_t bytes, c10::Device device) {

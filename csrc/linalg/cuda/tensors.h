@@ -11,6 +11,9 @@ Storage storage_of(at::ScalarType dtype);
 // torch's current stream on a device.
 Stream stream_of(c10::Device device);
 
+Entries entries(const at::Tensor& tensor);
+DeviceNumber device_number(double value, const at::Tensor& multiplier);
+
 // A copy of host memory, a multiple of 8 bytes, in the memory of the device. The host's may change at once.
 at::Tensor table_of(const void* data, std::size_t bytes, c10::Device device);
 

@@ -69,7 +69,7 @@ TEST(AdamWStep, CountsNonfiniteEntriesAsZeroOrLetsThemThrough) {
     const at::Tensor X = normal({3000}, 1, at::kFloat), M = at::zeros({3000}), V = at::zeros({3000});
     int64_t zeroed = 0;
     ElementwiseBatch batch{.lists = {.X = {X}, .G = {G}, .M = {M}, .V = {V}, .step = {1}}};
-    if (zero) batch.lists.zeroed = &zeroed;
+    if (zero) batch.lists.rule.zeroed = &zeroed;
     comm::run(adamw(batch, {}));
     EXPECT_EQ(zeroed, zero ? 2 : 0);
     EXPECT_EQ(X.isfinite().logical_not().sum().item<int64_t>(), zero ? 0 : 2);
@@ -94,7 +94,7 @@ TEST(AdamWStep, TakesTheGradientTimesItsFactorIntoAccount) {
     const at::Tensor X = normal({3000}, 1, at::kBFloat16), M = at::zeros({3000}), V = at::zeros({3000});
     ElementwiseBatch batch{
         .lists = {.X = {X}, .G = {normal({3000}, 2, at::kFloat) * scale}, .M = {M}, .V = {V}, .step = {1}}};
-    batch.lists.gradient_factor = 1 / scale;
+    batch.lists.rule.factor = 1 / scale;
     comm::run(adamw(batch, {}));
     results.insert(results.end(), {X, M, V});
   }

@@ -162,7 +162,7 @@ TEST(DionStep, TakesTheGradientTimesItsFactorIntoAccount) {
       take_step(p, p.gradients[step], Orientation::right, step, {.maximize = maximize});
       const at::Tensor G = scaled.gradients[step] * 65'536;
       DionBatch batch = batch_of(scaled, G, Orientation::right, step);
-      batch.gradient_factor = 1.0 / 65'536;
+      batch.gradients.factor = 1.0 / 65'536;
       comm::run(dion(batch, {.maximize = maximize}));
     }
     EXPECT_TRUE(bitwise_equal(scaled.X, p.X));
@@ -178,7 +178,7 @@ TEST(DionStep, CountsNonfiniteEntriesAsZeroWhenAsked) {
   G[1][11][19] = std::numeric_limits<double>::quiet_NaN();
   int64_t zeroed = 0;
   DionBatch batch = batch_of(p, G, Orientation::right, 1);
-  batch.zeroed = &zeroed;
+  batch.gradients.zeroed = &zeroed;
   comm::run(dion(batch, {}));
   take_step(reference, G.nan_to_num(0, 0, 0), Orientation::right, 1, {});
   EXPECT_EQ(zeroed, 2);

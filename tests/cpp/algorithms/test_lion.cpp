@@ -65,8 +65,8 @@ struct OneStep {
 OneStep lion_step(const at::Tensor& G, bool zero_nonfinite, const LionHyperparameters& hyper, double factor = 1) {
   OneStep result{normal({G.numel()}, 1, at::kFloat), normal({G.numel()}, 2, at::kFloat)};
   ElementwiseBatch batch{.lists = {.X = {result.X}, .G = {G}, .M = {result.M}, .V = {}, .step = {}}};
-  batch.lists.gradient_factor = factor;
-  if (zero_nonfinite) batch.lists.zeroed = &result.zeroed;
+  batch.lists.rule.factor = factor;
+  if (zero_nonfinite) batch.lists.rule.zeroed = &result.zeroed;
   comm::run(lion(batch, hyper));
   return result;
 }

@@ -83,6 +83,8 @@ const bool is_chosen = [] {
 
 Stream current_stream(int) { return nullptr; }
 
+bool is_capturing(int) { return false; }
+
 void multiply(const Product& product, int) {
   // What cuBLAS refuses.
   TORCH_CHECK(product.A.storage == product.B.storage, "operands of two types");

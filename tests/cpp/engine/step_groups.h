@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "engine/groups.h"
 #include "tensors.h"
 
@@ -48,6 +50,11 @@ inline Groups all_groups() {
   groups.lion.push_back(elementwise_group<LionGroup>({{7}, {3, 4}, {}}));
   groups.adamw.push_back(elementwise_group<AdamWGroup>({{7}, {2000}}));
   return groups;
+}
+
+inline void put_two_nonfinite(Groups& groups) {
+  groups.dion[0].G[0][3][4] = std::numeric_limits<double>::quiet_NaN();
+  groups.adamw[0].G[1][7] = std::numeric_limits<double>::infinity();
 }
 
 inline std::vector<at::Tensor*> tensors_of(Groups& groups) {

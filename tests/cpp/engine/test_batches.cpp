@@ -34,7 +34,7 @@ struct Sorted {
 Sorted sort(const DionGroup& group) {
   Copies copies;
   Sorted sorted{};
-  for (const algorithms::DionBatch& batch : dion_batches(group, copies)) {
+  for (const algorithms::DionBatch& batch : dion_batches(group, /*capturable=*/false, copies)) {
     ++sorted.batches;
     sorted.matrices += batch.X.count();
   }
@@ -76,7 +76,7 @@ TEST(Batches, AreCutSoThatTheWorkspaceStaysWithinAMillionElements) {
   group.form.batch_dims = 1;
   Copies copies;
   int64_t matrices = 0;
-  for (const algorithms::DionBatch& batch : dion_batches(group, copies)) {
+  for (const algorithms::DionBatch& batch : dion_batches(group, /*capturable=*/false, copies)) {
     EXPECT_LE(algorithms::dion_workspace(batch), 1 << 20);
     matrices += batch.X.count();
   }
@@ -86,7 +86,7 @@ TEST(Batches, AreCutSoThatTheWorkspaceStaysWithinAMillionElements) {
 TEST(Batches, GiveTheAlgorithmTheTransposesForTheRightOrientation) {
   const DionGroup group = group_of({{{12, 20}, {12, 4}}});
   Copies copies;
-  const algorithms::DionBatch batch = dion_batches(group, copies).at(0);
+  const algorithms::DionBatch batch = dion_batches(group, /*capturable=*/false, copies).at(0);
   EXPECT_EQ(batch.X.rows, 20);
   EXPECT_EQ(batch.global_rows, 20);
   EXPECT_EQ(batch.Q.rows, 12);
@@ -98,7 +98,7 @@ TEST(Batches, TakeTheOrientationFromTheShapeOfQAndOfASquareOneFromTheOption) {
     DionGroup group = group_of({{{12, 20}, {20, 4}}, {{15, 15}, {15, 4}}});
     group.orientation = option;
     Copies copies;
-    for (const algorithms::DionBatch& batch : dion_batches(group, copies)) {
+    for (const algorithms::DionBatch& batch : dion_batches(group, /*capturable=*/false, copies)) {
       const bool transposed = batch.X.rows == 15 ? batch.X.row_stride == 1 : batch.X.rows == 20;
       EXPECT_EQ(transposed, batch.X.rows == 15 && option == Orientation::right);
     }
@@ -118,7 +118,7 @@ TEST_P(BatchesRefuse, WithOneSentenceThatSaysWhatIsWrong) {
   GetParam().spoil(group);
   Copies copies;
   try {
-    dion_batches(group, copies);
+    dion_batches(group, /*capturable=*/false, copies);
     FAIL() << "accepted";
   } catch (const c10::ValueError& error) {
     EXPECT_NE(std::string(error.what_without_backtrace()).find(GetParam().words), std::string::npos) << error.what();

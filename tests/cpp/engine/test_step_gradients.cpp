@@ -10,11 +10,6 @@ namespace torchdion::engine {
 
 namespace {
 
-void put_two_nonfinite(Groups& groups) {
-  groups.dion[0].G[0][3][4] = std::numeric_limits<double>::quiet_NaN();
-  groups.adamw[0].G[1][7] = std::numeric_limits<double>::infinity();
-}
-
 TEST(StepNonfinite, RaiseThrowsAndSkipStepSkipsAndNeitherWrites) {
   for (Nonfinite policy : {Nonfinite::raise, Nonfinite::skip_step}) {
     Groups groups = all_groups();

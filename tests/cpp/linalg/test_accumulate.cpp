@@ -37,7 +37,7 @@ TEST_P(Accumulate, AddsAMultipleInEveryDtypeSizeAndLayout) {
         const at::Tensor M0 = normal({count, m, n}, 1, momentum), values = normal({count, m, n}, 2, gradient);
         const at::Tensor G = GetParam().gradient(values);
         const at::Tensor M = GetParam().momentum_by_columns ? column_major(M0).clone() : M0.clone();
-        accumulate_(Matrices(M), Matrices(G), -0.7);
+        accumulate_(Matrices(M), Matrices(G), {.factor = -0.7});
         const at::Tensor m0 = M0.to(at::kDouble), g = -0.7 * values.to(at::kDouble);
         const double computing = momentum == at::kDouble ? 0x1p-53 : 0x1p-24;
         const at::Tensor allowed = (m0 + g).abs() * unit_roundoff(momentum) + (m0.abs() + g.abs()) * 4 * computing;
@@ -57,8 +57,20 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Accumulate,
 
 TEST(Accumulate, TakesAGradientThatIsOneNumberExpanded) {
   const at::Tensor M = at::zeros({6, 5}), G = at::full({}, 3.0f).expand({6, 5});
-  accumulate_(Matrices(M), Matrices(G), 2);
+  accumulate_(Matrices(M), Matrices(G), {.factor = 2});
   EXPECT_TRUE(at::equal(M, at::full({6, 5}, 6.0f)));
+}
+
+TEST(Accumulate, ReadsTheDivisorAndWhetherItIsLeftOutFromMemory) {
+  const at::Tensor M = normal({6, 5}, 1), G = normal({6, 5}, 2), expected = M + 0.5 / 64 * G;
+  float divisor = 64, left_out = 1;
+  const GradientRule rule{.factor = 0.5, .divisor = &divisor, .left_out = &left_out};
+  const at::Tensor before = M.clone();
+  accumulate_(Matrices(M), Matrices(G), rule);
+  EXPECT_TRUE(bitwise_equal(M, before));
+  left_out = 0;
+  accumulate_(Matrices(M), Matrices(G), rule);
+  EXPECT_LE(relative_error(M, expected), 1e-15);
 }
 
 class AccumulateNonfinite : public testing::TestWithParam<at::ScalarType> {};
@@ -76,19 +88,22 @@ TEST_P(AccumulateNonfinite, EntriesCountAsZeroWhenAskedAndAreCounted) {
   const at::Tensor G = with_three_nonfinite(GetParam()), M0 = normal({300, 200}, 1);
   for (bool by_columns : {false, true}) {
     const at::Tensor M = M0.clone(), expected = M0.clone();
-    accumulate_(Matrices(expected), Matrices(G.nan_to_num(0, 0, 0)), 1);
+    accumulate_(Matrices(expected), Matrices(G.nan_to_num(0, 0, 0)));
     int64_t zeroed = 0;
-    accumulate_(Matrices(M), Matrices(by_columns ? column_major(G) : G), 1, &zeroed);
+    accumulate_(Matrices(M), Matrices(by_columns ? column_major(G) : G), {.zeroed = &zeroed});
     EXPECT_EQ(zeroed, 3);
     EXPECT_TRUE(at::equal(M, expected));
-    EXPECT_EQ(count_nonfinite(Matrices(by_columns ? column_major(G) : G)), 3);
+    count_nonfinite(Matrices(by_columns ? column_major(G) : G), &zeroed);
+    EXPECT_EQ(zeroed, 6);
   }
 }
 
 TEST_P(AccumulateNonfinite, EntriesReachTheSumWhenNotAskedAndOnlyTheirOwnPlaces) {
   const at::Tensor M = normal({300, 200}, 1, GetParam());
-  accumulate_(Matrices(M), Matrices(with_three_nonfinite(GetParam())), 1);
-  EXPECT_EQ(count_nonfinite(Matrices(M)), 3);
+  accumulate_(Matrices(M), Matrices(with_three_nonfinite(GetParam())));
+  int64_t found = 0;
+  count_nonfinite(Matrices(M), &found);
+  EXPECT_EQ(found, 3);
   EXPECT_TRUE(M[0][3].isnan().item<bool>());
   EXPECT_TRUE(M[299][199].isneginf().item<bool>());
 }

@@ -37,6 +37,13 @@ INSTANTIATE_TEST_SUITE_P(Offsets, SketchSlice,
                                          Slice{3, 5, 1, 2}, Slice{3, 5, 2, 3}, Slice{39, 1, 31, 6},
                                          Slice{11, 13, 7, 29}));
 
+TEST(Sketch, TakesTheStepFromTheCountOfThoseBefore) {
+  const float steps_before = 2;
+  RandomMatrix random = RandomMatrix::sketch(7, 0);
+  random.steps_before = &steps_before;
+  EXPECT_TRUE(bitwise_equal(block(random, 5, 6, 0, 0), block(RandomMatrix::sketch(7, 3), 5, 6, 0, 0)));
+}
+
 TEST(Sketch, IsTheSameOnAnyNumberOfThreads) {
   const RandomMatrix random = RandomMatrix::sketch(7, 3);
   const int threads = at::get_num_threads();

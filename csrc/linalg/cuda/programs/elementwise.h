@@ -3,6 +3,7 @@
 
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/storage.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -45,37 +46,38 @@ struct Pairs {
   }
 };
 
-// M ← M + α G, of which entries that are not finite count as zero where `zeroed` counts them.
+// M ← M + G as the rule has it.
 template <class SM, class SG>
 struct Accumulate {
   static constexpr int threads = 256;
   void* const* M;
   void* const* G;
   Pairs pairs;
-  double alpha;
-  int64_t* zeroed;  // null: they propagate
+  GradientRule rule;
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = typename ComputeType<SM>::type;
+    if (rule.leaves_out()) return;
+    const T alpha = static_cast<T>(rule.total_factor());
     typename Block::template Registers<int64_t> found;
     block.each([&](int t) { found[t] = 0; });
     pairs.each(block, [&](int t, int64_t matrix, int64_t m, int64_t g) {
       SM* target = static_cast<SM*>(M[matrix]) + m;
       T entry = static_cast<T>(load(static_cast<const SG*>(G[matrix])[g]));
-      if (zeroed && !is_finite(entry)) {
+      if (rule.zeroed && !is_finite(entry)) {
         entry = 0;
         ++found[t];
       }
-      store(*target, static_cast<T>(load(*target)) + static_cast<T>(alpha) * entry);
+      store(*target, static_cast<T>(load(*target)) + alpha * entry);
     });
     block.each([&](int t) {
-      if (zeroed) block.add(zeroed, found[t]);
+      if (rule.zeroed) block.add(rule.zeroed, found[t]);
     });
   }
 };
 
-// A ← α B.
+// A ← α B, unless it is left out.
 template <class SA, class SB>
 struct Copy {
   static constexpr int threads = 256;
@@ -83,10 +85,12 @@ struct Copy {
   void* const* B;
   Pairs pairs;
   double alpha;
+  const float* left_out;  // or null
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = typename ComputeType<SA>::type;
+    if (left_out && *left_out != 0) return;
     pairs.each(block, [&](int, int64_t matrix, int64_t a, int64_t b) {
       const T entry = static_cast<T>(load(static_cast<const SB*>(B[matrix])[b]));
       store(static_cast<SA*>(A[matrix])[a], static_cast<T>(alpha) * entry);

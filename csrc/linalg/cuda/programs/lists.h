@@ -4,60 +4,17 @@
 #include <cmath>
 
 #include "linalg/cuda/programs/elementwise.h"
+#include "linalg/cuda/programs/numbers.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
-
-// A contiguous tensor whose type is known when the kernel runs. All threads of a block see the same.
-struct Entries {
-  void* data;
-  Storage storage;
-
-  template <class T>
-  TORCHDION_DEVICE T get(int64_t i) const {
-    switch (storage) {
-      case Storage::float64:
-        return static_cast<T>(static_cast<const double*>(data)[i]);
-      case Storage::float32:
-        return static_cast<T>(static_cast<const float*>(data)[i]);
-      case Storage::float16:
-        return static_cast<T>(load(static_cast<const Half*>(data)[i]));
-      default:
-        return static_cast<T>(load(static_cast<const BFloat16*>(data)[i]));
-    }
-  }
-  template <class T>
-  TORCHDION_DEVICE void set(int64_t i, T value) const {
-    switch (storage) {
-      case Storage::float64:
-        return store(static_cast<double*>(data)[i], value);
-      case Storage::float32:
-        return store(static_cast<float*>(data)[i], value);
-      case Storage::float16:
-        return store(static_cast<Half*>(data)[i], value);
-      default:
-        return store(static_cast<BFloat16*>(data)[i], value);
-    }
-  }
-};
 
 // One parameter with its gradient and state.
 struct ListedTensor {
   Entries X, G, M, V;  // V: AdamW's alone
   int64_t numel;
-  int64_t first_block;       // of the grid
-  const float* device_step;  // the count of steps where it is on the device, this step included; else null
-  double step;
-};
-
-// Hyperparameters that a captured graph must read anew: from device memory where they are there.
-struct DeviceNumber {
-  double value;
-  const void* data;  // or null
-  Storage storage;
-
-  TORCHDION_DEVICE double get() const {
-    return data ? Entries{const_cast<void*>(data), storage}.get<double>(0) : value;
-  }
+  int64_t first_block;        // of the grid
+  const float* steps_before;  // the count of steps where it is on the device, this one not included; else null
+  double step;                // this one included
 };
 
 struct ListedUpdate {
@@ -65,8 +22,7 @@ struct ListedUpdate {
   int64_t count;
   DeviceNumber lr, weight_decay;
   double beta1, beta2, epsilon;
-  double gradient_factor;  // of G, with the sign that maximize gives it
-  int64_t* zeroed;         // or null: entries that are not finite propagate
+  GradientRule rule;  // with the sign that maximize gives it
 
   // Which tensor a block works on: the last that begins at it or before.
   TORCHDION_DEVICE const ListedTensor& of_block(int64_t block) const {
@@ -81,6 +37,7 @@ struct ListedUpdate {
   // Calls body(i, gradient) for every entry of the block's chunk.
   template <class T, class Block, class Body>
   TORCHDION_DEVICE void each(Block& block, const ListedTensor& tensor, const Body& body) const {
+    const T factor = static_cast<T>(rule.total_factor());
     typename Block::template Registers<int64_t> found;
     block.each([&](int t) {
       found[t] = 0;
@@ -88,13 +45,13 @@ struct ListedUpdate {
         const int64_t i = ((block.index() - tensor.first_block) * kElementsPerThread + k) * Block::threads + t;
         if (i >= tensor.numel) break;
         T g = tensor.G.template get<T>(i);
-        if (zeroed && !is_finite(g)) {
+        if (rule.zeroed && !is_finite(g)) {
           g = 0;
           ++found[t];
         }
-        body(i, static_cast<T>(gradient_factor) * g);
+        body(i, factor * g);
       }
-      if (zeroed) block.add(zeroed, found[t]);
+      if (rule.zeroed) block.add(rule.zeroed, found[t]);
     });
   }
 };
@@ -107,6 +64,7 @@ struct Lion {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
+    if (update.rule.leaves_out()) return;
     const ListedTensor& tensor = update.of_block(block.index());
     const double lr = update.lr.get();
     const T keep = static_cast<T>(1 - lr * update.weight_decay.get()), rate = static_cast<T>(lr);
@@ -129,8 +87,9 @@ struct AdamW {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
+    if (update.rule.leaves_out()) return;
     const ListedTensor& tensor = update.of_block(block.index());
-    const double lr = update.lr.get(), step = tensor.device_step ? *tensor.device_step : tensor.step;
+    const double lr = update.lr.get(), step = tensor.steps_before ? double(*tensor.steps_before) + 1 : tensor.step;
     const T keep = static_cast<T>(1 - lr * update.weight_decay.get());
     const T rate = static_cast<T>(lr / (1 - pow(update.beta1, step)));
     const T root2 = static_cast<T>(sqrt(1 - pow(update.beta2, step))), epsilon = static_cast<T>(update.epsilon);

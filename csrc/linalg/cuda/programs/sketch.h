@@ -8,15 +8,15 @@
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 // out ([rows, cols]) ← standard_deviation · the block of the random matrix that begins at these offsets. One thread
-// makes the entries of one Philox block, four neighbours in a row. `step`, where it is there, replaces the stream: the
-// step's number, counted on the device.
+// makes the entries of one Philox block, four neighbours in a row. Where steps are counted on the device,
+// the stream is the number of this one.
 template <class S>
 struct Sketch {
   static constexpr int threads = 256;
   S* out;
   int64_t rows, cols, row_offset, col_offset;
   uint64_t seed, stream;
-  const float* step;  // or null
+  const float* steps_before;  // or null
   double standard_deviation;
 
   TORCHDION_HOST_DEVICE int64_t blocks_of_row() const {
@@ -29,8 +29,9 @@ struct Sketch {
       const int64_t number = block.index() * threads + t, row = number / blocks_of_row();
       if (row >= rows) return;
       const int64_t skipped = col_offset % kNormalsOfBlock, column_block = number % blocks_of_row();
-      const Normals entries = normals(seed, step ? static_cast<uint64_t>(*step) : stream, row_offset + row,
-                                      col_offset / kNormalsOfBlock + column_block);
+      const uint64_t number_of_step = steps_before ? static_cast<uint64_t>(*steps_before) + 1 : stream;
+      const Normals entries =
+          normals(seed, number_of_step, row_offset + row, col_offset / kNormalsOfBlock + column_block);
       for (int i = 0; i < kNormalsOfBlock; ++i) {
         const int64_t col = column_block * kNormalsOfBlock - skipped + i;
         if (col >= 0 && col < cols) store(out[row * cols + col], standard_deviation * entries.values[i]);

@@ -1,0 +1,63 @@
+#include "engine/verdict.h"
+
+#include "comm/copies.h"
+#include "comm/sums.h"
+#include "engine/gradients.h"
+
+namespace torchdion::engine {
+
+namespace {
+
+int64_t count_nonfinite(const std::vector<at::Tensor>& gradients) {
+  std::vector<c10::Device> devices;
+  int64_t found = 0;
+  for (const at::Tensor& G : gradients) {
+    if (std::find(devices.begin(), devices.end(), G.device()) != devices.end()) continue;
+    devices.push_back(G.device());
+    found += count_nonfinite_on(G.device(), gradients).item<int64_t>();
+  }
+  return found;
+}
+
+}  // namespace
+
+Verdict verdict(const Doubts& doubts, const std::vector<at::Tensor>& gradients, const std::vector<Axis>& axes) {
+  if (doubts.found_inf.defined() && comm::largest_of_ranks(doubts.found_inf.item<double>(), axes) != 0) return {true};
+  if (doubts.nonfinite != Nonfinite::raise && doubts.nonfinite != Nonfinite::skip_step) return {};
+  Verdict all{false, count_nonfinite(gradients)};
+  all.left_out = comm::largest_of_ranks(static_cast<double>(all.nonfinite), axes) != 0;
+  TORCH_CHECK_VALUE(!all.left_out || doubts.nonfinite == Nonfinite::skip_step,
+                    "torchdion.Dion: ", all.nonfinite > 0 ? std::to_string(all.nonfinite) : "another rank's",
+                    " gradient entries are NaN or infinite (nonfinite='raise')");
+  return all;
+}
+
+std::vector<at::Tensor> decide_on_devices(const Doubts& doubts, const std::vector<at::Tensor>& gradients,
+                                          const std::vector<Axis>& axes, const std::vector<at::Tensor>& left_out) {
+  const at::Tensor& first = left_out.front();
+  std::vector<at::Tensor> counts;
+  first.zero_();
+  const auto doubt = [&](const at::Tensor& number) {
+    first.logical_or_(number.view({1}).to(first.device(), /*non_blocking=*/true));
+  };
+  if (doubts.found_inf.defined()) doubt(doubts.found_inf);
+  if (doubts.nonfinite == Nonfinite::skip_step) {
+    for (const at::Tensor& flag : left_out) {
+      counts.push_back(count_nonfinite_on(flag.device(), gradients));
+      doubt(counts.back());
+    }
+  }
+  for (const Axis& axis : axes) comm::max_(first, axis);
+  for (const at::Tensor& flag : left_out) {
+    if (!flag.is_same(first)) flag.copy_(first, /*non_blocking=*/true);
+  }
+  return counts;
+}
+
+void check_number(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(),
+                    "torchdion.Dion: ", what, " must be a tensor of one real number, got ", tensor.toString(),
+                    " of shape ", tensor.sizes());
+}
+
+}  // namespace torchdion::engine

@@ -1,0 +1,74 @@
+// Numbers in device memory whose type is known when a kernel runs.
+#pragma once
+
+#include "linalg/cuda/launch.h"
+#include "linalg/cuda/storage.h"
+#include "linalg/step_numbers.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+// A contiguous tensor whose type is known when the kernel runs. All threads of a block see the same.
+struct Entries {
+  void* data;
+  Storage storage;
+
+  template <class T>
+  TORCHDION_DEVICE T get(int64_t i) const {
+    switch (storage) {
+      case Storage::float64:
+        return static_cast<T>(static_cast<const double*>(data)[i]);
+      case Storage::float32:
+        return static_cast<T>(static_cast<const float*>(data)[i]);
+      case Storage::float16:
+        return static_cast<T>(load(static_cast<const Half*>(data)[i]));
+      default:
+        return static_cast<T>(load(static_cast<const BFloat16*>(data)[i]));
+    }
+  }
+  template <class T>
+  TORCHDION_DEVICE void set(int64_t i, T value) const {
+    switch (storage) {
+      case Storage::float64:
+        return store(static_cast<double*>(data)[i], value);
+      case Storage::float32:
+        return store(static_cast<float*>(data)[i], value);
+      case Storage::float16:
+        return store(static_cast<Half*>(data)[i], value);
+      default:
+        return store(static_cast<BFloat16*>(data)[i], value);
+    }
+  }
+};
+
+// A hyperparameter: a number, times one in device memory where that is there, which a captured graph reads anew.
+struct DeviceNumber {
+  double value;
+  Entries multiplier;  // null data: none
+
+  TORCHDION_DEVICE double get() const { return multiplier.data ? value * multiplier.get<double>(0) : value; }
+};
+
+// factors ([4]) ← linalg::dion_factors().
+template <class T>
+struct StepFactors {
+  static constexpr int threads = 32;
+  T* factors;
+  double mean, shape_factor;
+  DeviceNumber lr, weight_decay;
+  const float* left_out;  // or null
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    block.each([&](int t) {
+      if (t > 0) return;
+      const bool leaves_out = left_out && *left_out != 0;
+      const DionFactors all = dion_factors(mean, shape_factor, lr.get(), weight_decay.get(), leaves_out);
+      factors[0] = static_cast<T>(all.first);
+      factors[1] = static_cast<T>(all.none);
+      factors[2] = static_cast<T>(all.update);
+      factors[3] = static_cast<T>(all.keep);
+    });
+  }
+};
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -1,0 +1,32 @@
+// Learning rate and weight decay, where they lie in the memory of a device: a captured graph reads them anew at every
+// replay.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace torchdion::linalg {
+
+// Single real numbers on the device of the parameters, which multiply the hyperparameters of these names; undefined: 1.
+struct Multipliers {
+  at::Tensor lr, weight_decay;
+
+  bool defined() const { return lr.defined() || weight_decay.defined(); }
+  Multipliers on(c10::Device device) const {
+    const auto moved = [&](const at::Tensor& number) {
+      return number.defined() ? number.to(device, /*non_blocking=*/true) : number;
+    };
+    return {moved(lr), moved(weight_decay)};
+  }
+};
+
+// What dion_factors() is told.
+struct FactorRule {
+  double mean = 1, shape_factor = 1, lr = 0, weight_decay = 0;
+  Multipliers multipliers;
+  const float* left_out = nullptr;  // one number on the device, or null
+};
+
+// The four DionFactors, in the dtype and on the device of the options.
+at::Tensor device_factors(const FactorRule& rule, at::TensorOptions options);
+
+}  // namespace torchdion::linalg

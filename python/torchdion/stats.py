@@ -1,0 +1,31 @@
+"""What an optimizer counts of its steps."""
+
+from typing import Any
+
+from torch import Tensor
+
+from torchdion import _C
+from torchdion.state import is_capturing
+
+# Counts that a device may still be computing: numbers or tensors of one.
+_LAZY = ("skipped_steps", "nonfinite_entries")
+
+NO_STEPS: dict[str, Any] = {
+    **dict.fromkeys(("steps", *_LAZY, "batches", "workspace_bytes"), 0),
+    "expected_traffic": {},
+}
+"""Before the first one."""
+
+
+def count(counts: dict[str, Any], report: _C.Report) -> None:
+    """Adds a step."""
+    counts["steps"] += 1
+    for name, more in zip(_LAZY, (report.skipped, report.nonfinite), strict=True):
+        if not (isinstance(more, Tensor) and is_capturing(more)):  # a replay would not add to it
+            counts[name] = counts[name] + more
+    counts |= {name: getattr(report, name) for name in ("batches", "workspace_bytes", "expected_traffic")}
+
+
+def as_numbers(counts: dict[str, Any]) -> dict[str, Any]:
+    """Waits for the devices that are still counting."""
+    return {**counts, **{name: int(counts[name]) for name in _LAZY}}
