@@ -1,0 +1,69 @@
+"""capturable=True on several ranks: all leave out the same steps, and no rank asks the others after the first."""
+
+from typing import Any
+
+import torch
+from law import normal
+from ranks import run_ranks
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn import Parameter
+
+import torchdion
+
+# Of the first, replicas exchange P and R; of the second, whose rank is full, the momentum; the third is no matrix.
+SHAPES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((24, 40), {"rank_fraction": 0.25}),
+    ((16, 18), {"rank_fraction": 1.0}),
+    ((10,), {}),
+]
+STEPS, OVERFLOWS = 4, 2
+
+
+def train(rank: int, world_size: int, capturable: bool) -> tuple[list[list[Tensor]], dict[str, Any]]:
+    """This rank's weights after each step; in one of them a single rank has an infinite entry."""
+    mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("dp", "fs"))
+    params = [
+        Parameter(distribute_tensor(normal(shape, torch.float64, i), mesh["fs"], [Shard(0)]))
+        for i, (shape, _) in enumerate(SHAPES)
+    ]
+    optimizer = torchdion.Dion(
+        [{"params": [param], **options} for param, (_, options) in zip(params, SHAPES, strict=True)],
+        nonfinite="skip_step",
+        capturable=capturable,
+        replicate_mesh=mesh["dp"],
+    )
+    weights = []
+    for step in range(STEPS):
+        for i, param in enumerate(params):
+            gradient = normal(param.shape, torch.float64, i, step, mesh["dp"].get_local_rank())
+            param.grad = distribute_tensor(gradient, mesh["fs"], [Shard(0)])
+        if step == OVERFLOWS and rank == world_size - 1:
+            params[0].grad.to_local()[0, 0] = float("inf")
+        optimizer.step()
+        weights.append([param.detach().to_local().clone() for param in params])
+    return weights, optimizer.stats()
+
+
+def test_every_rank_leaves_out_the_step_in_which_one_overflows() -> None:
+    ours, theirs = (run_ranks(train, 4, capturable) for capturable in (True, False))
+    for (weights, stats), (expected, _) in zip(ours, theirs, strict=True):
+        assert all(map(torch.equal, weights[OVERFLOWS], weights[OVERFLOWS - 1]))
+        assert not any(map(torch.equal, weights[OVERFLOWS], weights[OVERFLOWS + 1]))
+        for found, other in zip(weights, expected, strict=True):
+            assert all(map(torch.equal, found, other))
+        assert stats["skipped_steps"] == 1
+    assert [stats["nonfinite_entries"] for _, stats in ours] == [0, 0, 0, 1]
+
+
+def test_ranks_agree_at_their_first_step_only() -> None:
+    """Beside the decision of every step, one number along each axis."""
+
+    def calls(capturable: bool) -> int:
+        _, stats = run_ranks(train, 4, capturable)[0]
+        return sum(kinds["agreement"]["calls"] for kinds in stats["traffic"].values())
+
+    decisions = 2 * STEPS
+    of_the_first_step = calls(True) - decisions
+    assert 0 < of_the_first_step < calls(False) - decisions
