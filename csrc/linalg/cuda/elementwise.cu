@@ -4,7 +4,8 @@
 #ifdef TORCHDION_EMULATED
 namespace torchdion::linalg::emulated {
 bool backwards = false;
-}
+int64_t launches = 0;
+}  // namespace torchdion::linalg::emulated
 #endif
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {

@@ -50,8 +50,12 @@ void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream 
 // In which order the host goes through blocks and threads.
 extern bool backwards;
 
+// What a GPU would have been given to do so far: kernels, and products by cuBLAS.
+extern int64_t launches;
+
 template <class Program>
 void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream) {
+  if (blocks > 0) ++launches;
   // What a kernel has not written holds anything: a NaN in every floating-point type.
   std::vector<std::max_align_t> memory(shared_bytes / sizeof(std::max_align_t) + 1);
   for (int64_t i = 0; i < blocks; ++i) {

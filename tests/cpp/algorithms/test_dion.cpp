@@ -6,6 +6,8 @@
 
 #include "algorithms/textbook.h"
 #include "comm/scheduler.h"
+#include "cuda/launches.h"
+#include "linalg/backend.h"
 
 namespace torchdion::algorithms {
 
@@ -168,6 +170,22 @@ TEST(DionStep, TakesTheGradientTimesItsFactorIntoAccount) {
     EXPECT_TRUE(bitwise_equal(scaled.X, p.X));
     EXPECT_TRUE(bitwise_equal(scaled.M, p.M));
   }
+}
+
+// What a GPU is given to do in one step of `count` n×n matrices of one shape.
+int64_t launches_of_step(int64_t count, int64_t n, int64_t r) {
+  const Problem p = problem(count, n, n, r, Orientation::right, at::kFloat);
+  const int64_t before = linalg::emulated::launches;
+  take_step(p, p.gradients[0], Orientation::right, 1, {.precision = Precision::high});
+  return linalg::emulated::launches - before;
+}
+
+// Each takes the host some microseconds, more than small matrices take the GPU.
+TEST(DionStep, TakesAsFewLaunchesForManyMatricesAsForOneAndTenForEveryFurther64Columns) {
+  if (linalg::backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  EXPECT_LE(launches_of_step(1, 80, 64), 23);
+  EXPECT_LE(launches_of_step(1, 200, 192), 23 + 2 * 10);
+  EXPECT_EQ(launches_of_step(12, 80, 70), launches_of_step(1, 80, 70));
 }
 
 TEST(DionStep, CountsNonfiniteEntriesAsZeroWhenAsked) {
