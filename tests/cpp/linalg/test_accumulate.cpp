@@ -73,6 +73,19 @@ TEST(Accumulate, ReadsTheDivisorAndWhetherItIsLeftOutFromMemory) {
   EXPECT_LE(relative_error(M, expected), 1e-15);
 }
 
+TEST(Accumulate, TakesAGradientWhoseColumnsAreFurtherApartThanItsRows) {
+  const at::Tensor M = at::zeros({5, 8}), wide = normal({8, 5, 8}, 1, at::kFloat), G = wide.select(2, 3).t();
+  ASSERT_EQ(G.strides(), at::IntArrayRef({8, 40}));  // its rows as far apart as those of a contiguous matrix
+  accumulate_(Matrices(M), Matrices(G));
+  EXPECT_TRUE(at::equal(M, G));
+}
+
+TEST(Accumulate, TakesMoreMatricesThanOneLaunchTakesPointers) {
+  const at::Tensor M0 = normal({1001, 2, 3}, 1), M = M0.clone(), G = normal({1001, 2, 3}, 2);
+  accumulate_(Matrices(M), Matrices(G));
+  EXPECT_TRUE(at::equal(M, M0 + G));
+}
+
 class AccumulateNonfinite : public testing::TestWithParam<at::ScalarType> {};
 
 // 300×200: enough for several threads, each of which counts.
@@ -106,6 +119,15 @@ TEST_P(AccumulateNonfinite, EntriesReachTheSumWhenNotAskedAndOnlyTheirOwnPlaces)
   EXPECT_EQ(found, 3);
   EXPECT_TRUE(M[0][3].isnan().item<bool>());
   EXPECT_TRUE(M[299][199].isneginf().item<bool>());
+}
+
+TEST_P(AccumulateNonfinite, EntriesAreAllCounted) {
+  const at::Tensor M = at::zeros({60, 70}), G = at::full({60, 70}, std::nan(""), GetParam());
+  int64_t zeroed = 0;
+  accumulate_(Matrices(M), Matrices(G), {.zeroed = &zeroed});
+  EXPECT_EQ(zeroed, 60 * 70);
+  count_nonfinite(Matrices(G), &zeroed);
+  EXPECT_EQ(zeroed, 2 * 60 * 70);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, AccumulateNonfinite, testing::ValuesIn(kDtypes),

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <limits>
 
 #include "comm/ranks_as_threads.h"
@@ -51,6 +52,38 @@ TEST_P(Gram, IsTheLowerTriangleOfPTransposedPInFP64) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Gram, kGramSizes);
+
+class GramPrecision : public testing::TestWithParam<Precision> {};
+
+TEST_P(GramPrecision, IsThatOfPWithTheEntriesThatItLeavesInPlace) {
+  CholeskyPass pass{.rows = 50, .precision = GetParam(), .given = Noise{}};
+  const at::Tensor P = normal({2, 50, 9}, 1, at::kFloat), H = gram(Matrices(P), pass), exact = P.to(at::kDouble);
+  EXPECT_LE(relative_error(H.tril(), exact.mT().matmul(exact).tril()), 1e-15);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, GramPrecision,
+                         testing::Values(Precision::highest, Precision::high, Precision::medium));
+
+// TF32 keeps 10 bits of the mantissa, BF16 7.
+TEST(RoundOperand, GivesTheNearestNumberOfSoManyBits) {
+  for (const auto& [precision, kept] : {std::pair{Precision::high, 10}, std::pair{Precision::medium, 7}}) {
+    const float unit = std::ldexp(1.0f, -kept), nan_of_low_bits = std::bit_cast<float>(0x7f800001);
+    const float tiny = std::ldexp(1.0f, -149), infinity = std::numeric_limits<float>::infinity();
+    const at::Tensor given = at::tensor({1 + unit, 1 + unit / 2, -1 - unit / 2, 1 + 3 * unit / 2, 1 + 0.51f * unit,
+                                         2 - unit / 8, tiny, -0.0f, infinity, -infinity, nan_of_low_bits});
+    const at::Tensor nearest = at::tensor(
+        {1 + unit, 1.0f, -1.0f, 1 + 2 * unit, 1 + unit, 2.0f, 0.0f, -0.0f, infinity, -infinity, std::nanf("")});
+    const at::Tensor P = given.clone(), expected = backend_of(at::kCPU).rounds_operands ? nearest : given;
+    round_operand_(P, precision);
+    EXPECT_TRUE(at::allclose(P, expected, 0, 0, /*equal_nan=*/true)) << kept << " bits: " << P;
+    EXPECT_TRUE(at::equal(P.signbit(), given.signbit())) << kept;
+  }
+  const at::Tensor P = normal({3001}, 1, at::kFloat), before = P.clone();
+  round_operand_(P, Precision::highest);
+  EXPECT_TRUE(at::equal(P, before));
+  round_operand_(P, Precision::medium);
+  EXPECT_TRUE(at::equal(P, backend_of(at::kCPU).rounds_operands ? before.to(at::kBFloat16).to(at::kFloat) : before));
+}
 
 class MultiplyTriangular : public testing::TestWithParam<GramSize> {};
 

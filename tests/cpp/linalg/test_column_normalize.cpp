@@ -18,7 +18,7 @@ class ColumnNormalize : public testing::TestWithParam<NormalizeDtypes> {};
 
 TEST_P(ColumnNormalize, DividesEveryColumnByItsNorm) {
   const auto [q_dtype, r_dtype] = GetParam();
-  for (const auto& [count, n, r] : {std::tuple{1, 1, 1}, {3, 7, 1}, {2, 1, 5}, {2, 40, 6}, {4, 500, 33}}) {
+  for (const auto& [count, n, r] : {std::tuple{1, 1, 1}, {3, 7, 1}, {2, 1, 5}, {2, 40, 6}, {4, 500, 33}, {3, 20, 64}}) {
     for (bool by_columns : {false, true}) {
       SCOPED_TRACE(testing::Message() << count << " of " << n << "×" << r << (by_columns ? ", by columns" : ""));
       at::Tensor R = normal({count, n, r}, 1, r_dtype);
@@ -61,6 +61,16 @@ TEST(ColumnNormalize, HasNoScaleOfItsOwn) {
   const at::Tensor R = (normal({20, 13}, 1) * scales).to(at::kFloat), Q = at::zeros({20, 13});
   column_normalize_(Matrices(Q), Matrices(R), column_square_sums(Matrices(R)));
   EXPECT_LE((at::linalg_vector_norm(Q, 2, {0}, false, at::kDouble) - 1).abs().max().item<double>(), 1e-6);
+}
+
+TEST(ColumnNormalize, TakesBlocksOfLargerMatrices) {
+  const at::Tensor R = normal({2, 9, 20}, 1).slice(2, 3, 14), expected = R / R.square().sum(1, true).sqrt();
+  for (int64_t width : {11, 15, 40}) {
+    const at::Tensor whole = normal({2, 9, width}, 2), before = whole.clone(), Q = whole.slice(2, width - 11);
+    column_normalize_(Matrices(Q), Matrices(R), {});
+    EXPECT_LE(relative_error(Q, expected), 1e-15) << width;
+    EXPECT_TRUE(at::equal(whole.slice(2, 0, width - 11), before.slice(2, 0, width - 11))) << width;
+  }
 }
 
 TEST(ColumnNormalize, KeepsANaNInItsColumn) {
