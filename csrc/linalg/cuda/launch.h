@@ -67,6 +67,6 @@ void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream)
 
 #endif
 
-inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+TORCHDION_HOST_DEVICE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

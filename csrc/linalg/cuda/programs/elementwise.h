@@ -9,6 +9,7 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 inline constexpr int kElementsPerThread = 8;  // loads in flight
 
+TORCHDION_HOST_DEVICE bool is_finite(float value) { return value - value == 0; }
 TORCHDION_HOST_DEVICE bool is_finite(double value) { return value - value == 0; }
 
 // Where the entries of one of two equally shaped matrices lie.
@@ -16,31 +17,37 @@ struct Strides {
   int64_t row = 0, col = 1;
 };
 
-// Calls body(matrix, offset in a, offset in b) for every entry of the block's chunk, in the order of a's memory, whose
-// rows are contiguous.
+// Two lists of matrices, entry by entry, in the order of a's memory, whose rows are contiguous. A block has a chunk of
+// one matrix.
 struct Pairs {
   int64_t rows, cols;
   Strides a, b;
 
   static constexpr int kChunk = 256 * kElementsPerThread;
 
-  int64_t chunks() const { return divide_up(rows * cols, kChunk); }
+  TORCHDION_HOST_DEVICE int64_t chunks() const { return divide_up(rows * cols, kChunk); }
+  TORCHDION_HOST_DEVICE int64_t matrix(int64_t block) const { return block / chunks(); }
   TORCHDION_HOST_DEVICE bool are_flat() const { return a.row == cols && b.row == cols && b.col == 1; }
 
-  template <class Block, class Body>
-  TORCHDION_DEVICE void each(Block& block, const Body& body) const {
-    const int64_t numel = rows * cols, chunks = (numel + kChunk - 1) / kChunk;
-    const int64_t matrix = block.index() / chunks, begin = block.index() % chunks * kChunk;
+  // Calls read(offset in a, offset in b) for each entry of the block's chunk, and then write(thread, offset in a, what
+  // was read): no write keeps a thread's loads from being in flight together.
+  template <class Block, class Read, class Write>
+  TORCHDION_DEVICE void each(Block& block, const Read& read, const Write& write) const {
+    const int64_t numel = rows * cols, begin = block.index() % chunks() * kChunk;
+    const bool flat = are_flat();
     block.each([&](int t) {
+      decltype(read(0, 0)) entries[kElementsPerThread];
+      int64_t places[kElementsPerThread];
       for (int i = 0; i < kElementsPerThread; ++i) {
         const int64_t element = begin + t + i * Block::threads;
         if (element >= numel) break;
-        if (are_flat()) {
-          body(t, matrix, element, element);
-        } else {
-          const int64_t row = element / cols, col = element % cols;
-          body(t, matrix, row * a.row + col, row * b.row + col * b.col);
-        }
+        const int64_t row = flat ? 0 : element / cols, col = element - row * cols;
+        places[i] = row * a.row + col;
+        entries[i] = read(places[i], row * b.row + col * b.col);
+      }
+      for (int i = 0; i < kElementsPerThread; ++i) {
+        if (begin + t + i * Block::threads >= numel) break;
+        write(t, places[i], entries[i]);
       }
     });
   }
@@ -55,22 +62,33 @@ struct Accumulate {
   Pairs pairs;
   GradientRule rule;
 
+  struct Entries {
+    SM m;
+    SG g;
+  };
+
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = typename ComputeType<SM>::type;
     if (rule.leaves_out()) return;
-    const T alpha = static_cast<T>(rule.total_factor());
+    SM* m = static_cast<SM*>(M[pairs.matrix(block.index())]);
+    const SG* g = static_cast<const SG*>(G[pairs.matrix(block.index())]);
+    const T factor = static_cast<T>(rule.total_factor());
     typename Block::template Registers<int64_t> found;
     block.each([&](int t) { found[t] = 0; });
-    pairs.each(block, [&](int t, int64_t matrix, int64_t m, int64_t g) {
-      SM* target = static_cast<SM*>(M[matrix]) + m;
-      T entry = static_cast<T>(load(static_cast<const SG*>(G[matrix])[g]));
-      if (rule.zeroed && !is_finite(entry)) {
-        entry = 0;
-        ++found[t];
-      }
-      store(*target, static_cast<T>(load(*target)) + alpha * entry);
-    });
+    pairs.each(
+        block,
+        [&](int64_t i, int64_t k) {
+          return Entries{m[i], g[k]};
+        },
+        [&](int t, int64_t i, const Entries& entries) {
+          T gradient = static_cast<T>(load(entries.g));
+          if (rule.zeroed && !is_finite(gradient)) {
+            gradient = 0;
+            ++found[t];
+          }
+          store(m[i], static_cast<T>(load(entries.m)) + factor * gradient);
+        });
     block.each([&](int t) {
       if (rule.zeroed) block.add(rule.zeroed, found[t]);
     });
@@ -91,10 +109,12 @@ struct Copy {
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = typename ComputeType<SA>::type;
     if (left_out && *left_out != 0) return;
-    pairs.each(block, [&](int, int64_t matrix, int64_t a, int64_t b) {
-      const T entry = static_cast<T>(load(static_cast<const SB*>(B[matrix])[b]));
-      store(static_cast<SA*>(A[matrix])[a], static_cast<T>(alpha) * entry);
-    });
+    SA* a = static_cast<SA*>(A[pairs.matrix(block.index())]);
+    const SB* b = static_cast<const SB*>(B[pairs.matrix(block.index())]);
+    const T factor = static_cast<T>(alpha);
+    pairs.each(
+        block, [&](int64_t, int64_t k) { return b[k]; },
+        [&](int, int64_t i, SB entry) { store(a[i], factor * static_cast<T>(load(entry))); });
   }
 };
 
@@ -108,11 +128,12 @@ struct CountNonfinite {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
+    const SG* g = static_cast<const SG*>(G[pairs.matrix(block.index())]);
     typename Block::template Registers<int64_t> seen;
     block.each([&](int t) { seen[t] = 0; });
-    pairs.each(block, [&](int t, int64_t matrix, int64_t g, int64_t) {
-      seen[t] += !is_finite(load(static_cast<const SG*>(G[matrix])[g]));
-    });
+    pairs.each(
+        block, [&](int64_t, int64_t k) { return g[k]; },
+        [&](int t, int64_t, SG entry) { seen[t] += !is_finite(load(entry)); });
     block.each([&](int t) { block.add(found, seen[t]); });
   }
 };
