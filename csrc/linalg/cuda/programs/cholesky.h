@@ -88,9 +88,10 @@ struct ScaleLower {
 template <class T>
 struct FactorDiagonal {
   static constexpr int threads = 256;
-  static constexpr int kWidth = kFactoredColumns, kStride = kWidth + 2, kDepth = 16;
+  static constexpr int kWidth = kFactoredColumns, kDepth = 16;
+  static constexpr int kStride = kWidth + 8 / sizeof(T);  // 16 neighbours in a column lie in banks of their own
   static constexpr size_t kSquare = kWidth * kStride * sizeof(T);
-  static constexpr size_t shared_bytes = 2 * kSquare + 4 * kWidth * sizeof(T);
+  static constexpr size_t shared_bytes = 2 * kSquare + 3 * kWidth * sizeof(T);
   static_assert(kWidth * (kDepth + 1) <= kWidth * kStride, "the tile lies where the block will");
 
   const T* H;     // [count, r, r]
@@ -108,9 +109,14 @@ struct FactorDiagonal {
   struct Shared {
     T* S;
     T* D;  // the block on and below the diagonal, the transpose of its inverse above
-    // Of each column: one over the root of its pivot, 0 without signal; 0 where no later column is freed of it; its
-    // entry of the diagonal at first; the noise of the orthonormal column.
-    T *scale, *keep, *diagonal, *rounding;
+    // Of each column: its entry of the diagonal at first; one over the root of its pivot, 0 without signal; 0 where no
+    // later column is freed of it.
+    T *diagonal, *scale, *keep;
+  };
+  // A column when those before it have been eliminated: the squares of its length and of the part that is noise.
+  struct Pivot {
+    T square, noise;
+    bool unclear, dead;
   };
 
   template <class Block>
@@ -120,10 +126,9 @@ struct FactorDiagonal {
     Shared memory;
     memory.S = block.template shared<T>();
     memory.D = block.template shared<T>(kSquare);
-    memory.scale = block.template shared<T>(2 * kSquare);
+    memory.diagonal = block.template shared<T>(2 * kSquare);
+    memory.scale = memory.diagonal + kWidth;
     memory.keep = memory.scale + kWidth;
-    memory.diagonal = memory.keep + kWidth;
-    memory.rounding = memory.diagonal + kWidth;
     T *S = memory.S, *D = memory.D;
 
     inner_products(block, matrix, width, S, D);
@@ -144,6 +149,14 @@ struct FactorDiagonal {
       block.each([&](int t) { eliminate(t, j, width, memory); });
     }
     block.each([&](int t) {
+      if (t >= width) return;
+      const Pivot own = pivot(t, memory);
+      const T root = sqrt(own.square);
+      memory.scale[t] = own.dead ? T(0) : 1 / root;
+      memory.keep[t] = own.unclear ? T(0) : T(1);
+      rounding[matrix * r + first + t] = sqrt(own.noise < 0 ? T(0) : own.noise) / root;
+    });
+    block.each([&](int t) {
       for (int e = t; e < kWidth * kWidth; e += threads) {
         const int i = e / kWidth, k = e % kWidth;
         if (i >= width || k >= width) continue;
@@ -152,7 +165,6 @@ struct FactorDiagonal {
         Linv[(matrix * r + first + i) * r + first + k] = entry;
         clear[(matrix * kWidth + i) * kWidth + k] = memory.keep[i] * entry;
       }
-      if (t < width) rounding[matrix * r + first + t] = memory.rounding[t];
     });
   }
 
@@ -193,22 +205,20 @@ struct FactorDiagonal {
     });
   }
 
+  // No elimination of column j or a later one changes it.
+  TORCHDION_DEVICE Pivot pivot(int j, const Shared& block) const {
+    const T square = block.D[j * kStride + j], noise = block.S[j * kStride + j];
+    const bool unclear = square < least_pivot;
+    const T length = unclear ? least_pivot : square;
+    return {length, noise, unclear, noise >= length || block.diagonal[j] == 0};
+  }
+
   // Frees the rows after j of column j. Reads column j and row j, which no thread writes.
   TORCHDION_DEVICE void eliminate(int t, int j, int width, const Shared& block) const {
     T *S = block.S, *D = block.D;
-    const T pivot = D[j * kStride + j], square = S[j * kStride + j];
-    const bool unclear = pivot < least_pivot;
-    const T root = sqrt(unclear ? least_pivot : pivot);
-    const T relative_noise = sqrt(square < 0 ? T(0) : square) / root;
-    const bool dead = relative_noise >= 1 || block.diagonal[j] == 0;
-    const T inverse_root = dead ? T(0) : 1 / root;
-    if (t == 0) {
-      block.scale[j] = inverse_root;
-      block.keep[j] = unclear ? T(0) : T(1);
-      block.rounding[j] = relative_noise;
-    }
-    if (unclear || dead) return;
-    const T weight = inverse_root * inverse_root;  // L_ij = D_ij inverse_root
+    const Pivot own = pivot(j, block);
+    if (own.unclear || own.dead) return;
+    const T weight = 1 / own.square;  // L_ij = D_ij sqrt(weight)
     for (int i = j + 1 + t / 16; i < width; i += 16) {
       const T l = D[i * kStride + j] * weight;
       for (int k = t % 16; k <= i; k += 16) {
@@ -217,7 +227,7 @@ struct FactorDiagonal {
         } else {
           const T other = D[k * kStride + j] * weight;
           D[i * kStride + k] -= l * D[k * kStride + j];
-          S[i * kStride + k] -= l * S[k * kStride + j] + other * S[i * kStride + j] - l * other * square;
+          S[i * kStride + k] -= l * S[k * kStride + j] + other * S[i * kStride + j] - l * other * own.noise;
         }
       }
     }
