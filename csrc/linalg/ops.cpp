@@ -8,6 +8,7 @@
 
 #include "comm/scheduler.h"
 
+#include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
 #include "linalg/column_normalize.h"
 #include "linalg/gemm.h"
@@ -56,10 +57,19 @@ Orthonormalize parse_method(c10::string_view method) {
                     method, "'");
 }
 
+Precision parse_precision(c10::string_view precision) {
+  if (precision == "highest") return Precision::highest;
+  if (precision == "high") return Precision::high;
+  if (precision == "medium") return Precision::medium;
+  TORCH_CHECK_VALUE(false, "torchdion::orthonormalize: precision must be 'highest', 'high' or 'medium', got '",
+                    precision, "'");
+}
+
 at::Tensor orthonormalize_meta(const at::Tensor& P, c10::string_view method, double oversample, int64_t /*seed*/,
-                               int64_t /*step*/, std::optional<double> noise) {
+                               int64_t /*step*/, std::optional<double> noise, c10::string_view precision) {
   check_matrices("orthonormalize", "P", P);
   parse_method(method);
+  parse_precision(precision);
   TORCH_CHECK_VALUE(oversample >= 1 && std::isfinite(oversample),
                     "torchdion::orthonormalize: oversample must be a finite number ≥ 1, got ", oversample);
   TORCH_CHECK_VALUE(!noise || (*noise >= 0 && *noise < 1), "torchdion::orthonormalize: noise must be in [0, 1), got ",
@@ -68,24 +78,29 @@ at::Tensor orthonormalize_meta(const at::Tensor& P, c10::string_view method, dou
 }
 
 at::Tensor orthonormalize(const at::Tensor& P, c10::string_view method, double oversample, int64_t seed, int64_t step,
-                          std::optional<double> noise) {
-  at::Tensor result = orthonormalize_meta(P, method, oversample, seed, step, noise);
+                          std::optional<double> noise, c10::string_view precision) {
+  at::Tensor result = orthonormalize_meta(P, method, oversample, seed, step, noise, precision);
   if (P.numel() == 0) return result;
   const at::ScalarType dtype = compute_dtype({P.scalar_type()});
+  const Precision rounded = precision_on(P.device(), parse_precision(precision));
   const int64_t m = P.size(-2), r = P.size(-1);
   at::Tensor batch = P.to(dtype, /*non_blocking=*/false, /*copy=*/true).contiguous().view({-1, m, r});
-  const OrthonormalizeOptions options{
-      parse_method(method), oversample, RandomMatrix::sketch(seed, step), {noise.value_or(rounding_noise(dtype, 0))}};
+  OrthonormalizeOptions options;
+  options.method = parse_method(method);
+  options.oversample = oversample;
+  options.random = RandomMatrix::sketch(seed, step);
+  options.noise = {noise.value_or(rounding_noise(dtype, 0, rounded))};
+  options.precision = rounded;
   comm::run(orthonormalize_(batch, Axis(), 0, m, options));
   return result.copy_(batch.view(P.sizes()));
 }
 
 at::Tensor cholesky_qr_meta(const at::Tensor& P, std::optional<double> noise) {
-  return orthonormalize_meta(P, "cholesky_qr", 1, 0, 0, noise);
+  return orthonormalize_meta(P, "cholesky_qr", 1, 0, 0, noise, "highest");
 }
 
 at::Tensor cholesky_qr(const at::Tensor& P, std::optional<double> noise) {
-  return orthonormalize(P, "cholesky_qr", 1, 0, 0, noise);
+  return orthonormalize(P, "cholesky_qr", 1, 0, 0, noise, "highest");
 }
 
 void sketch_meta(at::Tensor& out, int64_t /*seed*/, int64_t /*step*/, int64_t row_offset, int64_t column_offset) {
@@ -138,7 +153,7 @@ TORCH_LIBRARY(torchdion, m) {
   m.def("column_normalize(Tensor R, Tensor Q) -> Tensor");
   m.def(
       "orthonormalize(Tensor P, str method=\"auto\", float oversample=1.25, int seed=0, int step=0, "
-      "float? noise=None) -> Tensor");
+      "float? noise=None, str precision=\"highest\") -> Tensor");
   m.def("cholesky_qr(Tensor P, float? noise=None) -> Tensor");
   m.def("sketch_(Tensor(a!) out, int seed, int step, int row_offset=0, int column_offset=0) -> ()");
   m.def("gemm_(Tensor(a!)[] C, Tensor[] A, Tensor[] B, float alpha=1, float beta=1) -> ()");
@@ -152,9 +167,9 @@ void register_kernels(torch::Library& m) {
     return column_normalize(R, Q);
   });
   m.impl("orthonormalize", [](const at::Tensor& P, c10::string_view method, double oversample, int64_t seed,
-                              int64_t step, std::optional<double> noise) {
+                              int64_t step, std::optional<double> noise, c10::string_view precision) {
     const c10::DeviceGuard guard(P.device());
-    return orthonormalize(P, method, oversample, seed, step, noise);
+    return orthonormalize(P, method, oversample, seed, step, noise, precision);
   });
   m.impl("cholesky_qr", [](const at::Tensor& P, std::optional<double> noise) {
     const c10::DeviceGuard guard(P.device());

@@ -41,6 +41,14 @@ def test_factors_are_orthonormal_and_the_cpus_up_to_sign(
     assert distance(found * (found * expected).sum(-2, keepdim=True).sign(), expected) <= 1e3 * ROUNDING[dtype]
 
 
+@pytest.mark.parametrize(("precision", "allowed"), [("highest", 1e-5), ("high", 1e-4), ("medium", 1e-4)])
+def test_factors_of_rounded_operands_are_orthonormal(precision: str, allowed: float) -> None:
+    P = normal(2, 700, 130, dtype=torch.float32)
+    found = torch.ops.torchdion.orthonormalize(P.cuda(), precision=precision).cpu().double()
+    identity = torch.eye(130, dtype=torch.float64)
+    assert torch.linalg.matrix_norm(found.mT @ found - identity, 2).max() <= allowed
+
+
 def test_columns_without_signal_become_zero() -> None:
     P = normal(300, 3, dtype=torch.float32) @ normal(3, 100, seed=1, dtype=torch.float32)
     found = torch.ops.torchdion.orthonormalize(P.cuda(), "auto", noise=1e-6)

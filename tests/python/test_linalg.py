@@ -241,7 +241,7 @@ def test_other_operations_refuse_wrong_arguments_in_one_sentence(call, sentence)
     [
         (ops.column_normalize, (torch.randn(2, 6, 3), torch.randn(2, 6, 3))),
         (ops.orthonormalize, (torch.randn(2, 6, 3),)),
-        (ops.orthonormalize, (torch.randn(3, 20).mT, "rcqr", 1.5, 3, 4, 1e-6)),
+        (ops.orthonormalize, (torch.randn(3, 20).mT, "rcqr", 1.5, 3, 4, 1e-6, "high")),
         (ops.cholesky_qr, (torch.randn(6, 3, dtype=torch.float64),)),
         (ops.sketch_, (torch.empty(4, 5), 1, 2, 3, 4)),
         (ops.gemm_, ([torch.randn(4, 2)], [torch.randn(4, 3)], [torch.randn(3, 2)], 0.5, 2.0)),

@@ -124,6 +124,7 @@ def test_noise_says_how_much_of_each_column_is_rounding():
         (torch.ones(3, 2), {"noise": 1.0}, r"noise must be in \[0, 1\), got 1"),
         (torch.ones(3, 2), {"noise": -0.1}, r"noise must be in \[0, 1\), got -0.1"),
         (torch.ones(3, 2), {"noise": float("nan")}, r"noise must be in \[0, 1\), got nan"),
+        (torch.ones(3, 2), {"precision": "tf32"}, "precision must be 'highest', 'high' or 'medium', got 'tf32'"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_sentence(P, options, sentence):
@@ -134,3 +135,9 @@ def test_wrong_arguments_are_refused_in_one_sentence(P, options, sentence):
 def test_an_oversample_beyond_the_rows_is_plain_cholesky_qr():
     A = torch.randn(30, 5, dtype=torch.float64)
     assert torch.equal(orthonormalize(A, "rcqr", 1e300), orthonormalize(A, "cholesky_qr"))
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_precision_rounds_nothing_on_the_cpu(precision):
+    A = conditioned(60, 12, 1e5, torch.float32)  # at the noise of TF32 operands most of its columns would be none
+    assert torch.equal(orthonormalize(A, precision=precision), orthonormalize(A))
