@@ -77,13 +77,14 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
   if (as_messages(input, axis)) {
     return begin_exchange("all_gather", axis, cut(output, splits), std::vector(axis.size, input.reshape({-1})));
   }
+  // gloo cuts an output along its first dimension, as splits do: both are flat.
+  at::Tensor flat = output.view({-1}), piece = input.view({-1});
   if (are_equal(splits)) {
     return begin("all_gather", axis, {output, input},
-                 [&](c10d::ProcessGroup& group) { return group._allgather_base(output, input); });
+                 [&](c10d::ProcessGroup& group) { return group._allgather_base(flat, piece); });
   }
   // No backend gathers unequal pieces without padding; an all-to-all of copies does.
-  // Splits count along the first dimension, so both are flat.
-  at::Tensor flat = output.view({-1}), copies = input.reshape({-1}).repeat({axis.size});
+  at::Tensor copies = piece.repeat({axis.size});
   std::vector<int64_t> sent(axis.size, input.numel());
   return begin("all_gather", axis, {output, copies},
                [&](c10d::ProcessGroup& group) { return group.alltoall_base(flat, copies, splits, sent); });

@@ -16,7 +16,8 @@ namespace torchdion::comm {
 
 // What a collective returns. Awaited: suspends its task for one turn, then waits for the communication to end and
 // throws a c10::DistBackendError, which names the axis, where it failed. `tensors` keeps the memory that the
-// communication reads and writes alive until then.
+// communication reads and writes alive until then. Of NCCL's communication the host only sees that it began: it is the
+// current stream that waits, so memory which is freed after that is used again after that.
 class Pending {
  public:
   Pending() = default;

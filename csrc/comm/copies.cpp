@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 
-#include <algorithm>
 #include <string_view>
 
 #include "comm/failure.h"
@@ -27,27 +26,28 @@ void all_reduce_and_wait(const at::Tensor& tensor, c10d::ReduceOp::RedOpType ope
   named("all_reduce", axis, [&] { return axis.line->group->allreduce(tensors, options)->wait(); });
 }
 
-// NCCL moves nothing from the CPU.
-at::Tensor where_it_can_be_sent(const at::Tensor& tensor, const Axis& axis) {
-  const std::vector<c10::Device> devices = axis.line->group->getDeviceTypes();
-  const auto is_of = [&](c10::Device device) { return device.type() == tensor.device().type(); };
-  if (devices.empty() || std::any_of(devices.begin(), devices.end(), is_of)) return tensor;
-  return tensor.to(devices.front());
-}
-
 }  // namespace
+
+at::Tensor where_it_can_be_sent(const at::Tensor& tensor, const Axis& axis) {
+  const c10d::ProcessGroup& group = *axis.line->group;
+  const std::vector<c10::Device> devices = group.getDeviceTypes();
+  if (devices.empty() || moves(group, tensor.device().type())) return tensor;
+  // The device that init_process_group() was given for this rank, or else its current one.
+  return tensor.to(group.getBoundDeviceId().value_or(devices.front()));
+}
 
 void average(const at::Tensor& tensor, const Axis& axis) {
   if (axis.absent() || tensor.numel() == 0) return;
-  const at::Tensor mean = tensor.to(tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat,
+  const at::Tensor copy = tensor.to(tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat,
                                     /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  const at::Tensor mean = where_it_can_be_sent(copy, axis);
   all_reduce_and_wait(mean, c10d::ReduceOp::SUM, axis);
   tensor.copy_(mean.div_(axis.size));
 }
 
 void copy_from_first(const at::Tensor& tensor, const Axis& axis) {
   if (axis.absent() || tensor.numel() == 0) return;
-  std::vector<at::Tensor> copies{tensor.clone(at::MemoryFormat::Contiguous)};
+  std::vector<at::Tensor> copies{where_it_can_be_sent(tensor.clone(at::MemoryFormat::Contiguous), axis)};
   named("broadcast", axis, [&] { return axis.line->group->broadcast(copies, c10d::BroadcastOptions())->wait(); });
   tensor.copy_(copies[0]);
 }

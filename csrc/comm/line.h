@@ -4,6 +4,8 @@
 #include <torchdion/layout.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <algorithm>
+
 namespace torchdion::comm {
 
 struct Line {
@@ -12,5 +14,11 @@ struct Line {
   AxisTraffic traffic;
   int64_t exchanges = 0;  // made of messages
 };
+
+// Whether the group moves tensors on such devices. NCCL alone moves none on the CPU, gloo moves those of CUDA too.
+inline bool moves(const c10d::ProcessGroup& group, c10::DeviceType type) {
+  const std::vector<c10::Device> devices = group.getDeviceTypes();
+  return std::any_of(devices.begin(), devices.end(), [type](c10::Device device) { return device.type() == type; });
+}
 
 }  // namespace torchdion::comm

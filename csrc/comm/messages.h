@@ -13,7 +13,11 @@ namespace torchdion::comm {
 // Communications under way.
 using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-// Whether exchanges of tensors like this one are made of messages: where gloo moves them.
+// Whether gloo moves tensors like this one.
+bool moved_by_gloo(const at::Tensor& tensor, const Axis& axis);
+
+// Whether exchanges of tensors like this one are made of messages: where gloo moves them and they lie on the CPU. Those
+// on CUDA it copies to the CPU in collectives, and not in messages.
 bool as_messages(const at::Tensor& tensor, const Axis& axis);
 
 // received[k] ← what rank k has for this one, sent[k] → rank k; this rank's own is copied. One-dimensional contiguous

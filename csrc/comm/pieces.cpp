@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "comm/copies.h"
 #include "comm/failure.h"
 #include "comm/line.h"
 
@@ -18,14 +19,14 @@ at::Tensor gather_pieces(const at::Tensor& piece, int64_t dim, int64_t length, c
   const at::Tensor own = piece.movedim(dim, 0);
   std::vector<int64_t> sizes = own.sizes().vec();
   sizes.front() = axis.largest_piece(length);
-  at::Tensor padded = at::zeros(sizes, own.options());  // no backend gathers unequal pieces
+  const at::Tensor padded = at::zeros(sizes, own.options());  // no backend gathers unequal pieces
   padded.narrow(0, 0, own.size(0)).copy_(own);
   sizes.front() = length;
   const at::Tensor whole = at::empty(sizes, own.options());
   if (whole.numel() > 0) {
     sizes.front() = axis.size * padded.size(0);
-    at::Tensor pieces = at::empty(sizes, own.options());
-    named("all_gather", axis, [&] { return axis.line->group->_allgather_base(pieces, padded)->wait(); });
+    at::Tensor sent = where_it_can_be_sent(padded, axis), pieces = at::empty(sizes, sent.options());
+    named("all_gather", axis, [&] { return axis.line->group->_allgather_base(pieces, sent)->wait(); });
     for (int rank = 0; rank < axis.size; ++rank) {
       const Piece theirs = axis.piece(length, rank);
       whole.narrow(0, theirs.begin, theirs.size).copy_(pieces.narrow(0, rank * padded.size(0), theirs.size));

@@ -27,7 +27,7 @@ void add_pieces(const at::Tensor& share, const at::Tensor& pieces, int size) {
 
 bool can_reduce_while_scattering(const at::Tensor& stack, Axis axis, Order order) {
   // gloo's reduce-scatter moves as much as an all-reduce.
-  return order == Order::any && stack.is_cuda() && stack.size(0) % axis.size == 0;
+  return order == Order::any && stack.is_cuda() && stack.size(0) % axis.size == 0 && !moved_by_gloo(stack, axis);
 }
 
 }  // namespace

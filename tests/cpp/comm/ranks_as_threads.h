@@ -148,10 +148,11 @@ class MeetingBackend : public c10d::Backend {
   Meeting* meeting_;
 };
 
-inline Axis axis_of(Meeting* meeting, int rank, const AxisOptions& options = {}) {
+// The group moves tensors on such devices.
+inline Axis axis_of(Meeting* meeting, int rank, const AxisOptions& options = {},
+                    c10::DeviceType moved = c10::DeviceType::CPU) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), rank, meeting->size);
-  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-                    c10::make_intrusive<MeetingBackend>(meeting, rank));
+  group->setBackend(moved, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<MeetingBackend>(meeting, rank));
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
   return Axis(group, options);
 }

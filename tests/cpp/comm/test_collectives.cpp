@@ -161,6 +161,27 @@ TEST(Collectives, ErrorsReachTheTaskThatAwaitsThem) {
   });
 }
 
+// As NCCL's moves none on the CPU.
+TEST(Collectives, OfTensorsThatTheGroupDoesNotMoveNameTheAxis) {
+  Meeting meeting(1);
+  const Axis axis = axis_of(&meeting, 0, {.name = "fs", .real_when_alone = true}, c10::DeviceType::CUDA);
+  at::Tensor input = at::ones({4}), output = at::ones({4});
+  const std::string failed = " over the axis 'fs' of 1 ranks failed: No backend type associated with device type cpu";
+  const std::vector<std::pair<const char*, std::function<Pending()>>> collectives = {
+      {"all_reduce", [&] { return all_reduce(input, axis); }},
+      {"all_gather", [&] { return all_gather(output, input, {4}, axis); }},
+      {"reduce_scatter", [&] { return scatter(output, input, {4}, axis); }},
+  };
+  for (const auto& [kind, start] : collectives) {
+    try {
+      start();
+      FAIL() << kind;
+    } catch (const c10::DistBackendError& error) {
+      EXPECT_EQ(error.what_without_backtrace(), std::string("torchdion: the ") + kind + failed);
+    }
+  }
+}
+
 // `count` sums of tensors of `numel` elements each, which says in the log whose they are.
 Task<> reduce_many(Axis axis, int64_t numel, int count) {
   for (int i = 0; i < count; ++i) {
