@@ -46,7 +46,8 @@ def ddp_comm_hook(optimizer: Dion, bucket: dist.GradBucket) -> Future[Tensor]:  
     gradients = bucket.gradients()
     rest = [gradient for gradient, param in zip(gradients, bucket.parameters(), strict=True) if param not in own]
     if not rest:
-        done: Future[Tensor] = Future()
+        # Of a GPU, so that who waits for it waits for its stream; a CPU has none to name.
+        done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         done.set_result(buffer)
         return done
     packed = buffer if len(rest) == len(gradients) else torch.cat([gradient.flatten() for gradient in rest])

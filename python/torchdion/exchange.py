@@ -33,7 +33,10 @@ def differing(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> list[bool]
     """Whether each tensor's bytes differ between any two ranks of the group."""
     if not tensors:
         return []
-    digests = torch.tensor([_digest(tensor) for tensor in tensors], device=tensors[0].device)
+    # As few numbers need no GPU, wherever the group moves what lies on the CPU; NCCL alone does not.
+    moves_from_cpu = any(device.type == "cpu" for device in group._device_types)
+    device = torch.device("cpu") if moves_from_cpu else tensors[0].device
+    digests = torch.tensor([_digest(tensor) for tensor in tensors], device=device)
     smallest, largest = digests.clone(), digests
     dist.all_reduce(smallest, dist.ReduceOp.MIN, group=group)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)

@@ -39,6 +39,7 @@ class Layouts:
         self._plain: _C.Layout | None = None  # of what is no DTensor
         self._everyone: dict[DeviceMesh | None, list[_C.Axis]] = {}  # see axes_of()
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # of several mesh dimensions, by ranks
+        self._moved: set[tuple[DeviceMesh | None, str]] = set()  # meshes, and types of devices that their groups serve
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Layouts":
         return Layouts(self.meshes)
@@ -58,6 +59,7 @@ class Layouts:
             ValueError: it is cut in a way that no algorithm can follow; the sentence names it.
         """
         place = self.declared(param, group, name)
+        self._check_device(param, name)
         found = local_piece(param, place.shape).shape if is_dtensor(param) else place.shape
         if found != place.shape:
             raise ValueError(
@@ -154,6 +156,24 @@ class Layouts:
         if ranks not in self._groups:
             self._groups[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
         return self._groups[ranks]
+
+    def _check_device(self, param: Tensor, name: str) -> None:
+        """The groups must move tensors like this one: those of NCCL alone move none on the CPU."""
+        mesh, device = param.device_mesh if is_dtensor(param) else None, param.device
+        if (mesh, device.type) in self._moved:
+            return
+        replicas = self.meshes.replicas
+        groups = [] if replicas is None or self._replicas().absent else [replicas.group]
+        if mesh is not None:
+            groups += [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+        for group in groups:
+            types = sorted({served.type for served in group._device_types})
+            if device.type not in types:
+                raise ValueError(
+                    f"torchdion.Dion: {name} must lie on {' or '.join(types)}, whose tensors its process group moves, "
+                    f"got {device}; the backend 'cpu:gloo,cuda:nccl' moves both"
+                )
+        self._moved.add((mesh, device.type))
 
     def _check_declared(self, cuts: Cuts, param: "DTensor", name: str) -> None:
         for mesh_dim in sorted(dim for dims in cuts.values() for dim in dims):

@@ -52,6 +52,26 @@ def test_a_group_that_this_rank_is_no_member_of_is_refused(argument):
                 torchdion.Dion([vector()], **{argument: outside})
 
 
+def step_over_a_group_that_moves_cuda_alone(rank: int, world: int) -> str:
+    group = dist.new_group(backend="cuda:gloo")
+    weight = vector()
+    weight.grad = torch.ones(3)
+    optimizer = torchdion.Dion([("bias", weight)], replicate_mesh=group)
+    with pytest.raises(ValueError, match="process group moves") as refused:
+        optimizer.step()
+    assert not optimizer.state
+    assert not weight.any()
+    return str(refused.value)
+
+
+def test_a_parameter_that_its_group_cannot_move_is_refused_by_name():
+    sentence = (
+        "torchdion.Dion: parameter 'bias' (parameter group 0) must lie on cuda, whose tensors its process group moves, "
+        "got cpu; the backend 'cpu:gloo,cuda:nccl' moves both"
+    )
+    assert run_ranks(step_over_a_group_that_moves_cuda_alone, 2) == [sentence] * 2
+
+
 @pytest.mark.parametrize("names", [("replicate_mesh", "outer_shard_mesh"), ("outer_shard_mesh", "inner_shard_mesh")])
 def test_meshes_that_share_ranks_are_refused(names):
     with fake_world(1, 4):
