@@ -1,5 +1,6 @@
 """python -m torchdion verify: what passes on a working installation, and that each of its checks can fail."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -7,18 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from torchdion import _C
 from torchdion.verification.checks import check
-from torchdion.verification.command import main
+from torchdion.verification.command import main, parser, refused, trainings_of
+from torchdion.verification.launch import RanksFailed, launch
 from torchdion.verification.mesh import Sizes
 from torchdion.verification.network import MODELS
 from torchdion.verification.observed import Digest, Observed
 from torchdion.verification.run import State, Training
+from torchdion.verification.transport import Transport, meet
 
 ONE = ["--orientation", "right", "--orthonormalize", "auto"]
 ENDLESS = [*ONE, "--mesh", "dp=2", "--steps", "99999"]
@@ -196,6 +201,8 @@ WRONG_ARGUMENTS = {
     "--rank-fraction 2": "argument --rank-fraction: must be in (0, 0.5], got 2.0",
     "--checkpoints /nowhere": "argument --checkpoints: must be a folder that can be written to, got /nowhere",
     "--mesh dp=2 --backend nccl": "argument --backend: nccl needs a GPU for each of the 2 ranks, and 0 were found",
+    "--backend nccl --device cpu": "argument --device: must be cuda with nccl, got cpu",
+    "--mesh dp=2 --device cuda": "argument --device: must be cpu, as no GPU was found, got cuda",
 }
 
 
@@ -220,6 +227,87 @@ def test_torchrun_must_have_started_as_many_ranks(
     assert capsys.readouterr().err == (
         "python -m torchdion verify: argument --mesh: must have torchrun's 3 ranks, got 2\n"
     )
+
+
+GPU_FOR_EACH = "argument --backend: nccl needs a GPU for each of the {} ranks, and {} were found"
+NO_NCCL = "argument --backend: must be gloo, as this torch was built without NCCL, got nccl"
+NO_KERNELS = "argument --device: must be cpu, as torchdion was built without nvcc, got cuda"
+TRANSPORTS: dict[str, tuple[str, int, bool, bool, dict[str, str], str]] = {
+    # arguments, GPUs, whether NCCL and kernels were built, torchrun's words, the refusal
+    "a GPU for each": ("--backend nccl", 8, True, True, {}, ""),
+    "a GPU too few": ("--backend nccl", 7, True, True, {}, GPU_FOR_EACH.format(8, 7)),
+    "on two machines": ("--backend nccl", 4, True, True, {"LOCAL_WORLD_SIZE": "4"}, ""),
+    "too few on one of two": ("--backend nccl", 3, True, True, {"LOCAL_WORLD_SIZE": "4"}, GPU_FOR_EACH.format(4, 3)),
+    "without NCCL": ("--backend nccl", 8, False, True, {}, NO_NCCL),
+    "without kernels": ("--backend nccl", 8, True, False, {}, NO_KERNELS),
+    "gloo on one GPU": ("--device cuda", 1, False, True, {}, ""),
+    "gloo without kernels": ("--device cuda", 1, True, False, {}, NO_KERNELS),
+    "gloo on the CPU": ("", 0, False, False, {}, ""),
+}
+
+
+@pytest.mark.parametrize(("arguments", "gpus", "nccl", "kernels", "torchrun", "sentence"), TRANSPORTS.values(),
+                         ids=TRANSPORTS)  # fmt: skip
+def test_what_moves_the_tensors_must_be_there(
+    arguments: str,
+    gpus: int,
+    nccl: bool,
+    kernels: bool,
+    torchrun: dict[str, str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
+    monkeypatch.setattr(_C, "has_kernels_for", lambda device: device == "cpu" or kernels)
+    mesh = ["--mesh", "dp=2,fs=2,tp=2", "--checkpoints", str(tmp_path)]
+    options = parser().parse_args([*mesh, *arguments.split()])
+    assert refused(options, torchrun) == sentence
+    on_cuda = arguments != ""
+    assert {training.device for training in trainings_of(options)} == {"cuda" if on_cuda else "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("transport", "local_rank", "gpus", "chosen"),
+    [
+        (Transport(), 3, 8, None),
+        (Transport("nccl", "cuda"), 3, 8, 3),
+        (Transport("gloo", "cuda"), 3, 8, 3),
+        (Transport("gloo", "cuda"), 3, 2, 1),
+        (Transport("gloo", "cuda"), 3, 1, 0),
+    ],
+)
+def test_a_rank_takes_the_gpu_of_its_number_before_it_meets_the_others(
+    transport: Transport, local_rank: int, gpus: int, chosen: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, Any]] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: calls.append(("set_device", index)))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **how: calls.append((args[0], how)))
+    limit = timedelta(seconds=5)
+    meet(transport, local_rank, limit, rank=9)
+    expected: list[tuple[str, Any]] = [] if chosen is None else [("set_device", chosen)]
+    assert calls == [*expected, (transport.backend, {"timeout": limit, "rank": 9})]
+
+
+def sum_of_ranks(rank: int, first: int) -> tuple[float, list[str]]:
+    total = torch.tensor(float(first + rank))
+    torch.distributed.all_reduce(total)
+    if first < 0:
+        raise LookupError(f"{first} is below zero")
+    return total.item(), sorted(os.environ.keys() & {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"})
+
+
+def test_ranks_for_cuda_start_anew_and_end_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (Transport().start_method, Transport("gloo", "cuda").start_method) == ("fork", "spawn")
+    monkeypatch.setattr(Transport, "start_method", "spawn")
+    sockets = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+    assert launch(sum_of_ranks, 2, (10,), 120.0) == (21.0, sockets)
+    with pytest.raises(RanksFailed, match=r"(?s)rank \d raised an error, .*LookupError: -3 is below zero"):
+        launch(sum_of_ranks, 2, (-3,), 120.0)
+    assert not multiprocessing.active_children()
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:

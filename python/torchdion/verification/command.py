@@ -14,12 +14,14 @@ import torch
 import torch.distributed as dist
 
 import torchdion
+from torchdion import _C
 from torchdion.command_line import OneSentenceParser, aligned
 from torchdion.verification.checks import Row
 from torchdion.verification.launch import RanksFailed, Terminated, launch
 from torchdion.verification.mesh import Sizes, sizes
 from torchdion.verification.network import MODELS
 from torchdion.verification.run import Training
+from torchdion.verification.transport import Transport, meet
 from torchdion.verification.verify import verify
 
 PROGRAM = "python -m torchdion verify"
@@ -66,7 +68,14 @@ def parser() -> OneSentenceParser:
         allow_abbrev=False,
     )
     options.add_argument("--mesh", type=sizes, default=Sizes(), metavar="dp=2,fs=2,tp=2", help="each is 1 if left out")
-    options.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="nccl is refused in this version")
+    options.add_argument(
+        "--backend", choices=("gloo", "nccl"), default="gloo", help="nccl: on CUDA, a GPU for each rank (gloo)"
+    )
+    options.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="gloo on cuda: ranks share this machine's GPUs (nccl: cuda, gloo: cpu)",
+    )
     options.add_argument("--model", choices=MODELS, default="small", help="(default: %(default)s)")
     options.add_argument("--steps", type=count, default=20, help="(default: %(default)s)")
     options.add_argument(
@@ -114,12 +123,27 @@ def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
         return f"argument --checkpoints: must be a folder that can be written to, got {options.checkpoints}"
     if environment.get("LOCAL_WORLD_SIZE", str(ranks)) != str(ranks) and options.checkpoints is None:
         return "argument --checkpoints: must be a folder on storage that all machines share, got none"
-    if options.backend == "nccl":
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if gpus < ranks:
-            return f"argument --backend: nccl needs a GPU for each of the {ranks} ranks, and {gpus} were found"
-        return "argument --backend: must be gloo, as this version is not tested on NCCL, got nccl"
+    return refused_transport(transport_of(options), int(environment.get("LOCAL_WORLD_SIZE", ranks)))
+
+
+def refused_transport(transport: Transport, ranks: int) -> str:
+    """The same of what moves tensors between so many ranks of this machine."""
+    if transport.device == "cpu":
+        return "argument --device: must be cuda with nccl, got cpu" if transport.backend == "nccl" else ""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if transport.backend == "nccl" and gpus < ranks:
+        return f"argument --backend: nccl needs a GPU for each of the {ranks} ranks, and {gpus} were found"
+    if transport.backend == "nccl" and not dist.is_nccl_available():
+        return "argument --backend: must be gloo, as this torch was built without NCCL, got nccl"
+    if gpus == 0:
+        return "argument --device: must be cpu, as no GPU was found, got cuda"
+    if not _C.has_kernels_for("cuda"):
+        return "argument --device: must be cpu, as torchdion was built without nvcc, got cuda"
     return ""
+
+
+def transport_of(options: argparse.Namespace) -> Transport:
+    return Transport(options.backend, options.device or ("cuda" if options.backend == "nccl" else "cpu"))
 
 
 def trainings_of(options: argparse.Namespace) -> list[Training]:
@@ -133,6 +157,7 @@ def trainings_of(options: argparse.Namespace) -> list[Training]:
             options.steps,
             options.compress,
             {"orientation": orientation, "orthonormalize": method, "rank_fraction": options.rank_fraction, "lr": 0.02},
+            transport_of(options).device,
         )
         for orientation in orientations
         for method in methods
@@ -142,12 +167,13 @@ def trainings_of(options: argparse.Namespace) -> list[Training]:
 def rows_of(trainings: list[Training], options: argparse.Namespace) -> list[tuple[str, Row]]:
     """Of ranks started here, or by torchrun."""
     with TemporaryDirectory(prefix="torchdion-verify-", dir=options.checkpoints) as folder:
-        given = (trainings, Path(folder))
+        given, transport = (trainings, Path(folder)), transport_of(options)
         if "RANK" not in os.environ:
-            rows: list[tuple[str, Row]] = launch(verify, options.mesh.world_size, given, options.time_limit)
+            rows: list[tuple[str, Row]] = launch(verify, options.mesh.world_size, given, options.time_limit, transport)
             return rows
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", timeout=timedelta(seconds=options.time_limit))
+        local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+        meet(transport, local_rank, timedelta(seconds=options.time_limit))
         try:
             of_first = [verify(dist.get_rank(), *given)]
             dist.broadcast_object_list(of_first)
@@ -160,10 +186,11 @@ def report(options: argparse.Namespace, rows: list[tuple[str, Row]], took: float
     lines = [("training", "check", "measured", "allowed", "result"), *((name, *row.cells) for name, row in rows)]
     misses = sum(not row.passes for _, row in rows)
     averaging = (", compressed" if options.compress else ", not compressed") if options.mesh.dp > 1 else ""
-    ranks = options.mesh.world_size
+    ranks, transport = options.mesh.world_size, transport_of(options)
+    where = " on CUDA" if transport.device == "cuda" else ""
     heading = (
-        f"{options.mesh}, {ranks} gloo rank{'s' if ranks > 1 else ''} · {options.model} model in FP64, "
-        f"{options.steps} steps{averaging} · torchdion {torchdion.__version__}, torch {torch.__version__}"
+        f"{options.mesh}, {ranks} {transport.backend} rank{'s' if ranks > 1 else ''}{where} · {options.model} model in "
+        f"FP64, {options.steps} steps{averaging} · torchdion {torchdion.__version__}, torch {torch.__version__}"
     )
     ending = f"{len(rows) - misses} of {len(rows)} checks pass, in {took:.0f} s"
     return "\n".join([heading, "", aligned(lines), "", ending])

@@ -1,7 +1,7 @@
 """Processes on this machine, one a rank, that are gone when the call returns, whatever ends it.
 
-They are forked from a process that has imported torch, have one thread each, and meet on a socket of the loopback
-device that rank 0 inherits. What they say goes to files without names. So nothing is left over.
+They are forked from a process that has imported torch (or, for CUDA, start anew), have one thread each, and meet on a
+socket of the loopback device that rank 0 inherits. What they say goes to files without names. So nothing is left over.
 """
 
 import ctypes
@@ -17,13 +17,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from multiprocessing import connection, get_context
-from typing import IO, Any, NamedTuple
+from multiprocessing import connection, get_context, reduction
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
 
 import torch
 import torch._dynamo
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
+
+from torchdion.verification.transport import Transport, barrier, meet
 
 PR_SET_PDEATHSIG = 1
 LAST_LINES = 12
@@ -45,8 +48,22 @@ class Job(NamedTuple):
     arguments: tuple[Any, ...]
     world_size: int
     time_limit: float  # seconds
+    transport: Transport
     meeting: socket.socket
     parent: int
+
+
+class File:
+    """Without a name, open here and in a rank."""
+
+    def __init__(self) -> None:
+        self.content = tempfile.TemporaryFile()  # noqa: SIM115  closed by Rank.end()
+
+    def __getstate__(self) -> Any:  # on its way to a rank that is not forked
+        return reduction.DupFd(self.content.fileno())
+
+    def __setstate__(self, descriptor: Any) -> None:
+        self.content = os.fdopen(descriptor.detach(), "w+b")
 
 
 class Rank:
@@ -54,15 +71,15 @@ class Rank:
 
     def __init__(self, number: int, job: Job) -> None:
         self.number = number
-        self.output = tempfile.TemporaryFile()  # noqa: SIM115  closed by end()
-        self.result = tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = get_context("fork").Process(
+        self.output, self.result = File(), File()
+        context: Any = get_context(job.transport.start_method)
+        self.process: BaseProcess = context.Process(
             target=_live, args=(number, job, self.output, self.result), daemon=True, name=f"rank {number}"
         )
 
     def words(self) -> list[str]:
-        self.output.seek(0)
-        return self.output.read().decode(errors="replace").splitlines()
+        self.output.content.seek(0)
+        return self.output.content.read().decode(errors="replace").splitlines()
 
     def last_words(self) -> str:
         lines = self.words()[-LAST_LINES:]
@@ -78,25 +95,31 @@ class Rank:
         if self.process.pid is not None:
             self.process.kill()
             self.process.join()
-        self.output.close()
-        self.result.close()
+        self.output.content.close()
+        self.result.content.close()
 
 
-def launch(body: Callable[..., Any], world_size: int, arguments: tuple[Any, ...], time_limit: float) -> Any:
-    """What body(rank, *arguments) returned on rank 0, inside a gloo group of all ranks.
+def launch(
+    body: Callable[..., Any],
+    world_size: int,
+    arguments: tuple[Any, ...],
+    time_limit: float,
+    transport: Transport = Transport(),  # noqa: B008  frozen
+) -> Any:
+    """What body(rank, *arguments) returned on rank 0, inside a process group of all ranks.
 
     Raises:
         RanksFailed: within `time_limit` seconds.
     """
     ranks: list[Rank] = []
     with socket.create_server(("127.0.0.1", 0), backlog=world_size) as meeting, _sigterm_unwinds():
-        job = Job(body, arguments, world_size, time_limit, meeting, os.getpid())
+        job = Job(body, arguments, world_size, time_limit, transport, meeting, os.getpid())
         try:
             for number in range(world_size):
                 _start(number, job, ranks)
             _wait(ranks, time_limit)
-            ranks[0].result.seek(0)
-            return pickle.load(ranks[0].result)
+            ranks[0].result.content.seek(0)
+            return pickle.load(ranks[0].result.content)
         finally:
             for rank in ranks:
                 rank.end()
@@ -161,26 +184,26 @@ def _stacks(running: list[Rank], time_limit: float) -> str:
     )
 
 
-def _live(number: int, job: Job, output: IO[bytes], result: IO[bytes]) -> None:
+def _live(number: int, job: Job, output: File, result: File) -> None:
     """The life of a rank."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     _die_with(job.parent)
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
+    os.dup2(output.content.fileno(), 1)
+    os.dup2(output.content.fileno(), 2)
     sys.stdout = sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), write_through=True)
-    faulthandler.register(signal.SIGUSR1, output, all_threads=False)
-    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"})
+    faulthandler.register(signal.SIGUSR1, output.content, all_threads=False)
+    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"})
     torch.set_num_threads(1)
     limit = timedelta(seconds=2 * job.time_limit)  # the parent's comes first: it shows where every rank is
     host, port = job.meeting.getsockname()
     listening = os.dup(job.meeting.fileno()) if number == 0 else None
     job.meeting.close()
     store = TCPStore(host, port, job.world_size, number == 0, timeout=limit, master_listen_fd=listening)
-    dist.init_process_group("gloo", store=store, rank=number, world_size=job.world_size, timeout=limit)
-    pickle.dump(job.body(number, *job.arguments), result)
-    result.flush()
-    dist.barrier()  # nobody leaves while another still reads from it
+    meet(job.transport, number, limit, store=store, rank=number, world_size=job.world_size)
+    pickle.dump(job.body(number, *job.arguments), result.content)
+    result.content.flush()
+    barrier()  # nobody leaves while another still reads from it
     dist.destroy_process_group()
 
 

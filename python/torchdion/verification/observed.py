@@ -102,7 +102,7 @@ def _digests(run: Run) -> Iterator[tuple[str, Digest]]:
 
 
 def _digest(tensor: Tensor, differs_over_dp: bool) -> Digest:
-    content = local_part(tensor).contiguous().numpy().tobytes()
+    content = local_part(tensor).cpu().contiguous().numpy().tobytes()
     cut_by: tuple[str, ...] = ()
     if is_dtensor(tensor):
         names = tensor.device_mesh.mesh_dim_names or ()

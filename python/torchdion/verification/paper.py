@@ -62,7 +62,7 @@ class PaperOptimizer:
 
 
 def train_as_published(training: Training) -> dict[str, Tensor]:
-    """The weights that one process must end with."""
+    """The weights that one process must end with, whatever its device: this one computes on the CPU."""
     network = Network(training.shape.on(training.sizes.tp))
     groups, starts = param_groups(network), _starts_of_Q(training)
     optimizer = PaperOptimizer(groups, starts, training.options["lr"], training.options["orientation"])

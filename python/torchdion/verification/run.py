@@ -30,6 +30,7 @@ class Training:
     Args:
         compress: the optimizer averages the gradients over dp; otherwise DDP or FSDP2 does.
         options: of the optimizer.
+        device: the type of that on which parameters lie, of which each rank's current one is meant.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Training:
     steps: int
     compress: bool
     options: dict[str, Any]
+    device: str = "cpu"
 
     @property
     def averages(self) -> bool:
@@ -46,7 +48,7 @@ class Training:
 
 @dataclass
 class State:
-    """Whole tensors by the name of the parameter, and of the state."""
+    """Whole tensors on the CPU, by the name of the parameter and of the state."""
 
     start: dict[str, Tensor]
     weights: dict[str, Tensor]
@@ -59,7 +61,7 @@ class Run:
 
     def __init__(self, training: Training, mesh: DeviceMesh | None = None) -> None:
         self.training, self.mesh = training, mesh
-        self.network = Network(training.shape.on(training.sizes.tp))
+        self.network = Network(training.shape.on(training.sizes.tp)).to(training.device)
         self.model: nn.Module = self.network
         self.averages = training.averages and mesh is not None
         if mesh is not None:
@@ -75,7 +77,7 @@ class Run:
         if self.mesh is not None:
             sizes, place = self.training.sizes, self.training.sizes.place(dist.get_rank())
             sequences = sequences.chunk(sizes.data_ranks)[place["dp"] * sizes.fs + place["fs"]]
-        backward(self.model, sequences)
+        backward(self.model, sequences.to(self.training.device))
 
     def train(self, begin: int, end: int) -> None:
         for step in range(begin, end):
@@ -125,4 +127,5 @@ def backward(model: nn.Module, sequences: Tensor) -> None:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()
+    whole = tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()
+    return whole.cpu()

@@ -11,6 +11,7 @@ from torchdion.verification.checks import Row, check, check_resumed
 from torchdion.verification.observed import observe
 from torchdion.verification.paper import train_as_published
 from torchdion.verification.run import Run, Training
+from torchdion.verification.transport import barrier
 
 AFTER = 5
 """Steps after a checkpoint."""
@@ -34,7 +35,7 @@ def verify(rank: int, trainings: list[Training], folder: Path) -> list[tuple[str
 def _verify_training(rank: int, training: Training, folder: Path) -> list[Row]:
     """Rank 0 is the one process too, while the others wait for its checkpoint."""
     names, shape = zip(*asdict(training.sizes).items(), strict=True)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    mesh = init_device_mesh(training.device, shape, mesh_dim_names=names)
     steps = training.steps
     run = Run(training, mesh)
     observed = _gathered(observe(run, mesh))
@@ -48,7 +49,7 @@ def _verify_training(rank: int, training: Training, folder: Path) -> list[Row]:
         alone.train(steps, steps + AFTER)
         from_mesh = _resumed(Run(training), folder / "mesh")
         rows.append(check_resumed("one process after the mesh's checkpoint", alone.state(), [from_mesh]))
-    dist.barrier()
+    barrier()
     from_one = _gathered(_resumed(Run(training, mesh), folder / "one"))
     if rank == 0:
         rows.append(check_resumed("mesh after one process's checkpoint", alone.state(), from_one))
