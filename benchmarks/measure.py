@@ -56,16 +56,18 @@ def interleaved(
 
 
 def emit(row: dict[str, Any]) -> dict[str, Any]:
-    """Prints a row as one line of JSON and returns it."""
-    print(json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+    """Prints a row as one line of JSON, numbers to six digits, and returns it."""
+    print(json.dumps({k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()}), flush=True)
     return row
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    """The rows as a Markdown table, numbers to three digits."""
+    """The rows as a Markdown table, numbers to three digits at least."""
 
     def cell(value: Any) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
+        if isinstance(value, float):
+            return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+        return "" if value is None else str(value)
 
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     lines += ["| " + " | ".join(cell(row.get(column)) for column in columns) + " |" for row in rows]
