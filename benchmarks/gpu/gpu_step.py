@@ -1,161 +1,204 @@
-"""The time of one optimizer step on a GPU against the machine's limits and against other optimizers.
+"""The time of one optimizer step on a GPU, beside what the machine needs at least and beside other optimizers.
 
-    python benchmarks/gpu/gpu_step.py [--list 120m 1.3b 3b] [--rounds 10]
+    python benchmarks/gpu/gpu_step.py [--list 120m 1.3b 3b] [--rounds 10] [--seconds 260]
 
-One JSON line per list of matrices, optimizer and dtype of the state, then a table. Per row:
+JSON lines. Of `kind` "machine", before each list: operations per second of 8192³ products and bytes per second of a
+copy, in this run. Of `kind` "step", one for each optimizer, list, rank, state, precision and mode:
 
-    ms             the median of CUDA events around a step, in rounds that run each contender once
-    roofline       of Dion: over what the machine needs at least, the longer of arithmetic (8mnr + 6.5mr² + 13/6 r³ for
-                   each matrix, at the rate of an 8192³ TF32 product) and traffic (momentum read three times and written
-                   twice, weights read and written, at the bandwidth of a copy), both measured in this run
-    AdamW, Muon    the step of torch.optim.AdamW(fused=True) and of torch.optim.Muon over this one
-    dion package   that of microsoft/dion's Dion over this one, where it can be imported
-    launches       kernels of a step, by torch's profiler
-    first          the first step over a steady one
-    peak_mb        memory that a step takes beside parameters, gradients and state
+    ms           the median of CUDA events around a step; the GPU is idle before it, so launches count
+    least_ms     of Dion: the roofline, see gpu_lists.least_ms()
+    mode         "eager"; "capturable", without a graph yet: the learning rate and the number of steps lie on the GPU;
+                 "graph": such a step replayed as a CUDA graph
+    first_ms     the first step, which also makes the state
+    peak_mb      memory that a step takes beside parameters, gradients and state (`state_mb`)
+    problem      why there are no numbers: out of memory, left out, or what an error said
+
+Then, by torch's profiler in eager steps, rows of `kind` "launches": how many kernels, copies and fills, and how many
+`groups` of equal shapes; of `kind` "kernel": the time of each and, where its bytes are known, that time `over_copy`.
+
+torch.optim.AdamW(fused=True), torch.optim.Muon and, where it can be imported, microsoft/dion's Dion get the same
+matrices; the last comes at the end, as it compiles.
 """
 
-import argparse
-import gc
 import importlib
 import importlib.util
-import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
+from gpu_lists import LISTS, RANKS, STATES, groups_of, least_ms
+from kernel_names import shares
+from machine import Machine, Rates, open_machine, parser_of
+from matrices import Shape
+from measure import emit
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
-from matrices import Shape, gpt_shapes, roofline_flops
-from measure import emit, table
-
 import torchdion
 
-LISTS: dict[str, Callable[[], list[Shape]]] = {
-    "tiny": partial(gpt_shapes, 2, 64),
-    "120m": partial(gpt_shapes, 12, 768),
-    "1.3b": partial(gpt_shapes, 24, 2048),
-    "3b": partial(gpt_shapes, 28, 3072),
-}
-RANKS = {"r = d": 1.0, "r = d/4": 1 / 4, "r = d/16": 1 / 16}
-STATES = {"FP32": torch.float32, "BF16": torch.bfloat16}
 WARM_UP = 3
+Make = Callable[[list[Parameter]], Optimizer]
+RIVALS: dict[str, Make] = {
+    "AdamW": partial(torch.optim.AdamW, lr=1e-3, fused=True),
+    "Muon": partial(torch.optim.Muon, lr=1e-3),
+}
 
 
-class Clock:
-    """Milliseconds of a call, by CUDA events; nothing else waits for the device."""
+class Case(NamedTuple):
+    """A list of matrices on a machine that is as fast as this."""
 
-    def __init__(self) -> None:
-        self.begin, self.end = (torch.Event("cuda", enable_timing=True) for _ in range(2))
+    machine: Machine
+    shapes: list[Shape]
+    rounds: int
+    rates: Rates
 
-    def ms(self, run: Callable[[], object]) -> float:
-        torch.cuda.synchronize()
-        self.begin.record()
-        run()
-        self.end.record()
-        self.end.synchronize()
-        return float(self.begin.elapsed_time(self.end))
+    def least_ms(self, rank: str, state: str, precision: str) -> float:
+        rates = (self.rates.tf32, self.rates.bf16, self.rates.copy)
+        return least_ms(self.shapes, RANKS[rank], state, precision, rates)
 
+    def timed(self, step: Callable[[], object]) -> dict[str, Any]:
+        ms, rounds = self.machine.median_ms(step, self.rounds)
+        return {"ms": ms, "rounds": rounds}
 
-def machine(clock: Clock) -> dict[str, float]:
-    """What the GPU does at most: operations and bytes per second."""
-    size, rates = 8192, {}
-    for name, dtype in (("tf32", torch.float32), ("bf16", torch.bfloat16)):
-        a, b = torch.randn(2, size, size, device="cuda", dtype=dtype)
-        torch.backends.cuda.matmul.allow_tf32 = True  # of this measurement; torchdion does not look at it
-        times = [clock.ms(partial(torch.mm, a, b)) for _ in range(12)]
-        rates[name] = 2 * size**3 / (statistics.median(times[2:]) / 1e3)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    source, target = torch.empty(2, 1 << 28, device="cuda")
-    times = [clock.ms(partial(target.copy_, source)) for _ in range(12)]
-    rates["bytes"] = 2 * source.nbytes / (statistics.median(times[2:]) / 1e3)
-    return rates
-
-
-def at_least_ms(shapes: list[Shape], fraction: float, state: torch.dtype, rates: dict[str, float]) -> float:
-    numel = sum(m * n for m, n in shapes)
-    traffic = numel * (5 * state.itemsize + 2 * torch.float32.itemsize + torch.float32.itemsize)  # M, X, G
-    return 1e3 * max(roofline_flops(shapes, fraction) / rates["tf32"], traffic / rates["bytes"])
-
-
-def contenders(fraction: float, state: torch.dtype) -> dict[str, Callable[[list[Parameter]], Optimizer]]:
-    config = torchdion.DionMixedPrecisionConfig(momentum_dtype=state, Q_dtype=state)
-    made: dict[str, Callable[[list[Parameter]], Optimizer]] = {
-        "Dion": partial(torchdion.Dion, lr=1e-3, rank_fraction=fraction, mixed_precision_config=config),
-        "AdamW": partial(torch.optim.AdamW, lr=1e-3, fused=True),
-        "Muon": partial(torch.optim.Muon, lr=1e-3),
-    }
-    if importlib.util.find_spec("dion"):
-        package = importlib.import_module("dion")
-        made["dion package"] = partial(package.Dion, lr=1e-3, rank_fraction=fraction)
-    return made
-
-
-def launches(step: Callable[[], object]) -> int:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        step()
-        torch.cuda.synchronize()
-    return sum(event.count for event in profile.key_averages() if "CUDA" in str(event.device_type))
-
-
-def benchmark(name: str, rank: str, state: str, rounds: int, clock: Clock, rates: dict[str, float]) -> dict[str, Any]:
-    shapes = LISTS[name]()
-    median: dict[str, float] = {}
-    row: dict[str, Any] = {"list": name, "rank": rank, "state": state}
-    for contender, make in contenders(RANKS[rank], STATES[state]).items():  # one at a time: the lists fill the memory
-        params = [Parameter(torch.randn(shape, device="cuda") * 0.02) for shape in shapes]
+    def started(self, make: Make) -> tuple[Optimizer, list[Parameter], dict[str, Any]]:
+        """An optimizer that has taken its first steps, its parameters, and what can be said of it."""
+        params = [Parameter(torch.randn(shape, device=self.machine.device) * 0.02) for shape in self.shapes]
         for param in params:
             param.grad = torch.randn_like(param)
         optimizer = make(params)
-        first = clock.ms(optimizer.step)
-        for _ in range(WARM_UP):
+        first = self.machine.ms(optimizer.step)
+        second = self.machine.ms(optimizer.step)
+        for _ in range(WARM_UP if second < 100 else 0):
             optimizer.step()
-        torch.cuda.synchronize()
-        held = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        median[contender] = statistics.median(clock.ms(optimizer.step) for _ in range(rounds))
-        if contender == "Dion":
-            row["peak_mb"] = (torch.cuda.max_memory_allocated() - held) / 1e6
-            row["launches"] = launches(optimizer.step)
-            row["first"] = first / median[contender]
-        del optimizer, params
-        gc.collect()
-        torch.cuda.empty_cache()
-    row["ms"] = median["Dion"]
-    row["roofline"] = median["Dion"] / at_least_ms(shapes, RANKS[rank], STATES[state], rates)
-    row |= {contender: time / median["Dion"] for contender, time in median.items() if contender != "Dion"}
-    row |= {"device": torch.cuda.get_device_name(), "tflops": rates["tf32"] / 1e12, "gb_s": rates["bytes"] / 1e9}
-    return emit(row)
+        return optimizer, params, {"first_ms": first, "state_mb": state_mb(optimizer)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", nargs="+", choices=LISTS, default=["120m", "1.3b", "3b"])
-    parser.add_argument("--rank", nargs="+", choices=RANKS, default=list(RANKS))
-    parser.add_argument("--state", nargs="+", choices=STATES, default=list(STATES))
-    parser.add_argument("--rounds", type=int, default=10, help="steps timed for each optimizer")
-    given = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("benchmarks/gpu/gpu_step.py: needs a GPU that torch can use", file=sys.stderr)
-        return 2
-    torch.manual_seed(0)
-    clock = Clock()
-    rates = machine(clock)
-    rows = [
-        benchmark(name, rank, state, given.rounds, clock, rates)
-        for name in given.list
-        for rank in given.rank
-        for state in given.state
-    ]
-    columns = ("list", "rank", "state", "ms", "roofline", "AdamW", "Muon", "dion package", "launches", "first")
-    print(table(rows, columns))
+def state_mb(optimizer: Optimizer) -> float:
+    tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return sum(tensor.nbytes for tensor in tensors) / 1e6
+
+
+def dion(rank: str, state: str, device: torch.device, capturable: bool) -> Make:
+    config = torchdion.DionMixedPrecisionConfig(momentum_dtype=STATES[state], Q_dtype=STATES[state])
+    lr = torch.tensor(1e-3, device=device) if capturable else 1e-3
+    return partial(
+        torchdion.Dion, lr=lr, rank_fraction=RANKS[rank], mixed_precision_config=config, capturable=capturable
+    )
+
+
+def eager_rows(case: Case, rank: str, state: str) -> Iterator[dict[str, Any]]:
+    """Dion as it is by default, then with products of BF16 operands."""
+    optimizer, _, known = case.started(dion(rank, state, case.machine.device, capturable=False))
+    for precision in ("high", "medium"):
+        for group in optimizer.param_groups:
+            group["precision"] = precision  # which has nothing to do with the state
+        optimizer.step()
+        row = known if precision == "high" else {"state_mb": known["state_mb"]}
+        row = {**row, "precision": precision, **case.timed(optimizer.step)}
+        row["least_ms"] = case.least_ms(rank, state, precision)
+        yield {**row, "peak_mb": case.machine.peak_mb(optimizer.step)}
+
+
+def moved_bytes(kernel: str, shapes: list[Shape], state: str) -> int | None:
+    """What all launches of a kernel must read and write, where that is plain."""
+    if not kernel.startswith("Accumulate"):
+        return None
+    return sum(m * n for m, n in shapes) * (2 * STATES[state].itemsize + torch.float32.itemsize)  # M twice, G
+
+
+def graph_rows(case: Case, rank: str, state: str) -> Iterator[dict[str, Any]]:
+    """Dion with what changes from step to step on the GPU: as it is, then replayed as a CUDA graph."""
+    optimizer, params, known = case.started(dion(rank, state, case.machine.device, capturable=True))
+    least = {"precision": "high", "least_ms": case.least_ms(rank, state, "high")}
+    yield {**known, **least, "mode": "capturable", **case.timed(optimizer.step)}
+    if not case.machine.is_gpu:
+        return
+    replay = case.machine.captured(optimizer.step, WARM_UP)
+    before = params[0].detach().clone()
+    replay()
+    if torch.equal(before, params[0]):
+        raise RuntimeError("the replayed graph left the weights as they were")
+    yield {**least, "mode": "graph", **case.timed(replay)}
+
+
+def rival_rows(case: Case, make: Make) -> Iterator[dict[str, Any]]:
+    optimizer, _, known = case.started(make)
+    yield {**known, **case.timed(optimizer.step), "peak_mb": case.machine.peak_mb(optimizer.step)}
+
+
+def profile_rows(case: Case, make: Make, state: str) -> Iterator[dict[str, Any]]:
+    """How many launches an eager step has, and what takes its time."""
+    optimizer, _, _ = case.started(make)
+    kernels = case.machine.kernels(optimizer.step)
+    yield {"kind": "launches", "launches": sum(kernel.launches for kernel in kernels), "groups": groups_of(case.shapes)}
+    for row in shares(kernels):
+        moved = moved_bytes(row["kernel"], case.shapes, state)
+        yield {"kind": "kernel", **row, "over_copy": row["ms"] / (1e3 * moved / case.rates.copy) if moved else None}
+
+
+def package_rows(case: Case, rank: str, state: str) -> Iterator[dict[str, Any]]:
+    """microsoft/dion's Dion."""
+    package = importlib.import_module("dion")
+    config = package.DionMixedPrecisionConfig(momentum_dtype=STATES[state], Q_dtype=STATES[state])
+    make = partial(package.Dion, lr=1e-3, rank_fraction=RANKS[rank], mixed_precision_config=config)
+    yield from rival_rows(case, make)
+
+
+def measure_list(case: Case, name: str) -> None:
+    step = {"kind": "step", "list": name, "mode": "eager"}
+    attempt = case.machine.attempt
+    for optimizer, make in RIVALS.items():
+        attempt({**step, "optimizer": optimizer}, rival_rows(case, make))
+    for rank in RANKS:
+        for state in STATES:
+            labels = {**step, "optimizer": "Dion", "rank": rank, "state": state}
+            attempt(labels, eager_rows(case, rank, state))
+            attempt({**labels, "mode": "graph"}, graph_rows(case, rank, state))
+
+
+def profile(cases: dict[str, Case]) -> None:
+    """After everything was timed: launches may take longer once the profiler has run in a process."""
+    for state, name in product(STATES, cases):
+        case = cases[name]
+        for rank in RANKS:
+            labels = {"kind": "launches", "list": name, "optimizer": "Dion", "rank": rank, "state": state}
+            make = dion(rank, state, case.machine.device, capturable=False)
+            case.machine.attempt({**labels, "precision": "high"}, profile_rows(case, make, state))
+    for name, case in cases.items():
+        for optimizer, make in RIVALS.items():
+            labels = {"kind": "launches", "list": name, "optimizer": optimizer}
+            case.machine.attempt(labels, profile_rows(case, make, "FP32"))
+
+
+def measure_package(cases: dict[str, Case]) -> None:
+    labels = {"kind": "step", "optimizer": "dion package", "mode": "eager"}
+    if not importlib.util.find_spec("dion"):
+        emit({**labels, "problem": "microsoft/dion is not installed"})
+        return
+    for name, rank, state in product(cases, RANKS, STATES):
+        row = {**labels, "list": name, "rank": rank, "state": state}
+        cases[name].machine.attempt(row, package_rows(cases[name], rank, state))
+
+
+def main(arguments: list[str]) -> int:
+    given = parser_of(__doc__, ["120m", "1.3b", "3b"], 260.0).parse_args(arguments)
+    machine = open_machine(given, "gpu_step.py")
+    cases: dict[str, Case] = {}
+    for name in given.list:
+        rates = machine.rates()
+        cases[name] = Case(machine, LISTS[name](), given.rounds, rates)
+        emit({"kind": "machine", "list": name, "device": machine.name, "torch": torch.__version__, **rates._asdict()})
+        machine.free()
+        measure_list(cases[name], name)
+    if machine.is_gpu:
+        profile(cases)
+    measure_package(cases)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

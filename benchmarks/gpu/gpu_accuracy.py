@@ -1,0 +1,83 @@
+"""How orthogonal P is on a GPU, and how far steps end from the FP64 oracle of the tests, at each precision.
+
+    python benchmarks/gpu/gpu_accuracy.py [--list 120m 1.3b] [--seconds 50]
+
+JSON lines. Of `kind` "orthogonality", for P of the lists' sizes at r = d/4 and condition numbers up to 1e8: `error`,
+the largest singular value of PᵀP − I over the columns that are not zero, in FP64, and how many are zero, because what
+they add to those before them is below the rounding of the operands. Of `kind` "distance": where twenty steps end,
+‖X − X'‖ / ‖X' − X₀‖ with the X' of the oracle, and the largest κ(BQ) on the way: any two programs part ways where it is
+large, and with rounded operands sooner.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_lists import LISTS, RANKS, STATES, factors_of
+from machine import Machine, open_machine, parser_of
+from orthonormalize import conditioned
+from torch.nn import Parameter
+
+import torchdion
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
+from oracle import DionState, dion
+from runs import error, follow, normals, start
+
+PRECISIONS = ("highest", "high", "medium")
+CONDITIONS = (1e0, 1e2, 1e4, 1e6, 1e8)
+METHODS = ("auto", "rcqr")
+STEPS = 20
+LARGEST = 768  # side of the matrices that the oracle, on the CPU, follows
+
+
+def orthogonality_rows(machine: Machine, m: int, r: int, condition: float) -> Iterator[dict[str, Any]]:
+    with machine.device:
+        P = conditioned(m, r, condition, torch.float32)
+    for method in METHODS:
+        for precision in PRECISIONS:
+            found = torch.ops.torchdion.orthonormalize(P, method, precision=precision).double()
+            live = found[:, found.any(dim=0)]
+            identity = torch.eye(live.shape[1], dtype=torch.float64, device=machine.device)
+            defect = torch.linalg.matrix_norm(live.mT @ live - identity, 2).item()
+            row = {"method": method, "precision": precision, "error": defect}
+            yield {**row, "zero_columns": r - live.shape[1]}
+
+
+def distance_rows(machine: Machine, m: int, n: int, rank: str, state: str, precision: str) -> Iterator[dict[str, Any]]:
+    [first], *gradients = normals(STEPS + 1, (m, n), dtype=torch.float32)
+    first = first / n**0.5
+    param = Parameter(first.to(machine.device, copy=True))
+    config = torchdion.DionMixedPrecisionConfig(momentum_dtype=STATES[state], Q_dtype=STATES[state])
+    optimizer = torchdion.Dion([param], rank_fraction=RANKS[rank], precision=precision, mixed_precision_config=config)
+    start(optimizer)
+    expected = DionState(first, torch.zeros(m, n), optimizer.state[param]["Q"].clone().cpu())
+    condition = 1.0
+    for [gradient] in gradients:
+        follow(optimizer, [param], [[gradient.to(machine.device)]])
+        expected = dion(expected, gradient, 0.01, 0.95, 0.01, "right")
+        condition = max(condition, expected.condition)
+    yield {"condition": condition, "error": error(param.detach().cpu(), expected.X, first)}
+
+
+def main(arguments: list[str]) -> int:
+    given = parser_of(__doc__, ["120m", "1.3b"], 50.0).parse_args(arguments)
+    machine = open_machine(given, "gpu_accuracy.py")
+    for name in given.list:
+        for m, r in sorted({(rows, r) for _, rows, r in factors_of(LISTS[name](), RANKS["d/4"])}):
+            for condition in CONDITIONS:
+                labels = {"kind": "orthogonality", "list": name, "rows": m, "r": r, "condition": condition}
+                machine.attempt(labels, orthogonality_rows(machine, m, r, condition))
+    side = min(LARGEST, max(max(shape) for name in given.list for shape in LISTS[name]()))
+    for m, n in ((side, side // 4), (side // 4, side)):
+        for rank in ("d", "d/4"):
+            for state, precision in (("FP32", "highest"), ("FP32", "high"), ("FP32", "medium"), ("BF16", "high")):
+                labels = {"kind": "distance", "m": m, "n": n, "rank": rank, "state": state, "precision": precision}
+                machine.attempt(labels, distance_rows(machine, m, n, rank, state, precision))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""Which matrices are updated on a GPU, at which ranks and with which states, and what that takes at least.
+
+Memory of the largest: the "3b" list has 3.17·10⁹ entries, so in FP32 weights, gradients and momenta take 38.1 GB, and
+Q at r = d, 9 d² entries a layer, 9.5 GB more; with AdamW they take 50.7 GB.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
+from matrices import Shape, gpt_shapes, roofline_flops
+
+LISTS: dict[str, Callable[[], list[Shape]]] = {
+    "tiny": partial(gpt_shapes, 2, 64),
+    "120m": partial(gpt_shapes, 12, 768),
+    "1.3b": partial(gpt_shapes, 24, 2048),
+    "3b": partial(gpt_shapes, 28, 3072),
+}
+RANKS = {"d": 1.0, "d/4": 1 / 4, "d/16": 1 / 16}
+STATES = {"FP32": torch.float32, "BF16": torch.bfloat16}
+TASK = 64 << 20  # entries of the factors that a step updates together: kDeviceWorkspace of csrc/engine/batches.cpp
+
+
+def groups_of(shapes: list[Shape]) -> int:
+    """How many shapes there are: what one launch could update at most is one of these groups."""
+    return len(set(shapes))
+
+
+def factors_of(shapes: list[Shape], fraction: float) -> list[tuple[int, int, int]]:
+    """(count, rows, r) of the P that a step orthonormalizes, as many at once as a step does.
+
+    The default orientation runs on the transposed matrices, so that P has a row for each of their columns.
+    """
+    found = []
+    for (m, n), count in Counter(shapes).items():
+        r = round(fraction * min(m, n))
+        found.append((min(count, max(1, TASK // ((m + n) * r))), n, r))
+    return sorted(set(found), reverse=True)
+
+
+def least_ms(
+    shapes: list[Shape], fraction: float, state: str, precision: str, rates: tuple[float, float, float]
+) -> float:
+    """The roofline: the longer of arithmetic and traffic, each at the rate measured in the same run.
+
+    Arithmetic is 8mnr + 6.5mr² + 13/6 r³ operations for each matrix, m the longer side (the paper's Table 1 and
+    Appendix I). The four products with the matrix, 8mnr, count at the rate of BF16 where their operands are rounded to
+    that, which precision="medium" asks for and BF16 states are already; else, and for the rest, at the rate of TF32.
+    Traffic is the momentum read three times (for P, for R, for its update) and written twice (as M + G, and updated),
+    the weights read and written, and the gradient read: 32 bytes an entry, of FP32 states, or 22, of BF16 ones.
+
+    Args:
+        rates: operations per second of TF32 and BF16 products, bytes per second of a copy.
+    """
+    tf32, bf16, copy = rates
+    products = sum(8 * m * n * round(fraction * min(m, n)) for m, n in shapes)
+    rest = roofline_flops(shapes, fraction) - products
+    arithmetic = products / (bf16 if state == "BF16" or precision == "medium" else tf32) + rest / tf32
+    entry_bytes = 5 * STATES[state].itemsize + 3 * torch.float32.itemsize
+    return 1e3 * max(arithmetic, sum(m * n for m, n in shapes) * entry_bytes / copy)

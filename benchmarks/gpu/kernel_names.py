@@ -1,0 +1,50 @@
+"""Names of kernels as a table can hold them, and what each takes of a step."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from machine import Kernel
+
+# What csrc/linalg/cuda/launch.h starts: run_program<torchdion::linalg::cuda::Accumulate<float, float> >(...)
+_PROGRAM = re.compile(r"run_program<(?:\w+::)*(\w+)(?:<(.*?)>)?\s*>")
+_PRODUCTS = {
+    "TF32": re.compile(r"tf32"),
+    "BF16": re.compile(r"bf16"),
+    "FP64": re.compile(r"dgemm|f64|d884|d16816|d1684"),
+    "FP32": re.compile(r"sgemm|gemm_?f32|f32f32|simt"),
+}
+_IS_PRODUCT = re.compile(r"gemm|gemv|splitk|cutlass|xmma|nvjet", re.IGNORECASE)
+
+
+def short(name: str) -> str:
+    """The block program with its types, the arithmetic of one of cuBLAS's products, or else the beginning of the name.
+
+    Example:
+        >>> short("void torchdion::cuda::run_program<torchdion::cuda::StoreFactor<double, float> >(...)")
+        'StoreFactor<double, float>'
+        >>> short("sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32_warpgroupsize1x1x1_execute")
+        'cuBLAS TF32'
+    """
+    program = _PROGRAM.search(name)
+    if program:
+        types = re.sub(r"\w+::", "", program[2] or "")
+        return f"{program[1]}<{types}>" if types else program[1]
+    if _IS_PRODUCT.search(name):
+        arithmetic = next((key for key, pattern in _PRODUCTS.items() if pattern.search(name)), None)
+        return f"cuBLAS {arithmetic or re.split(r'_?[0-9]', name)[0]}"
+    return re.sub(r"\(.*|<.*", "", name.removeprefix("void ")).strip()[:60]
+
+
+def shares(kernels: Iterable[Kernel]) -> list[dict[str, Any]]:
+    """One row for each short name, the longest first; their shares sum to one."""
+    merged: dict[str, Kernel] = {}
+    for kernel in kernels:
+        name = short(kernel.name)
+        before = merged.get(name, Kernel(name, 0, 0.0))
+        merged[name] = Kernel(name, before.launches + kernel.launches, before.ms + kernel.ms)
+    total = sum(kernel.ms for kernel in merged.values())
+    return [
+        {"kernel": kernel.name, "launches": kernel.launches, "ms": kernel.ms, "share": kernel.ms / total}
+        for kernel in sorted(merged.values(), key=lambda kernel: -kernel.ms)
+    ]
