@@ -2,7 +2,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
@@ -72,37 +71,36 @@ at::Tensor stack_of(const Matrices& P) {
   return at::from_blob(P.data.front(), {P.count(), P.rows, P.cols}, at::TensorOptions(P.dtype).device(P.device));
 }
 
-// The blocked factorization of equilibrated Gram matrices H: L⁻¹, and the noise of the orthonormal columns.
+// The rows of L⁻¹ for equilibrated Gram matrices A (overwritten), as StoreFactor reads them, and the noise of the
+// orthonormal columns.
 template <class T>
-at::Tensor factor_inverse(const at::Tensor& H, at::Tensor& noise, double smallest_pivot) {
-  const int64_t count = H.size(0), r = H.size(1);
-  const Arithmetic arithmetic = exact(H.scalar_type());
-  const at::Tensor L = at::empty_like(H), Linv = at::zeros_like(H), rounding = at::empty_like(noise);
-  const at::Tensor left = at::empty({count, kFactoredColumns, r}, H.options());
-  const at::Tensor clear = at::empty({count, kFactoredColumns, kFactoredColumns}, H.options());
-  for (int64_t first = 0; first < r; first += kFactoredColumns) {
-    const int64_t width = std::min<int64_t>(kFactoredColumns, r - first), next = first + width, below = r - next;
-    if (first > 0) {
-      multiply_blocks(at_place(H, first, first), at_place(L, first, 0), at_place(L, first, 0).t(), r - first, width,
-                      first, -1, 1, arithmetic);
-      multiply_blocks(at_place(left, 0, 0), at_place(L, first, 0), at_place(Linv, 0, 0), width, first, first, -1, 0,
-                      arithmetic);
-    }
-    kernels::factor_diagonal(H.const_data_ptr<T>(), left.const_data_ptr<T>(), Linv.mutable_data_ptr<T>(),
-                             clear.mutable_data_ptr<T>(), noise.const_data_ptr<double>(),
-                             rounding.mutable_data_ptr<double>(), count, r, first, smallest_pivot,
-                             stream_of(H.device()));
-    if (first > 0) {
-      multiply_blocks(at_place(Linv, first, 0), at_place(Linv, first, first), at_place(left, 0, 0), width, first, width,
-                      1, 0, arithmetic);
-    }
-    if (below > 0) {
-      multiply_blocks(at_place(L, next, first), at_place(H, next, first), at_place(clear, 0, 0).t(), below, width,
-                      width, 1, 0, arithmetic);
-    }
+at::Tensor factor_panels(const at::Tensor& A, at::Tensor& noise, double smallest_pivot) {
+  constexpr int64_t kRows = 2 * kFactoredColumns;
+  const int64_t count = A.size(0), r = A.size(1);
+  const Arithmetic arithmetic = exact(A.scalar_type());
+  const at::Tensor panels = at::empty({count, divide_up(r, kFactoredColumns) * kRows, r}, A.options());
+  const at::Tensor inverses = at::empty({count, kRows, kFactoredColumns}, A.options()),
+                   rounding = at::empty_like(noise);
+  for (int64_t first = 0, row = 0; first < r; first += kFactoredColumns, row += kRows) {
+    const int64_t width = std::min<int64_t>(kFactoredColumns, r - first), next = first + width;
+    FactorDiagonal<T> program;
+    program.A = A.mutable_data_ptr<T>();
+    program.inverses = inverses.mutable_data_ptr<T>();
+    program.noise = noise.const_data_ptr<double>();
+    program.rounding = rounding.mutable_data_ptr<double>();
+    program.r = r;
+    program.first = first;
+    program.least_pivot = static_cast<T>(smallest_pivot);
+    kernels::factor_diagonal(program, count, stream_of(A.device()));
+    multiply_blocks(at_place(panels, row, 0), at_place(inverses, 0, 0), at_place(A, first, 0), kRows, r, width, 1, 0,
+                    arithmetic);
+    if (next == r) break;
+    const int64_t clear = row + kFactoredColumns;
+    multiply_blocks(at_place(A, next, 0), at_place(panels, clear, next).t(), at_place(panels, clear, 0), r - next, r,
+                    width, -1, 1, arithmetic);
   }
   noise = rounding;
-  return Linv;
+  return panels;
 }
 
 // The factor in P's dtype F, from Gram matrices of T.
@@ -112,24 +110,28 @@ TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
   const Stream stream = stream_of(H.device());
   if (pass.given) pass.noise = at::empty({count, r}, H.options().dtype(at::kDouble));
   const Noise given = pass.given.value_or(Noise{});
-  const at::Tensor scale = at::empty_like(pass.noise);
-  Equilibration<T> equilibration;
-  equilibration.H = H.const_data_ptr<T>();
-  equilibration.scale = scale.mutable_data_ptr<double>();
-  equilibration.noise = pass.noise.mutable_data_ptr<double>();
-  equilibration.r = r;
-  equilibration.first_pass = pass.given.has_value();
-  equilibration.own = given.own;
-  equilibration.mean = given.mean;
-  equilibration.least_square = pass.dtype == at::kDouble ? 0 : 0x1p-200;
-  kernels::equilibrate(equilibration, H.mutable_data_ptr<T>(), count, stream);
-  const at::Tensor Linv = factor_inverse<T>(H, pass.noise, least_pivot(H.scalar_type(), pass.rows, r));
+  const at::Tensor scale = at::empty_like(pass.noise), A = at::empty_like(H);
+  Equilibrate<T> equilibrate;
+  equilibrate.H = H.const_data_ptr<T>();
+  equilibrate.A = A.mutable_data_ptr<T>();
+  equilibrate.scale = scale.mutable_data_ptr<double>();
+  equilibrate.noise = pass.noise.mutable_data_ptr<double>();
+  equilibrate.r = r;
+  equilibrate.first_pass = pass.given.has_value();
+  equilibrate.own = given.own;
+  equilibrate.mean = given.mean;
+  equilibrate.least_square = pass.dtype == at::kDouble ? 0 : 0x1p-200;
+  kernels::equilibrate(equilibrate, count, stream);
+  const at::Tensor panels = factor_panels<T>(A, pass.noise, least_pivot(H.scalar_type(), pass.rows, r));
   TriangularInverse factor;
   factor.inverse = at::empty({count, r, r}, H.options().dtype(pass.dtype));
-  const bool has_rest = in_two_parts(pass.dtype, pass.precision);
-  if (has_rest) factor.rest = at::empty_like(factor.inverse);
-  kernels::store_factor(Linv.const_data_ptr<T>(), scale.const_data_ptr<double>(), factor.inverse.mutable_data_ptr<F>(),
-                        has_rest ? factor.rest.mutable_data_ptr<F>() : nullptr, count, r, stream);
+  StoreFactor<T, F> store{panels.const_data_ptr<T>(), scale.const_data_ptr<double>(),
+                          factor.inverse.mutable_data_ptr<F>(), nullptr, r};
+  if (in_two_parts(pass.dtype, pass.precision)) {
+    factor.rest = at::empty_like(factor.inverse);
+    store.rest = factor.rest.mutable_data_ptr<F>();
+  }
+  kernels::store_factor(store, count, stream);
   return factor;
 }
 

@@ -36,33 +36,26 @@ void sketch(void* out, Storage storage, SketchPlace place, double standard_devia
 }
 
 template <class T>
-void equilibrate(const Equilibration<T>& equilibration, T* H, int64_t count, Stream stream) {
-  launch(equilibration, count, Equilibration<T>::shared_bytes, stream);
-  const int64_t r = equilibration.r, numel = count * r * r;
-  launch(ScaleLower<T>{H, equilibration.scale, r, numel}, divide_up(numel, ScaleLower<T>::threads), 0, stream);
+void equilibrate(const Equilibrate<T>& program, int64_t count, Stream stream) {
+  launch(program, program.blocks(count), Equilibrate<T>::shared_bytes, stream);
 }
 
 template <class T>
-void factor_diagonal(const T* H, const T* left, T* Linv, T* clear, const double* noise, double* rounding, int64_t count,
-                     int64_t r, int64_t first, double least_pivot, Stream stream) {
-  const FactorDiagonal<T> program{H, left, Linv, clear, noise, rounding, r, first, static_cast<T>(least_pivot)};
+void factor_diagonal(const FactorDiagonal<T>& program, int64_t count, Stream stream) {
   launch(program, count, FactorDiagonal<T>::shared_bytes, stream);
 }
 
 template <class T, class F>
-void store_factor(const T* Linv, const double* scale, F* factor, F* rest, int64_t count, int64_t r, Stream stream) {
-  const StoreFactor<T, F> program{Linv, scale, factor, rest, r};
+void store_factor(const StoreFactor<T, F>& program, int64_t count, Stream stream) {
   launch(program, program.blocks(count), StoreFactor<T, F>::shared_bytes, stream);
 }
 
-template void equilibrate(const Equilibration<float>&, float*, int64_t, Stream);
-template void equilibrate(const Equilibration<double>&, double*, int64_t, Stream);
-template void factor_diagonal(const float*, const float*, float*, float*, const double*, double*, int64_t, int64_t,
-                              int64_t, double, Stream);
-template void factor_diagonal(const double*, const double*, double*, double*, const double*, double*, int64_t, int64_t,
-                              int64_t, double, Stream);
-template void store_factor(const float*, const double*, float*, float*, int64_t, int64_t, Stream);
-template void store_factor(const double*, const double*, float*, float*, int64_t, int64_t, Stream);
-template void store_factor(const double*, const double*, double*, double*, int64_t, int64_t, Stream);
+template void equilibrate(const Equilibrate<float>&, int64_t, Stream);
+template void equilibrate(const Equilibrate<double>&, int64_t, Stream);
+template void factor_diagonal(const FactorDiagonal<float>&, int64_t, Stream);
+template void factor_diagonal(const FactorDiagonal<double>&, int64_t, Stream);
+template void store_factor(const StoreFactor<float, float>&, int64_t, Stream);
+template void store_factor(const StoreFactor<double, float>&, int64_t, Stream);
+template void store_factor(const StoreFactor<double, double>&, int64_t, Stream);
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels

@@ -52,12 +52,11 @@ void round_operand(float* P, double* exact, int64_t numel, int mantissa_bits, St
 
 // The parts of cholesky_inverse() between its products; T is float or double. See programs/cholesky.h.
 template <class T>
-void equilibrate(const Equilibration<T>& equilibration, T* H, int64_t count, Stream stream);
+void equilibrate(const Equilibrate<T>& program, int64_t count, Stream stream);
 template <class T>
-void factor_diagonal(const T* H, const T* left, T* Linv, T* clear, const double* noise, double* rounding, int64_t count,
-                     int64_t r, int64_t first, double least_pivot, Stream stream);
+void factor_diagonal(const FactorDiagonal<T>& program, int64_t count, Stream stream);
 template <class T, class F>
-void store_factor(const T* Linv, const double* scale, F* factor, F* rest, int64_t count, int64_t r, Stream stream);
+void store_factor(const StoreFactor<T, F>& program, int64_t count, Stream stream);
 
 // factors ([4]) ← dion_factors().
 template <class T>

@@ -1,6 +1,8 @@
-// Cholesky factors with their inverses, of many Gram matrices at once, kWidth columns at a time: what lies outside the
-// diagonal blocks is in batched products, the blocks are factored here, one thread block for each matrix. The rules for
-// columns without signal are those of linalg/cpu/cholesky_inverse.cpp, which explains them.
+// Cholesky factors with their inverses, of many Gram matrices at once, kFactoredColumns columns (a panel) at a time.
+// The elimination turns [H | I] into [Lᵀ | L⁻¹]. Panels that are done need no room in H and those to come none in I:
+// both lie in one r×r matrix A. The panels' diagonal blocks are factored here, one thread block for each matrix, the
+// rest is in batched products. The rules for columns without signal are those of linalg/cpu/cholesky_inverse.cpp, which
+// explains them.
 #pragma once
 
 #include <cmath>
@@ -12,13 +14,16 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 inline constexpr int kFactoredColumns = 64;
 
-// scale ← 1 / sqrt(diagonal), 0 for a zero column. noise: on a first pass, becomes the part of each column that is
-// rounding, relative to its length, from `own` and `mean` (linalg::Noise); else it is absolute and becomes relative.
+// A ← diag(scale) H diag(scale), from H's lower triangle; scale ← 1 / sqrt(diagonal), 0 for a zero column. noise: on a
+// first pass, becomes the part of each column that is rounding, relative to its length, from `own` and `mean`
+// (linalg::Noise); else it is absolute and becomes relative. A block has one tile of the lower triangle.
 template <class T>
-struct Equilibration {
-  static constexpr int threads = 256;
-  static constexpr size_t shared_bytes = threads * sizeof(double);
+struct Equilibrate {
+  static constexpr int threads = 256, kTile = 32;
+  static constexpr size_t kScales = threads * sizeof(double), kEntries = kScales + 2 * kTile * sizeof(double);
+  static constexpr size_t shared_bytes = kEntries + kTile * (kTile + 1) * sizeof(T);
   const T* H;  // [count, r, r]
+  T* A;        // [count, r, r]
   double* scale;
   double* noise;  // [count, r]
   int64_t r;
@@ -26,14 +31,53 @@ struct Equilibration {
   double own, mean;
   double least_square;  // a diagonal entry below counts as zero: one over its root would be no number of the factor
 
+  int64_t blocks(int64_t count) const { return count * divide_up(r, kTile) * divide_up(r, kTile); }
+
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    const T* h = H + block.index() * r * r;
-    double *scales = scale + block.index() * r, *noises = noise + block.index() * r;
+    const int64_t tiles = divide_up(r, kTile), matrix = block.index() / (tiles * tiles);
+    const int64_t row = block.index() / tiles % tiles * kTile, col = block.index() % tiles * kTile;
+    if (col > row) return;
+    const T* h = H + matrix * r * r;
+    T* a = A + matrix * r * r;
+    double* scales = block.template shared<double>(kScales);  // of the tile's rows, then of its columns
+    T* tile = block.template shared<T>(kEntries);
+    block.each([&](int t) {
+      if (t < kTile) {
+        scales[t] = scale_of(h, row + t);
+      } else if (t < 2 * kTile) {
+        scales[t] = scale_of(h, col + t - kTile);
+      }
+    });
+    block.each([&](int t) {
+      for (int e = t; e < kTile * kTile; e += threads) {
+        const int i = e / kTile, k = e % kTile;
+        if (row + i >= r || col + k > row + i) continue;
+        tile[i * (kTile + 1) + k] = static_cast<T>(h[(row + i) * r + col + k] * (scales[i] * scales[kTile + k]));
+      }
+    });
+    block.each([&](int t) {
+      for (int e = t; e < kTile * kTile; e += threads) {
+        const int i = e / kTile, k = e % kTile;
+        if (row + i < r && col + k <= row + i) a[(row + i) * r + col + k] = tile[i * (kTile + 1) + k];
+        if (row + k < r && col + i < row + k) a[(col + i) * r + row + k] = tile[k * (kTile + 1) + i];
+      }
+    });
+    if (col == row) store_scales(block, matrix, row, h, scales);
+  }
+
+  TORCHDION_DEVICE double scale_of(const T* h, int64_t j) const {
+    const double square = j < r ? static_cast<double>(h[j * (r + 1)]) : 0;
+    return square <= least_square ? 0 : 1 / sqrt(square);
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void store_scales(Block& block, int64_t matrix, int64_t row, const T* h,
+                                     const double* scales) const {
     double* sums = block.template shared<double>();
     block.each([&](int t) {
       double sum = 0;
-      for (int64_t j = t; j < r; j += threads) sum += h[j * (r + 1)];
+      for (int64_t j = t; first_pass && j < r; j += threads) sum += h[j * (r + 1)];
       sums[t] = sum;
     });
     for (int half = threads / 2; half > 0; half /= 2) {
@@ -42,49 +86,27 @@ struct Equilibration {
       });
     }
     block.each([&](int t) {
-      const double root_mean_square = sqrt(sums[0] / static_cast<double>(r));
-      for (int64_t j = t; j < r; j += threads) {
-        const double square = h[j * (r + 1)];
-        const bool is_zero = square <= least_square;
-        scales[j] = is_zero ? 0 : 1 / sqrt(square);
-        if (!first_pass) {
-          noises[j] *= scales[j];
-        } else {
-          const double relative = mean * root_mean_square * scales[j];
-          noises[j] = is_zero ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
-        }
+      if (t >= kTile || row + t >= r) return;
+      const int64_t place = matrix * r + row + t;
+      scale[place] = scales[t];
+      if (!first_pass) {
+        noise[place] *= scales[t];
+      } else {
+        const double relative = mean * sqrt(sums[0] / static_cast<double>(r)) * scales[t];
+        noise[place] = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
       }
     });
   }
 };
 
-// The lower triangle of H ← diag(scale) H diag(scale).
-template <class T>
-struct ScaleLower {
-  static constexpr int threads = 256;
-  T* H;
-  const double* scale;
-  int64_t r, numel;  // of all matrices
-
-  template <class Block>
-  TORCHDION_DEVICE void operator()(Block block) const {
-    block.each([&](int t) {
-      const int64_t element = block.index() * threads + t;
-      if (element >= numel) return;
-      const int64_t matrix = element / (r * r), row = element / r % r, col = element % r;
-      if (col > row) return;
-      H[element] = static_cast<T>(H[element] * (scale[matrix * r + row] * scale[matrix * r + col]));
-    });
-  }
-};
-
-// The diagonal block of columns first, first + 1, … of the equilibrated H, from which the columns to the left have been
-// eliminated. Its inverse goes into Linv's diagonal block; `clear` gets the same with zero rows for the columns whose
-// elimination would spread noise: clearᵀ turns what is below the block into L.
+// The diagonal block of columns first, first + 1, … of A, from which the columns to the left have been eliminated:
+// `inverses` gets the inverse of its factor, and below that the same with zero rows for the columns whose elimination
+// would spread noise. In A the block becomes the unit matrix and what is below it zero, where the products that follow
+// put L⁻¹.
 //
 // Whether a column carries signal depends on the length of its row of L⁻¹, weighted with the columns' noise. That row
-// is a combination of the rows of `left` (what the columns to the left explain, before this block's elimination) and of
-// unit rows; so it is enough to carry their weighted inner products S through the elimination.
+// is a combination of the block's rows in the columns to the left (what these explain, before this block's elimination)
+// and of unit rows; so it is enough to carry their weighted inner products S through the elimination.
 template <class T>
 struct FactorDiagonal {
   static constexpr int threads = 256;
@@ -94,10 +116,8 @@ struct FactorDiagonal {
   static constexpr size_t shared_bytes = 2 * kSquare + 3 * kWidth * sizeof(T);
   static_assert(kWidth * (kDepth + 1) <= kWidth * kStride, "the tile lies where the block will");
 
-  const T* H;     // [count, r, r]
-  const T* left;  // [count, kWidth, r]: columns before `first`
-  T* Linv;        // [count, r, r]
-  T* clear;       // [count, kWidth, kWidth]
+  T* A;         // [count, r, r]
+  T* inverses;  // [count, 2 kWidth, kWidth]
   const double* noise;
   double* rounding;  // [count, r]: the noise of the orthonormal columns
   int64_t r, first;
@@ -136,7 +156,7 @@ struct FactorDiagonal {
       for (int e = t; e < kWidth * kWidth; e += threads) {
         const int i = e / kWidth, k = e % kWidth;
         if (i >= width || k > i) continue;
-        D[i * kStride + k] = H[(matrix * r + first + i) * r + first + k];
+        D[i * kStride + k] = A[(matrix * r + first + i) * r + first + k];
         inverse(D, i, k) = k == i ? 1 : 0;
         if (k == i) memory.diagonal[i] = D[i * kStride + i];
       }
@@ -159,18 +179,22 @@ struct FactorDiagonal {
     block.each([&](int t) {
       for (int e = t; e < kWidth * kWidth; e += threads) {
         const int i = e / kWidth, k = e % kWidth;
-        if (i >= width || k >= width) continue;
-        const T own = i == k ? memory.scale[i] : T(0);
-        const T entry = k < i ? inverse(D, i, k) * memory.scale[i] : own;
-        Linv[(matrix * r + first + i) * r + first + k] = entry;
-        clear[(matrix * kWidth + i) * kWidth + k] = memory.keep[i] * entry;
+        const bool inside = i < width && k <= i;
+        const T entry = !inside ? T(0) : k < i ? inverse(D, i, k) * memory.scale[i] : memory.scale[i];
+        T* own = inverses + 2 * matrix * kWidth * kWidth;
+        own[e] = entry;
+        own[kWidth * kWidth + e] = inside ? memory.keep[i] * entry : T(0);
+      }
+      for (int64_t e = t; e < (r - first) * width; e += threads) {
+        const int64_t i = e / width, k = e % width;
+        A[(matrix * r + first + i) * r + first + k] = i == k ? 1 : 0;
       }
     });
   }
 
   static TORCHDION_DEVICE T& inverse(T* D, int i, int k) { return D[k * kStride + i + 1]; }
 
-  // S ← the inner products of the rows of `left`, weighted with the noise of their columns.
+  // S ← the inner products of the block's rows in the columns to the left, weighted with the noise of these.
   template <class Block>
   TORCHDION_DEVICE void inner_products(Block& block, int64_t matrix, int width, T* S, T* tile) const {
     typename Block::template Registers<Products> products;
@@ -183,7 +207,7 @@ struct FactorDiagonal {
           const int row = e / kDepth, col = e % kDepth;
           const bool inside = row < width && begin + col < first;
           tile[row * (kDepth + 1) + col] =
-              inside ? static_cast<T>(left[(matrix * kWidth + row) * r + begin + col] * noise[matrix * r + begin + col])
+              inside ? static_cast<T>(A[(matrix * r + first + row) * r + begin + col] * noise[matrix * r + begin + col])
                      : T(0);
         }
       });
@@ -234,13 +258,13 @@ struct FactorDiagonal {
   }
 };
 
-// factor ([count, r, r], upper triangular) ← diag(scale) Linvᵀ. With `rest`, in two parts that tensor cores read
-// without rounding: their sum is the factor.
+// factor ([count, r, r], upper triangular) ← diag(scale) L⁻ᵀ, where of every panel's 2 kFactoredColumns rows the first
+// half are L⁻¹'s. With `rest`, in two parts that tensor cores read without rounding: their sum is the factor.
 template <class T, class F>
 struct StoreFactor {
   static constexpr int threads = 256, kTile = 32;
   static constexpr size_t shared_bytes = kTile * (kTile + 1) * sizeof(T);
-  const T* Linv;
+  const T* panels;  // [count, panels · 2 kFactoredColumns, r]
   const double* scale;
   F* factor;
   F* rest;  // or null
@@ -255,8 +279,8 @@ struct StoreFactor {
     T* tile = block.template shared<T>();
     block.each([&](int t) {
       for (int e = t; e < kTile * kTile; e += threads) {
-        const int64_t j = col + e / kTile, i = row + e % kTile;  // along the rows of Linv
-        if (j < r && i < r) tile[e / kTile * (kTile + 1) + e % kTile] = Linv[(matrix * r + j) * r + i];
+        const int64_t j = col + e / kTile, i = row + e % kTile;  // along the rows of L⁻¹
+        if (j < r && i < r) tile[e / kTile * (kTile + 1) + e % kTile] = panels[row_of_inverse(matrix, j) * r + i];
       }
     });
     block.each([&](int t) {
@@ -267,6 +291,11 @@ struct StoreFactor {
         put((matrix * r + i) * r + j, entry);
       }
     });
+  }
+
+  TORCHDION_DEVICE int64_t row_of_inverse(int64_t matrix, int64_t j) const {
+    const int64_t count = divide_up(r, kFactoredColumns);
+    return (matrix * count + j / kFactoredColumns) * 2 * kFactoredColumns + j % kFactoredColumns;
   }
 
   TORCHDION_DEVICE void put(int64_t place, double entry) const {
