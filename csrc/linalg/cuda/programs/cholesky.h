@@ -234,7 +234,8 @@ struct FactorDiagonal {
     const T square = block.D[j * kStride + j], noise = block.S[j * kStride + j];
     const bool unclear = square < least_pivot;
     const T length = unclear ? least_pivot : square;
-    return {length, noise, unclear, noise >= length || block.diagonal[j] == 0};
+    // Of a column that is all noise both are 1 but for rounding, which must not keep it.
+    return {length, noise, unclear, noise >= T(0.9999) * length || block.diagonal[j] == 0};
   }
 
   // Frees the rows after j of column j. Reads column j and row j, which no thread writes.
