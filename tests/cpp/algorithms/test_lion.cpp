@@ -109,6 +109,10 @@ TEST(LionStep, LetsANaNReachTheWeightsOrCountsItAsZero) {
   EXPECT_TRUE(bitwise_equal(zeroed.M, reference.M));
 }
 
+TEST(LionStep, CountsEveryNonfiniteEntry) {
+  EXPECT_EQ(lion_step(at::full({5000}, std::nan("")), true, {}).zeroed, 5000);
+}
+
 }  // namespace
 
 }  // namespace torchdion::algorithms

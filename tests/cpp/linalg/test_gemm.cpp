@@ -80,6 +80,12 @@ TEST(GemmOfRoundedOperands, TakesMatricesThatBeginAnywhere) {
   EXPECT_TRUE(at::equal(c[0], before));
 }
 
+TEST(GemmOfRoundedOperands, TakesStacksOfMatricesOfAnyNumberOfEntries) {
+  const at::Tensor A = normal({3, 5, 8}, 1, at::kFloat), B = normal({3, 8, 3}, 2, at::kFloat), C = at::zeros({3, 5, 3});
+  gemm_(Matrices(C), Matrices(A), Matrices(B), 1, 0, Precision::medium);
+  EXPECT_LE(relative_error(C, A.matmul(B)), 0x1p-7);
+}
+
 TEST_P(Gemm, DoesNotReadCWhenBetaIsZero) {
   const Dtypes dtypes = GetParam();
   const at::Tensor A = normal({2, 140, 5}, 1, dtypes.A), B = normal({2, 5, 7}, 2, dtypes.B);
