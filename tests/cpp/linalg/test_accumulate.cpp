@@ -122,12 +122,12 @@ TEST_P(AccumulateNonfinite, EntriesReachTheSumWhenNotAskedAndOnlyTheirOwnPlaces)
 }
 
 TEST_P(AccumulateNonfinite, EntriesAreAllCounted) {
-  const at::Tensor M = at::zeros({60, 70}), G = at::full({60, 70}, std::nan(""), GetParam());
+  const at::Tensor M = at::zeros({3, 60, 70}), G = at::full({3, 60, 70}, std::nan(""), GetParam());
   int64_t zeroed = 0;
   accumulate_(Matrices(M), Matrices(G), {.zeroed = &zeroed});
-  EXPECT_EQ(zeroed, 60 * 70);
+  EXPECT_EQ(zeroed, 3 * 60 * 70);
   count_nonfinite(Matrices(G), &zeroed);
-  EXPECT_EQ(zeroed, 2 * 60 * 70);
+  EXPECT_EQ(zeroed, 2 * 3 * 60 * 70);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, AccumulateNonfinite, testing::ValuesIn(kDtypes),
