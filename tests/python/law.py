@@ -72,18 +72,20 @@ class Job:
     options: dict[str, Any]  # of the optimizer
     absence: Absence = Absence()
     native: bool = False  # dp is a mesh dimension of the parameters, and their gradients are averaged already
+    device: str = "cpu"  # its type
 
     @property
     def averages(self) -> bool:
         return self.sizes[0] > 1 and not self.native
 
 
-def mesh_of(sizes: tuple[int, int, int]) -> DeviceMesh:
-    return init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "fs", "tp"))
+def mesh_of(sizes: tuple[int, int, int], device: str = "cpu") -> DeviceMesh:
+    return init_device_mesh(device, sizes, mesh_dim_names=("dp", "fs", "tp"))
 
 
 def piece(full: Tensor, role: Role, mesh: DeviceMesh, native: bool = False) -> Tensor:
     """What this rank has of a tensor of the role."""
+    full = full.to(mesh.device_type)
     if role.plain:
         return full.clone()
     cuts = [Replicate() if dim is None else Shard(dim) for dim in (role.fs, role.tp)]
@@ -93,7 +95,7 @@ def piece(full: Tensor, role: Role, mesh: DeviceMesh, native: bool = False) -> T
 
 
 def whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()).cpu()
 
 
 def groups_of(roles: tuple[Role, ...], params: list[Parameter]) -> list[dict[str, Any]]:
@@ -126,7 +128,7 @@ def set_gradients(job: Job, params: list[Parameter], step: int, mesh: DeviceMesh
 
 def run_on_mesh(job: Job) -> Run:
     """The job on this rank."""
-    mesh = mesh_of(job.sizes)
+    mesh = mesh_of(job.sizes, job.device)
     every = members(job.roles)
     weights = [weight(index, role, job.dtype) for index, role in enumerate(every)]
     params = [Parameter(piece(X, role, mesh, job.native)) for role, X in zip(every, weights, strict=True)]
