@@ -101,7 +101,7 @@ def _training_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--decay", type=share, help="share of the steps over which it falls at the end (0.3)")
     group.add_argument("--clip", type=not_negative, help="largest gradient norm; 0: no clipping (1.0)")
     group.add_argument("--seed", type=whole(0), help="of weights, batches and Dion's sketches (0)")
-    group.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda where there is one)")
+    group.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda where each process has one)")
     group.add_argument("--dtype", choices=("float64", "float32", "bfloat16"),
                        help="bfloat16 is autocast (the default on CUDA)")  # fmt: skip
     group.add_argument("--compile", action="store_true", help="compile the model with torch.compile")

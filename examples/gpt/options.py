@@ -85,7 +85,7 @@ def session(given: dict[str, Any]) -> Session:
     name = f"{given.get('preset', 'tiny')}-{given.get('optimizer', 'dion')}"
     return Session(
         folder=Path(given.get("run", f"runs/{name}")),
-        device=_device(given.get("device")),
+        device=_device(given.get("device"), job),
         compile=given.get("compile", False),
         job=job,
         checkpoint_every=given.get("checkpoint_every", 100),
@@ -135,9 +135,12 @@ def _job(given: dict[str, Any]) -> Job:
     return job
 
 
-def _device(name: str | None) -> torch.device:
+def _device(name: str | None, job: Job) -> torch.device:
+    """Of many processes each has the GPU of its number on its machine, which parallel.py makes the current one."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", job.processes))  # set by torchrun
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        enough = torch.cuda.is_available() and torch.cuda.device_count() >= here
+        return torch.device("cuda" if enough else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -146,6 +149,13 @@ def _device(name: str | None) -> torch.device:
         raise Problem(f"--device must be cpu, cuda or cuda:N, got {name!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise Problem(f"--device {name}: PyTorch finds {torch.cuda.device_count()} CUDA devices here")
+    if device.type == "cuda" and job.processes > 1:
+        if device.index is not None:
+            raise Problem(f"--device {name} is one GPU for {job.processes} processes; --device cuda gives each its own")
+        if torch.cuda.device_count() < here:
+            raise Problem(
+                f"--device {name}: {here} processes need a GPU each, and PyTorch finds {torch.cuda.device_count()}"
+            )
     return device
 
 

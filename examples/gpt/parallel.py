@@ -45,7 +45,8 @@ class ManyProcesses(OneProcess):
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         self._began = not dist.is_initialized()
         if self._began:
-            _meet("nccl" if device_type == "cuda" else "gloo")
+            # gloo for what lies on the CPU: the words of checkpoints, and what the optimizer's ranks agree on.
+            _meet("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
         self.mesh = init_device_mesh(device_type, (job.dp, job.fs, job.tp), mesh_dim_names=("dp", "fs", "tp"))
         self.data = self.mesh["dp", "fs"]._flatten("data").get_group()
         self.speaks = dist.get_rank() == 0
@@ -76,7 +77,7 @@ class ManyProcesses(OneProcess):
         return Batch(batch.inputs.chunk(parts)[rank], batch.targets.chunk(parts)[rank])
 
     def mean(self, loss: float) -> float:
-        total = torch.tensor(loss, dtype=torch.float64, device=self.mesh.device_type)
+        total = torch.tensor(loss, dtype=torch.float64)
         dist.all_reduce(total, group=self.data)
         return total.item() / self.job.data_ranks
 
@@ -96,7 +97,7 @@ class ManyProcesses(OneProcess):
         return norm
 
     def largest(self, number: int) -> int:
-        total = torch.tensor(number, device=self.mesh.device_type)
+        total = torch.tensor(number)
         dist.all_reduce(total, dist.ReduceOp.MAX)
         return int(total.item())
 

@@ -37,7 +37,7 @@ def losses(folder: Path) -> list[float]:
 
 
 def train_rank(rank: int, world_size: int, flags: list[str], stop_at: int | None) -> None:
-    os.environ["WORLD_SIZE"] = str(world_size)
+    os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)})
     if stop_at is not None:
         step = trainer.Trainer.train_step
 

@@ -14,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpt"))
 
 import log
 import options
+import parallel
 import train
 from errors import Problem
+from processes import Job
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"
 SHAPE = ["--layers", "2", "--d-model", "32", "--heads", "4", "--context", "16"]
@@ -25,7 +27,7 @@ MESHES = [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (2, 
 
 
 def train_rank(rank: int, world_size: int, flags: list[str]) -> None:
-    os.environ["WORLD_SIZE"] = str(world_size)
+    os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)})
     assert train.main(flags) == 0
 
 
@@ -113,6 +115,60 @@ def test_a_job_that_cannot_be_is_one_sentence(
     with pytest.raises(Problem) as problem:
         options.recipe(given, options.session(given).device)
     assert str(problem.value).startswith(sentence)
+
+
+EIGHT = "--dp 2 --fs 2 --tp 2"
+TOO_FEW = "--device cuda: {} processes need a GPU each, and PyTorch finds {}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus", "here", "expected"),
+    [
+        ("", 0, None, "cpu"),
+        ("", 1, None, "cuda"),
+        ("--device cuda:1", 2, None, "cuda:1"),
+        (EIGHT, 8, "8", "cuda"),
+        (EIGHT, 7, "8", "cpu"),
+        (EIGHT, 4, "4", "cuda"),
+        (f"{EIGHT} --device cpu", 8, "8", "cpu"),
+        (f"{EIGHT} --device cuda", 7, "8", TOO_FEW.format(8, 7)),
+        (f"{EIGHT} --device cuda", 3, "4", TOO_FEW.format(4, 3)),
+        (f"{EIGHT} --device cuda:1", 8, "8",
+         "--device cuda:1 is one GPU for 8 processes; --device cuda gives each its own"),
+    ],
+)  # fmt: skip
+def test_each_process_has_a_gpu_or_none_has(
+    monkeypatch: pytest.MonkeyPatch, flags: str, gpus: int, here: str | None, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    if here is not None:
+        monkeypatch.setenv("WORLD_SIZE", "8")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    given = options.parse(flags.split())
+    try:
+        found = str(options.session(given).device)
+    except Problem as problem:
+        found = str(problem)
+    assert found == expected
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
+def test_processes_meet_over_what_moves_their_tensors(
+    monkeypatch: pytest.MonkeyPatch, device: str, backend: str
+) -> None:
+    calls: list[object] = []
+
+    def stop(*mesh: object, **names: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(parallel, "_meet", calls.append)
+    monkeypatch.setattr(parallel, "init_device_mesh", stop)
+    with pytest.raises(InterruptedError):
+        parallel.ManyProcesses(Job(dp=4), device)
+    assert calls == [*([3] if device == "cuda" else []), backend]
 
 
 def test_sequences_that_cannot_be_shared_out_evenly_are_one_sentence(tmp_path: Path) -> None:
