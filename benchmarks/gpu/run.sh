@@ -5,7 +5,7 @@
 #   benchmarks/gpu/run.sh [--only PART,PART...] [FOLDER] [-- FLAGS]      (default folder: build/gpu/results)
 #
 #   build       the package, with CUDA, into python/torchdion
-#   tests       tests/python/test_cuda.py
+#   tests       tests/python/test_cuda*.py
 #   sanitizer   some of them again under compute-sanitizer: memcheck, then racecheck
 #   accuracy    how orthogonal P is, how far steps end from FP64
 #   kernels     the operations of a step by themselves
@@ -22,10 +22,11 @@
 set -uo pipefail
 
 parts=(build tests sanitizer accuracy kernels steps report)
-declare -A limits=([build]=300 [tests]=150 [sanitizer]=240 [accuracy]=75 [kernels]=75 [steps]=310 [report]=60) # seconds
+declare -A limits=([build]=300 [tests]=300 [sanitizer]=240 [accuracy]=75 [kernels]=75 [steps]=310 [report]=60) # seconds
 python=${PYTHON:-python3}
 # Small matrices, every kernel: factors, sketches, products, whole steps with Lion and AdamW.
 sanitized="orthonormal or normalized or sketches or without_signal or half_precision_states or policies"
+plain=(-o "addopts=-q") # markers of pytest's plugins are allowed where these are not installed
 
 folder=build/gpu/results
 only=${parts[*]}
@@ -74,7 +75,8 @@ build() {
 
 tests() {
   require_gpu || return 1
-  limited "${limits[tests]}" "$python" -m pytest -rs tests/python/test_cuda.py --junitxml="$results/tests.xml"
+  limited "${limits[tests]}" "$python" -m pytest "${plain[@]}" -rs tests/python/test_cuda*.py \
+    --junitxml="$results/tests.xml"
 }
 
 # Only our kernels are checked. What CUDA's functions return is checked by who calls them; torch's allocator would hide
@@ -86,7 +88,7 @@ sanitizer() {
   for tool in memcheck racecheck; do
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 limited $((limits[sanitizer] / 2)) \
       compute-sanitizer --tool "$tool" --error-exitcode 9 --report-api-errors no --kernel-name kns=run_program \
-      "$python" -m pytest -p no:cacheprovider tests/python/test_cuda.py -k "$sanitized" > "$results/$tool.txt" 2>&1
+      "$python" -m pytest "${plain[@]}" -p no:cacheprovider tests/python/test_cuda.py -k "$sanitized" > "$results/$tool.txt" 2>&1
     local code=$?
     echo "compute-sanitizer $tool: status $code, in $results/$tool.txt"
     tail -n 5 "$results/$tool.txt"
