@@ -43,16 +43,26 @@ Factors factors_of(const DionBatch& batch, const DionHyperparameters& hyper, dou
   const linalg::FactorRule rule{
       mean, batch.shape_factor, hyper.lr, hyper.weight_decay, batch.multipliers, batch.gradients.left_out};
   const at::Tensor all = linalg::device_factors(rule, batch.workspace.options());
-  const auto factor = [&](int64_t place) { return linalg::Factor(all.narrow(0, place, 1)); };
-  return {factor(0), factor(1), factor(2), factor(3)};
+  const auto factor = [&](int64_t place, double value) { return linalg::Factor(all.narrow(0, place, 1), value); };
+  return {factor(0, 1), factor(1, 0), factor(2, 1), factor(3, 1)};
 }
+
+// Where P, R and the whole Q begin in the workspace, in elements: P and R where tensor cores can read them.
+struct Places {
+  static constexpr int64_t kAligned = 16;
+  int64_t R, Q, end;
+
+  explicit Places(const DionBatch& batch) {
+    const int64_t count = batch.X.count(), of_Q = count * batch.X.cols * batch.r;
+    R = (count * batch.X.rows * batch.r + kAligned - 1) / kAligned * kAligned;
+    Q = R + of_Q;
+    end = batch.layout.rows.absent() ? Q : Q + of_Q;
+  }
+};
 
 }  // namespace
 
-int64_t dion_workspace(const DionBatch& batch) {
-  const int64_t factors_of_n = batch.layout.rows.absent() ? 1 : 2;
-  return batch.X.count() * (batch.X.rows + factors_of_n * batch.X.cols) * batch.r;
-}
+int64_t dion_workspace(const DionBatch& batch) { return Places(batch).end; }
 
 comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   const Matrices &X = batch.X, &B = batch.M, &M = batch.M;
@@ -63,7 +73,8 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   layout.replicas = compressed;
   const double mean = 1.0 / compressed.size;
   at::Tensor P = batch.workspace.narrow(0, 0, count * m * r).view({count, m, r});
-  at::Tensor R = batch.workspace.narrow(0, count * m * r, count * n * r).view({count, n, r});
+  const Places places(batch);
+  at::Tensor R = batch.workspace.narrow(0, places.R, count * n * r).view({count, n, r});
   Matrices Ps(P), Rs(R);
   linalg::upload({&batch.X, &batch.G, &batch.M, &batch.Q, &Ps, &Rs});
   Matrices Q = batch.Q;
@@ -77,7 +88,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   // P = orthonormalize(B Q)
   at::Tensor whole_Q;
   if (!rows.absent()) {
-    whole_Q = batch.workspace.narrow(0, count * (m + n) * r, count * n * r).view({count, n, r});
+    whole_Q = batch.workspace.narrow(0, places.Q, count * n * r).view({count, n, r});
     co_await gather_columns_(whole_Q, batch.Q, R, rows);
     Q = Matrices(whole_Q);
   }

@@ -9,10 +9,11 @@ namespace torchdion::linalg {
 // A factor of a product: a number, or one that is read from the memory of the device when the product is computed.
 struct Factor {
   double value = 1;
-  at::Tensor device = {};  // one FP32 or FP64 number, of the dtype that the product is summed in
+  at::Tensor device = {};  // one FP32 or FP64 number, of the dtype that the product is summed in; then `value` is 0
+                           // where this is known to be 0, and else means nothing
 
   Factor(double value) : value(value) {}
-  explicit Factor(at::Tensor device) : device(std::move(device)) {}
+  explicit Factor(at::Tensor device, double value = 1) : value(value), device(std::move(device)) {}
 };
 
 // C_i ← α A_i B_i + β C_i for every i, in place, reading the matrices where they lie. Products are summed in FP64 when

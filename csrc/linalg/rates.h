@@ -8,7 +8,7 @@ namespace torchdion::linalg {
 
 // Single real numbers on the device of the parameters, which multiply the hyperparameters of these names; undefined: 1.
 struct Multipliers {
-  at::Tensor lr, weight_decay;
+  at::Tensor lr = {}, weight_decay = {};
 
   bool defined() const { return lr.defined() || weight_decay.defined(); }
   Multipliers on(c10::Device device) const {
@@ -22,7 +22,7 @@ struct Multipliers {
 // What dion_factors() is told.
 struct FactorRule {
   double mean = 1, shape_factor = 1, lr = 0, weight_decay = 0;
-  Multipliers multipliers;
+  Multipliers multipliers = {};
   const float* left_out = nullptr;  // one number on the device, or null
 };
 

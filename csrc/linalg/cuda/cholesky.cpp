@@ -68,7 +68,10 @@ int mantissa_bits(Precision precision) {
 
 // The stack that the matrices of a contiguous tensor are, in `dtype`, without a copy.
 at::Tensor stack_of(const Matrices& P) {
-  return at::from_blob(P.data.front(), {P.count(), P.rows, P.cols}, at::TensorOptions(P.dtype).device(P.device));
+  return at::for_blob(P.data.front(), {P.count(), P.rows, P.cols})
+      .options(at::TensorOptions(P.dtype).device(P.device))
+      .target_device(P.device)  // else CUDA is asked for it
+      .make_tensor();
 }
 
 // The rows of L⁻¹ for equilibrated Gram matrices A (overwritten), as StoreFactor reads them, and the noise of the

@@ -78,9 +78,9 @@ void lion(const ListedUpdate& update, int64_t blocks, bool in_double, Stream str
 
 void adamw(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream) {
   if (in_double) {
-    launch(AdamW<double>{update}, blocks, 0, stream);
+    launch(AdamW<double>{update}, blocks, AdamW<double>::shared_bytes, stream);
   } else {
-    launch(AdamW<float>{update}, blocks, 0, stream);
+    launch(AdamW<float>{update}, blocks, AdamW<float>::shared_bytes, stream);
   }
 }
 

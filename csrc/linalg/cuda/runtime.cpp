@@ -38,6 +38,10 @@ cublasComputeType_t compute_type(const Product& product) {
   }
 }
 
+// A 16-bit C is rounded once: no partial sum may be.
+constexpr auto kMathMode =
+    static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+
 // The handle as the product needs it, and afterwards as it was. torch sets the mode by its global flag for TF32, which
 // says nothing about ours.
 class HandleModes {
@@ -45,7 +49,7 @@ class HandleModes {
   HandleModes(cublasHandle_t handle, bool device_scalars) : handle_(handle) {
     TORCH_CUDABLAS_CHECK(cublasGetMathMode(handle, &math_));
     TORCH_CUDABLAS_CHECK(cublasGetPointerMode(handle, &pointers_));
-    TORCH_CUDABLAS_CHECK(cublasSetMathMode(handle, CUBLAS_DEFAULT_MATH));
+    TORCH_CUDABLAS_CHECK(cublasSetMathMode(handle, kMathMode));
     TORCH_CUDABLAS_CHECK(
         cublasSetPointerMode(handle, device_scalars ? CUBLAS_POINTER_MODE_DEVICE : CUBLAS_POINTER_MODE_HOST));
   }

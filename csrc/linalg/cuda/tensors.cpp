@@ -15,11 +15,12 @@ void append_pointers(std::vector<uint64_t>& words, const Matrices& matrices) {
   for (char* data : matrices.data) words.push_back(reinterpret_cast<uint64_t>(data));
 }
 
-Matrices copied(const Matrices& matrices, at::ScalarType dtype, at::Tensor& memory) {
+// With contiguous rows.
+Matrices copied(const Matrices& matrices, at::ScalarType dtype, at::Tensor& memory, bool with_entries = true) {
   memory =
       at::empty({matrices.count(), matrices.rows, matrices.cols}, at::TensorOptions(dtype).device(matrices.device));
   const Matrices copies(memory);
-  if (copies.numel() > 0) Operations::copy_(copies, matrices, 1);
+  if (with_entries && copies.numel() > 0) Operations::copy_(copies, matrices, 1);
   return copies;
 }
 
@@ -84,13 +85,16 @@ void Operations::upload(const std::vector<Matrices*>& lists) {
   }
 }
 
-Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory) {
-  return matrices.dtype == dtype ? matrices : copied(matrices, dtype, memory);
+Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory, bool with_entries) {
+  if (matrices.dtype == dtype) return matrices;
+  if (!matrices.row_major()) return stored_as(dtype, matrices.t(), memory, with_entries).t();
+  return copied(matrices, dtype, memory, with_entries);
 }
 
 Matrices aligned(const Matrices& matrices, at::Tensor& memory) {
   const auto is_aligned = [](const char* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
   if (std::all_of(matrices.data.begin(), matrices.data.end(), is_aligned)) return matrices;
+  if (!matrices.row_major()) return aligned(matrices.t(), memory).t();
   // Room between copies of which each begins anew.
   const int64_t numel = matrices.rows * matrices.cols, room = (numel + 15) / 16 * 16;
   memory = at::empty({matrices.count(), room}, at::TensorOptions(matrices.dtype).device(matrices.device));

@@ -31,8 +31,8 @@ class Listed {
 };
 
 // The matrices themselves, or copies of another dtype, in memory that begins at multiples of 16 bytes, or with
-// contiguous rows; copies live as long as `memory`.
-Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory);
+// contiguous rows; copies live as long as `memory`. Those of another dtype are without entries where nobody reads them.
+Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory, bool with_entries = true);
 Matrices aligned(const Matrices& matrices, at::Tensor& memory);
 Matrices with_contiguous_rows(const Matrices& matrices, at::Tensor& memory);
 

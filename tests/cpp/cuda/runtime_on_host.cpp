@@ -92,15 +92,15 @@ void multiply(const Product& product, int) {
   TORCH_CHECK(product.C.storage == product.A.storage || product.C.storage == Storage::float32, "no such product");
   TORCH_CHECK((product.A.storage == Storage::float64) == (product.arithmetic == Arithmetic::fp64), "no such product");
   TORCH_CHECK((product.alpha.device == nullptr) == (product.beta.device == nullptr), "scalars of two places");
-  const bool on_tensor_cores = product.arithmetic == Arithmetic::tf32 || product.arithmetic == Arithmetic::bf16;
+  const bool on_tensor_cores = product.arithmetic == Arithmetic::tf32 || product.arithmetic == Arithmetic::bf16 ||
+                               product.A.storage == Storage::float16 || product.A.storage == Storage::bfloat16;
   const auto is_aligned = [&](const Operand& operand) {
     for (int64_t i = 0; operand.list && i < product.count; ++i) {
       if (reinterpret_cast<std::uintptr_t>(operand.list[i]) % 16 != 0) return false;
     }
     return true;
   };
-  TORCH_CHECK(!on_tensor_cores || product.k % 4 != 0 ||
-                  (is_aligned(product.A) && is_aligned(product.B) && is_aligned(product.C)),
+  TORCH_CHECK(!on_tensor_cores || (is_aligned(product.A) && is_aligned(product.B) && is_aligned(product.C)),
               "misaligned pointers");
   const auto fits = [](const Operand& operand, int64_t rows, int64_t cols) {
     return operand.leading >= std::max<int64_t>(1, operand.transposed ? cols : rows);

@@ -25,7 +25,7 @@ struct ListedUpdate {
   GradientRule rule;  // with the sign that maximize gives it
 
   // Which tensor a block works on: the last that begins at it or before.
-  TORCHDION_DEVICE const ListedTensor& of_block(int64_t block) const {
+  TORCHDION_DEVICE ListedTensor of_block(int64_t block) const {
     int64_t low = 0, high = count;
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
@@ -65,7 +65,7 @@ struct Lion {
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     if (update.rule.leaves_out()) return;
-    const ListedTensor& tensor = update.of_block(block.index());
+    const ListedTensor tensor = update.of_block(block.index());
     const double lr = update.lr.get();
     const T keep = static_cast<T>(1 - lr * update.weight_decay.get()), rate = static_cast<T>(lr);
     const T beta1 = static_cast<T>(update.beta1), rest1 = static_cast<T>(1 - update.beta1);
@@ -83,16 +83,21 @@ struct Lion {
 template <class T>
 struct AdamW {
   static constexpr int threads = 256;
+  static constexpr size_t shared_bytes = 2 * sizeof(double);
   ListedUpdate update;
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     if (update.rule.leaves_out()) return;
-    const ListedTensor& tensor = update.of_block(block.index());
-    const double lr = update.lr.get(), step = tensor.steps_before ? double(*tensor.steps_before) + 1 : tensor.step;
-    const T keep = static_cast<T>(1 - lr * update.weight_decay.get());
-    const T rate = static_cast<T>(lr / (1 - pow(update.beta1, step)));
-    const T root2 = static_cast<T>(sqrt(1 - pow(update.beta2, step))), epsilon = static_cast<T>(update.epsilon);
+    const ListedTensor tensor = update.of_block(block.index());
+    double* corrections = block.template shared<double>();  // 1 − βᵢᵗ of both moments, which cost more than an entry
+    block.each([&](int t) {
+      const double step = tensor.steps_before ? double(*tensor.steps_before) + 1 : tensor.step;
+      if (t < 2) corrections[t] = 1 - pow(t == 0 ? update.beta1 : update.beta2, step);
+    });
+    const double lr = update.lr.get();
+    const T keep = static_cast<T>(1 - lr * update.weight_decay.get()), rate = static_cast<T>(lr / corrections[0]);
+    const T root2 = static_cast<T>(sqrt(corrections[1])), epsilon = static_cast<T>(update.epsilon);
     const T beta1 = static_cast<T>(update.beta1), rest1 = static_cast<T>(1 - update.beta1);
     const T beta2 = static_cast<T>(update.beta2), rest2 = static_cast<T>(1 - update.beta2);
     update.template each<T>(block, tensor, [&](int64_t i, T g) {
