@@ -1,12 +1,17 @@
 #include "job.h"
 
 #include <ATen/ops/full.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#ifdef USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -23,13 +28,45 @@ namespace {
 
 using Gloo = c10d::ProcessGroupGloo;
 
-c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(int rank, int size, const std::string& meeting_place) {
+#ifdef USE_C10D_NCCL
+constexpr bool kHasNccl = true;
+#else
+constexpr bool kHasNccl = false;
+#endif
+
+// Makes the GPU of this number the process' own.
+at::Device device_of(at::DeviceType type, int rank, int size) {
+  if (type == at::kCPU) return at::kCPU;
+  const c10::impl::VirtualGuardImpl gpus(type);
+  const int found = gpus.deviceCount(), needed = kHasNccl ? size : 1;
+  if (found < needed) {
+    throw Problem("--device cuda: " + std::to_string(size) + (size == 1 ? " process needs " : " processes need ") +
+                  std::to_string(needed) + (needed == 1 ? " GPU, and " : " GPUs, and ") + std::to_string(found) +
+                  " were found");
+  }
+  const at::Device device(type, static_cast<at::DeviceIndex>(rank % found));
+  gpus.setDevice(device);
+  return device;
+}
+
+// gloo moves what lies on the CPU, and without NCCL what lies on CUDA too.
+c10::intrusive_ptr<c10d::ProcessGroup> group_of(int rank, int size, const std::string& meeting_place,
+                                                at::Device device) {
   const auto store = c10::make_intrusive<c10d::FileStore>(meeting_place, size);
   const auto options = Gloo::Options::create();
   options->devices.push_back(Gloo::createDeviceForHostname("127.0.0.1"));
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
-  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-                    c10::make_intrusive<Gloo>(store, rank, size, options));
+  const auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
+  group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
+  if (device.is_cuda()) {
+#ifdef USE_C10D_NCCL
+    const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl", store);
+    group->setBackend(at::kCUDA, c10d::ProcessGroup::BackendType::NCCL,
+                      c10::make_intrusive<c10d::ProcessGroupNCCL>(own, rank, size));
+#else
+    group->setBackend(at::kCUDA, c10d::ProcessGroup::BackendType::GLOO, gloo);
+#endif
+  }
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   return group;
 }
@@ -77,10 +114,11 @@ class MeetingPlace {
 };
 
 // In a child: the exit status of its part. A Problem is that of all; the leader says it.
-int status_of(int rank, int count, const std::string& meeting_place, const std::function<int(const Job&)>& body) {
+int status_of(int rank, int count, const std::string& meeting_place, at::DeviceType type,
+              const std::function<int(const Job&)>& body) {
   return guarded([&] {
     try {
-      return body(Job(rank, count, meeting_place));
+      return body(Job(rank, count, meeting_place, type));
     } catch (const Problem&) {
       if (rank == 0) throw;
       return 0;
@@ -112,18 +150,27 @@ int wait_for_children(int count) {
 
 }  // namespace
 
-Job::Job(int rank, int size, const std::string& meeting_place)
+Job::Job(at::DeviceType type) : device_(device_of(type, 0, 1)) {}
+
+Job::Job(int rank, int size, const std::string& meeting_place, at::DeviceType type)
     : rank_(rank),
       size_(size),
-      group_(gloo_group(rank, size, meeting_place)),
+      device_(device_of(type, rank, size)),
+      group_(group_of(rank, size, meeting_place, device_)),
       replicas_(group_, {.name = "replicas"}) {}
+
+Job::~Job() {
+#ifdef USE_C10D_NCCL
+  if (group_ && device_.is_cuda()) group_->getBackend(at::kCUDA)->shutdown();  // it warns where nobody does that
+#endif
+}
 
 double Job::sum(double number) const { return group_ ? all_reduce(number, c10d::ReduceOp::SUM, *group_) : number; }
 
 double Job::largest(double number) const { return group_ ? all_reduce(number, c10d::ReduceOp::MAX, *group_) : number; }
 
-int in_processes(int count, const std::function<int(const Job&)>& body) {
-  if (count == 1) return body(Job());
+int in_processes(int count, at::DeviceType type, const std::function<int(const Job&)>& body) {
+  if (count == 1) return body(Job(type));
   const MeetingPlace meeting_place;
   const pid_t parent = getpid();
   set_handlers(pass_on);
@@ -138,7 +185,7 @@ int in_processes(int count, const std::function<int(const Job&)>& body) {
       set_handlers(SIG_DFL);
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(static_cast<int>(Fault::run));
-      const int status = status_of(rank, count, meeting_place.file(), body);
+      const int status = status_of(rank, count, meeting_place.file(), type, body);
       _exit(status);
     }
     children[rank] = child;

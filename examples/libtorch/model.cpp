@@ -28,9 +28,10 @@ torch::nn::Linear linear(int64_t in, int64_t out) {
 
 }  // namespace
 
-Rotary::Rotary(int64_t length, int64_t d_head) {
-  const at::Tensor frequency = at::pow(kRotaryBase, -at::arange(0, d_head, 2, at::kFloat) / d_head);
-  const at::Tensor angle = at::outer(at::arange(length, at::kFloat), frequency);
+Rotary::Rotary(int64_t length, int64_t d_head, at::Device device) {
+  const auto options = at::TensorOptions(at::kFloat).device(device);
+  const at::Tensor frequency = at::pow(kRotaryBase, -at::arange(0, d_head, 2, options) / d_head);
+  const at::Tensor angle = at::outer(at::arange(length, options), frequency);
   cos = angle.cos();
   sin = angle.sin();
 }
@@ -84,7 +85,7 @@ GPT::GPT(int64_t vocabulary, int64_t layers, int64_t d_model, int64_t heads)
 }
 
 at::Tensor GPT::forward(const at::Tensor& tokens) {
-  const Rotary rotary(tokens.size(1), d_head);
+  const Rotary rotary(tokens.size(1), d_head, tokens.device());
   at::Tensor x = rms_norm(embedding(tokens));
   for (const auto& block : stack_) x = block->forward(x, rotary);
   return head(rms_norm(x));

@@ -16,7 +16,7 @@ struct Rotary {
   at::Tensor cos;
   at::Tensor sin;
 
-  Rotary(int64_t length, int64_t d_head);
+  Rotary(int64_t length, int64_t d_head, at::Device device);
 
   // Turns each pair (x[k], x[k + d_head/2]) by its position's angle; x is (batch, heads, length, d_head).
   at::Tensor operator()(const at::Tensor& x) const;

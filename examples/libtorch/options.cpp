@@ -1,5 +1,7 @@
 #include "options.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -78,6 +80,11 @@ bool read_switch(Options& options, const std::string& argument) {
   return found;
 }
 
+// Flags whose values are words.
+std::string* word_of(Options& options, const std::string& argument) {
+  return argument == "--run" ? &options.run : argument == "--device" ? &options.device : nullptr;
+}
+
 }  // namespace
 
 std::vector<Field> fields(Recipe& recipe) {
@@ -114,10 +121,11 @@ Options parse(const std::vector<std::string>& arguments, const Recipe& recipe) {
       continue;
     }
     const auto field = std::find_if(known.begin(), known.end(), [&](auto& f) { return flag_of(f.name) == argument; });
-    if (field == known.end() && argument != "--run") throw Problem(argument + " is no flag; --help lists them");
+    std::string* word = word_of(options, argument);
+    if (field == known.end() && !word) throw Problem(argument + " is no flag; --help lists them");
     if (++i == arguments.size()) throw Problem(argument + " needs a value after it");
-    if (argument == "--run") {
-      options.run = arguments[i];
+    if (word) {
+      *word = arguments[i];
     } else {
       read(*field, arguments[i]);
     }
@@ -125,6 +133,13 @@ Options parse(const std::vector<std::string>& arguments, const Recipe& recipe) {
   if (options.help) return options;
   if (options.text.empty()) throw Problem("a text file is expected, as in: train text.txt; --help lists the flags");
   if (options.run.empty()) throw Problem("--run must name a folder, got ''");
+  if (options.device != "cpu" && options.device != "cuda") {
+    throw Problem("--device must be cpu or cuda, got '" + options.device + "'");
+  }
+  // Whether torch's CUDA library is loaded; to look for GPUs here would take them from the processes that are forked.
+  if (options.device == "cuda" && !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
+    throw Problem("--device cuda needs a torchdion that was built with nvcc, and this one was not");
+  }
   if (options.resume && options.overwrite) throw Problem("--resume and --overwrite exclude each other");
   return options;
 }
@@ -155,6 +170,7 @@ std::string help() {
   text << "usage: train TEXT [flags]\n\nTrains a GPT on the bytes of a text file with torchdion::Dion.\n\n"
        << "  --run FOLDER               for checkpoints (runs/libtorch)\n"
        << "  --resume                   go on from the folder's checkpoint; its flags need not be repeated\n"
+       << "  --device cpu|cuda          where to train; of many processes each takes a GPU in turn (cpu)\n"
        << "  --overwrite                replace the run that the folder holds\n";
   Options defaults;
   for (const Field& field : all_fields(defaults)) {

@@ -46,6 +46,7 @@ struct Options {
   Recipe recipe;
   std::string text;
   std::string run = "runs/libtorch";
+  std::string device = "cpu";  // or "cuda"
   int64_t checkpoint_every = 100;
   int64_t sample_length = 300;  // bytes
   int64_t threads = 0;          // 0: as torch chooses

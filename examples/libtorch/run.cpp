@@ -127,7 +127,8 @@ int train(const Options& options, const std::optional<c10::impl::GenericDict>& s
     }
   }
   prepare_folder(options.run, /*afresh=*/!state);
-  return in_processes(static_cast<int>(options.ranks), [&](const Job& job) { return train_in(job, plan); });
+  const at::DeviceType type = options.device == "cuda" ? at::kCUDA : at::kCPU;
+  return in_processes(static_cast<int>(options.ranks), type, [&](const Job& job) { return train_in(job, plan); });
 }
 
 }  // namespace

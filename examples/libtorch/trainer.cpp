@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/nn/utils/clip_grad.h>
 
 #include <chrono>
@@ -21,9 +22,17 @@ constexpr double kTemperature = 0.8;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-std::shared_ptr<GPT> first_model(const Recipe& recipe) {
+// The same on every device: drawn on the CPU.
+std::shared_ptr<GPT> first_model(const Recipe& recipe, at::Device device) {
   at::manual_seed(static_cast<uint64_t>(recipe.seed));
-  return std::make_shared<GPT>(kVocabulary, recipe.layers, recipe.d_model, recipe.heads);
+  auto model = std::make_shared<GPT>(kVocabulary, recipe.layers, recipe.d_model, recipe.heads);
+  model->to(device);
+  return model;
+}
+
+// Clocks would else see that work was begun.
+void wait_for(at::Device device) {
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 torchdion::DionOptions dion_options(const Recipe& recipe) {
@@ -42,7 +51,7 @@ at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU
 Trainer::Trainer(const Recipe& recipe, const Text& text, const Job& job)
     : recipe_(recipe),
       job_(job),
-      model_(first_model(recipe)),
+      model_(first_model(recipe, job.device())),
       optimizer_(torchdion::param_groups(*model_, dion_options(recipe), {"head"})),
       train_(text.train(), recipe.context),
       validation_(Windows(text.validation(), recipe.context).evenly_spaced(recipe.validation_windows)) {
@@ -63,6 +72,7 @@ StepReport Trainer::train_step() {
   const double factor = Schedule{recipe_.steps, recipe_.warmup, recipe_.decay}.factor(step_);
   for (auto& group : optimizer_.param_groups()) group.options().set_lr(recipe_.lr * factor);
   optimizer_.step();
+  wait_for(job_.device());
   report.optimizer_ms = 1000 * seconds_since(before_update);
   report.tokens_per_second = static_cast<double>(recipe_.batch * recipe_.context) / seconds_since(start);
   ++step_;
@@ -82,8 +92,8 @@ double Trainer::validate() {
 }
 
 std::string Trainer::sample(int64_t length) {
-  return gpt::sample([&](const at::Tensor& tokens) { return model_->forward(tokens); }, length, recipe_.context,
-                     kTemperature);
+  const auto logits = [&](const at::Tensor& tokens) { return model_->forward(tokens.to(job_.device())).cpu(); };
+  return gpt::sample(logits, length, recipe_.context, kTemperature);
 }
 
 c10::impl::GenericDict Trainer::state() {
@@ -108,7 +118,9 @@ void Trainer::load(const c10::impl::GenericDict& state) {
 }
 
 at::Tensor Trainer::loss_of(const Batch& batch) {
-  return at::cross_entropy_loss(model_->forward(batch.inputs).flatten(0, 1), batch.targets.flatten());
+  const at::Device device = job_.device();
+  return at::cross_entropy_loss(model_->forward(batch.inputs.to(device)).flatten(0, 1),
+                                batch.targets.to(device).flatten());
 }
 
 double Trainer::finite(double loss) const {

@@ -20,6 +20,8 @@ import torch
 from test_cpp_front import assert_same
 from torch.nn import functional as F
 
+from torchdion import _C
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "examples" / "libtorch" / "README.md").read_text()
 SHAPE = ["--layers", "1", "--d-model", "64", "--context", "64", "--batch", "16"]
@@ -322,6 +324,8 @@ REFUSED = {
     "3 heads",
     "text.txt --ranks 0": "--ranks must be a whole number of at least 1 and at most 1024, got '0'",
     "text.txt --ranks 3": "--batch must be a multiple of --ranks, got 32 and 3",
+    "text.txt --device gpu": "--device must be cpu or cuda, got 'gpu'",
+    "text.txt --device": "--device needs a value after it",
     "text.txt --run ''": "--run must name a folder, got ''",
     "text.txt --resume --overwrite": "--resume and --overwrite exclude each other",
     "text.txt --run whole": "whole holds a run already; give --resume, --overwrite or another --run",
@@ -330,6 +334,12 @@ REFUSED = {
     "text.txt --run damaged --resume": "damaged/checkpoint-00000060.pt is damaged or no checkpoint of this program; "
     "--overwrite starts the run afresh",
 }
+
+if not _C.has_kernels_for("cuda"):
+    REFUSED["text.txt --device cuda"] = "--device cuda needs a torchdion that was built with nvcc, and this one was not"
+elif not torch.cuda.is_available():
+    REFUSED["text.txt --device cuda"] = "--device cuda: 1 process needs 1 GPU, and 0 were found"
+    REFUSED["text.txt --device cuda --ranks 2"] = "--device cuda: 2 processes need 1 GPU, and 0 were found"
 
 
 @pytest.fixture(scope="module")
@@ -368,4 +378,4 @@ def test_help_lists_every_flag_that_the_program_takes(place):
     flags = set(re.findall(r"^  (--[\w-]+)", succeed(place, "build/libtorch/train --help"), re.MULTILINE))
     source = (ROOT / "examples" / "libtorch" / "options.cpp").read_text()
     named = {"--" + name.replace("_", "-") for name in re.findall(r'\{"(\w+)", &', source)}
-    assert flags == named | {"--run", "--resume", "--overwrite"}
+    assert flags == named | {"--run", "--device", "--resume", "--overwrite"}
