@@ -44,7 +44,7 @@ double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision) 
   const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
   const double of_sums = epsilon * (inner == 0 ? 4 : 8 + std::sqrt(static_cast<double>(inner)) / 4);
   if (dtype == at::kDouble || precision == Precision::highest) return of_sums;
-  return of_sums + (precision == Precision::high ? 0x1p-10 : 0x1p-8);  // of operands: tensor cores may cut them off
+  return of_sums + (precision == Precision::high ? 0x1p-11 : 0x1p-8);  // of operands
 }
 
 double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r) {

@@ -27,12 +27,9 @@ from torchdion.dtensor import Cuts, local_part
 
 DEVICE, ALONE = "cuda", "nccl"
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (torch.cuda.is_available() and _C.has_kernels_for(DEVICE)), reason="needs a GPU and a build with nvcc"
-    ),
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and _C.has_kernels_for(DEVICE)), reason="needs a GPU and a build with nvcc"
+)
 needs_nccl = pytest.mark.skipif(not dist.is_backend_available(ALONE), reason="needs a torch with NCCL")
 
 
