@@ -10,9 +10,10 @@ JSON lines of `kind` "operation", with `count` matrices of `rows`×`r`:
     column_normalize  `over_copy`: its time over that of a copy of R; the operation also copies Q and keeps the sums of
                       squares, which the step does not
     sketch_           one r×rows block of the sketch; `over_copy`: over the time in which its bytes are written
+    gemm_             P = MᵀQ for m×n momenta at precision "high": `method` "strided", of momenta in one stack, and
+                      "pointers", of the same ones as lists, which is how a step reads them; `over_product` as above
 
-What a step's other kernels take is in the rows of gpu_step.py: accumulating the gradient, which is no operation of
-torch.ops, and products.
+What a step's other kernels take is in the rows of gpu_step.py: accumulating the gradient is no operation of torch.ops.
 """
 
 import sys
@@ -21,7 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from gpu_lists import LISTS, RANKS, factors_of
+from gpu_lists import LISTS, RANKS, batches_of, factors_of
 from machine import Machine, Rates, open_machine, parser_of
 from measure import emit
 
@@ -59,7 +60,28 @@ def moving_rows(machine: Machine, rates: Rates, rounds: int, R: torch.Tensor) ->
         yield {"operation": operation, "ms": ms, "over_copy": ms / (1e3 * moved / rates.copy)}
 
 
+def product_rows(
+    machine: Machine, rates: Rates, rounds: int, size: tuple[int, int, int, int]
+) -> Iterator[dict[str, Any]]:
+    count, m, n, r = size
+    M, Q = torch.randn(count, m, n, device=machine.device), torch.randn(count, m, r, device=machine.device)
+    P = torch.empty(count, n, r, device=machine.device)
+    orders = {"strided": list(range(count))}
+    if count > 1:
+        orders["pointers"] = [*range(1, count), 0]  # at equal distances no more
+    for method, order in orders.items():
+        lists = [P[i] for i in order], [M[i].mT for i in order], [Q[i] for i in order]
+        run = partial(torch.ops.torchdion.gemm_, *lists, 1.0, 0.0, precision="high")
+        run()
+        ms, _ = machine.median_ms(run, rounds, budget_ms=200)
+        product = 1e3 * count * 2 * m * n * r / rates.tf32
+        yield {"operation": "gemm_", "method": method, "ms": ms, "over_product": ms / product}
+
+
 def measure_list(machine: Machine, name: str, rank: str, rates: Rates, rounds: int) -> None:
+    for count, m, n, r in batches_of(LISTS[name](), RANKS[rank]):
+        labels = {"kind": "operation", "list": name, "rank": rank, "count": count, "m": m, "rows": n, "r": r}
+        machine.attempt(labels, product_rows(machine, rates, rounds, (count, m, n, r)))
     for count, rows, r in factors_of(LISTS[name](), RANKS[rank]):
         labels = {"kind": "operation", "list": name, "rank": rank, "count": count, "rows": rows, "r": r}
 

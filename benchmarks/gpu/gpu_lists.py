@@ -23,7 +23,7 @@ LISTS: dict[str, Callable[[], list[Shape]]] = {
 }
 RANKS = {"d": 1.0, "d/4": 1 / 4, "d/16": 1 / 16}
 STATES = {"FP32": torch.float32, "BF16": torch.bfloat16}
-TASK = 64 << 20  # entries of the factors that a step updates together: kDeviceWorkspace of csrc/engine/batches.cpp
+TASK = 128 << 20  # entries of the factors that a step updates together: kDeviceWorkspace of csrc/engine/batches.cpp
 
 
 def groups_of(shapes: list[Shape]) -> int:
@@ -31,16 +31,21 @@ def groups_of(shapes: list[Shape]) -> int:
     return len(set(shapes))
 
 
-def factors_of(shapes: list[Shape], fraction: float) -> list[tuple[int, int, int]]:
-    """(count, rows, r) of the P that a step orthonormalizes, as many at once as a step does.
-
-    The default orientation runs on the transposed matrices, so that P has a row for each of their columns.
-    """
+def batches_of(shapes: list[Shape], fraction: float) -> list[tuple[int, int, int, int]]:
+    """(count, m, n, r) of the m×n matrices that a step updates at once."""
     found = []
     for (m, n), count in Counter(shapes).items():
         r = round(fraction * min(m, n))
-        found.append((min(count, max(1, TASK // ((m + n) * r))), n, r))
-    return sorted(set(found), reverse=True)
+        found.append((min(count, max(1, TASK // ((m + n) * r))), m, n, r))
+    return found
+
+
+def factors_of(shapes: list[Shape], fraction: float) -> list[tuple[int, int, int]]:
+    """(count, rows, r) of the P that a step orthonormalizes at once.
+
+    The default orientation runs on the transposed matrices, so that P has a row for each of their columns.
+    """
+    return sorted({(count, n, r) for count, _, n, r in batches_of(shapes, fraction)}, reverse=True)
 
 
 def least_ms(

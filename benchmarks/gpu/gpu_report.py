@@ -29,7 +29,7 @@ STEP = (
 GRAPH = ("list", "r", "state", "capturable ms", "× eager", "graph ms", "graph × eager", "graph × roofline")
 RIVALS = ("list", "optimizer", "r", "state", "ms", "rounds", "launches", "state MB", "peak MB")
 OPERATIONS = (
-    *("list", "operation", "count", "rows", "r", "method", "precision", "ms"),
+    *("list", "operation", "count", "m", "rows", "r", "method", "precision", "ms"),
     *("× product", "linalg.qr / this", "× copy"),
 )
 KERNELS_SHOWN = 8

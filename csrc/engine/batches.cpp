@@ -21,7 +21,7 @@ using linalg::Matrices;
 
 // Elements of a task's workspace: so many that P and R of its matrices stay in the cache, and as many as it may have at
 // all, unless one matrix needs more. On a GPU no cache is as large, and launches cost more than memory.
-constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20, kDeviceWorkspace = 64 << 20;
+constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20, kDeviceWorkspace = 128 << 20;
 
 // One parameter as the matrices that it holds, in the user's orientation.
 struct Entry {

@@ -57,19 +57,19 @@ Orthonormalize parse_method(c10::string_view method) {
                     method, "'");
 }
 
-Precision parse_precision(c10::string_view precision) {
+Precision parse_precision(const char* op, c10::string_view precision) {
   if (precision == "highest") return Precision::highest;
   if (precision == "high") return Precision::high;
   if (precision == "medium") return Precision::medium;
-  TORCH_CHECK_VALUE(false, "torchdion::orthonormalize: precision must be 'highest', 'high' or 'medium', got '",
-                    precision, "'");
+  TORCH_CHECK_VALUE(false, "torchdion::", op, ": precision must be 'highest', 'high' or 'medium', got '", precision,
+                    "'");
 }
 
 at::Tensor orthonormalize_meta(const at::Tensor& P, c10::string_view method, double oversample, int64_t /*seed*/,
                                int64_t /*step*/, std::optional<double> noise, c10::string_view precision) {
   check_matrices("orthonormalize", "P", P);
   parse_method(method);
-  parse_precision(precision);
+  parse_precision("orthonormalize", precision);
   TORCH_CHECK_VALUE(oversample >= 1 && std::isfinite(oversample),
                     "torchdion::orthonormalize: oversample must be a finite number ≥ 1, got ", oversample);
   TORCH_CHECK_VALUE(!noise || (*noise >= 0 && *noise < 1), "torchdion::orthonormalize: noise must be in [0, 1), got ",
@@ -82,7 +82,7 @@ at::Tensor orthonormalize(const at::Tensor& P, c10::string_view method, double o
   at::Tensor result = orthonormalize_meta(P, method, oversample, seed, step, noise, precision);
   if (P.numel() == 0) return result;
   const at::ScalarType dtype = compute_dtype({P.scalar_type()});
-  const Precision rounded = precision_on(P.device(), parse_precision(precision));
+  const Precision rounded = precision_on(P.device(), parse_precision("orthonormalize", precision));
   const int64_t m = P.size(-2), r = P.size(-1);
   at::Tensor batch = P.to(dtype, /*non_blocking=*/false, /*copy=*/true).contiguous().view({-1, m, r});
   OrthonormalizeOptions options;
@@ -130,7 +130,8 @@ void check_alike(const char* name, at::TensorList list) {
   }
 }
 
-void gemm_meta(at::TensorList C, at::TensorList A, at::TensorList B, double, double) {
+void gemm_meta(at::TensorList C, at::TensorList A, at::TensorList B, double, double, c10::string_view precision) {
+  parse_precision("gemm_", precision);
   TORCH_CHECK_VALUE(A.size() == C.size() && B.size() == C.size(),
                     "torchdion::gemm_: the lists must be equally long, got ", C.size(), ", ", A.size(), " and ",
                     B.size());
@@ -142,9 +143,10 @@ void gemm_meta(at::TensorList C, at::TensorList A, at::TensorList B, double, dou
                     "torchdion::gemm_: A ", A[0].sizes(), " times B ", B[0].sizes(), " does not fit C ", C[0].sizes());
 }
 
-void gemm(at::TensorList C, at::TensorList A, at::TensorList B, double alpha, double beta) {
-  gemm_meta(C, A, B, alpha, beta);
-  if (!C.empty() && C[0].numel() > 0) gemm_(Matrices(C), Matrices(A), Matrices(B), alpha, beta);
+void gemm(at::TensorList C, at::TensorList A, at::TensorList B, double alpha, double beta, c10::string_view precision) {
+  gemm_meta(C, A, B, alpha, beta, precision);
+  if (C.empty() || C[0].numel() == 0) return;
+  gemm_(Matrices(C), Matrices(A), Matrices(B), alpha, beta, parse_precision("gemm_", precision));
 }
 
 }  // namespace
@@ -156,7 +158,9 @@ TORCH_LIBRARY(torchdion, m) {
       "float? noise=None, str precision=\"highest\") -> Tensor");
   m.def("cholesky_qr(Tensor P, float? noise=None) -> Tensor");
   m.def("sketch_(Tensor(a!) out, int seed, int step, int row_offset=0, int column_offset=0) -> ()");
-  m.def("gemm_(Tensor(a!)[] C, Tensor[] A, Tensor[] B, float alpha=1, float beta=1) -> ()");
+  m.def(
+      "gemm_(Tensor(a!)[] C, Tensor[] A, Tensor[] B, float alpha=1, float beta=1, "
+      "str precision=\"highest\") -> ()");
 }
 
 // The same code on every device; the dispatcher has made that of the operands the current one's type, not the current
@@ -179,9 +183,10 @@ void register_kernels(torch::Library& m) {
     const c10::DeviceGuard guard(out.device());
     sketch(out, seed, step, row_offset, column_offset);
   });
-  m.impl("gemm_", [](at::TensorList C, at::TensorList A, at::TensorList B, double alpha, double beta) {
+  m.impl("gemm_", [](at::TensorList C, at::TensorList A, at::TensorList B, double alpha, double beta,
+                     c10::string_view precision) {
     const c10::DeviceGuard guard(C.empty() ? at::kCPU : C[0].device());
-    gemm(C, A, B, alpha, beta);
+    gemm(C, A, B, alpha, beta, precision);
   });
 }
 

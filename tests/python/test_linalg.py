@@ -201,6 +201,17 @@ def test_gemm_refuses_what_does_not_fit_in_one_sentence(C, A, B, sentence):
         ops.gemm_(C, A, B)
 
 
+def test_gemm_takes_a_precision_which_rounds_nothing_on_the_cpu():
+    A = torch.randn(20, 20, generator=torch.Generator().manual_seed(0))
+    expected, found = torch.zeros(20, 20), torch.zeros(20, 20)
+    ops.gemm_([expected], [A], [A])
+    ops.gemm_([found], [A], [A], precision="medium")
+    assert torch.equal(found, expected)
+    sentence = "torchdion::gemm_: precision must be 'highest', 'high' or 'medium', got 'tf32'"
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        ops.gemm_([found], [A], [A], precision="tf32")
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [

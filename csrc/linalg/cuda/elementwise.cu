@@ -10,13 +10,27 @@ int64_t launches = 0;
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
 
+namespace {
+
+template <int Words>
+void upload_at_once(uint64_t* target, const uint64_t* words, int64_t count, Stream stream) {
+  Upload<Words> program;
+  program.target = target;
+  program.count = count;
+  for (int64_t i = 0; i < count; ++i) program.words[i] = words[i];
+  launch(program, 1, 0, stream);
+}
+
+}  // namespace
+
 void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream stream) {
-  Upload program;
-  for (int64_t begin = 0; begin < count; begin += Upload::kWords) {
-    program.target = target + begin;
-    program.count = count - begin < Upload::kWords ? count - begin : Upload::kWords;
-    for (int64_t i = 0; i < program.count; ++i) program.words[i] = words[begin + i];
-    launch(program, 1, 0, stream);
+  for (; count > kManyWords; target += kManyWords, words += kManyWords, count -= kManyWords) {
+    upload_at_once<kManyWords>(target, words, kManyWords, stream);
+  }
+  if (count > kFewWords) {
+    upload_at_once<kManyWords>(target, words, count, stream);
+  } else {
+    upload_at_once<kFewWords>(target, words, count, stream);
   }
 }
 

@@ -81,7 +81,7 @@ TEST(Accumulate, TakesAGradientWhoseColumnsAreFurtherApartThanItsRows) {
 }
 
 TEST(Accumulate, TakesMoreMatricesThanOneLaunchTakesPointers) {
-  const at::Tensor M0 = normal({1001, 2, 3}, 1), M = M0.clone(), G = normal({1001, 2, 3}, 2);
+  const at::Tensor M0 = normal({8201, 2, 3}, 1), M = M0.clone(), G = normal({8201, 2, 3}, 2);
   accumulate_(Matrices(M), Matrices(G));
   EXPECT_TRUE(at::equal(M, M0 + G));
 }

@@ -185,9 +185,9 @@ struct FactorDiagonal {
         own[e] = entry;
         own[kWidth * kWidth + e] = inside ? memory.keep[i] * entry : T(0);
       }
-      for (int64_t e = t; e < (r - first) * width; e += threads) {
-        const int64_t i = e / width, k = e % width;
-        A[(matrix * r + first + i) * r + first + k] = i == k ? 1 : 0;
+      for (int64_t e = t; e < (r - first) * kWidth; e += threads) {
+        const int64_t i = e / kWidth, k = e % kWidth;
+        if (k < width) A[(matrix * r + first + i) * r + first + k] = i == k ? 1 : 0;
       }
     });
   }

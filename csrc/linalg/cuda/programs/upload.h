@@ -6,12 +6,15 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
+inline constexpr int kFewWords = 460,
+                     kManyWords = 4000;  // with the rest, within 4 KiB, and what a kernel takes at most
+
+template <int Words>
 struct Upload {
   static constexpr int threads = 256;
-  static constexpr int64_t kWords = 460;  // with the rest, within the 4 KiB that every GPU takes as arguments
   uint64_t* target;
   int64_t count;
-  uint64_t words[kWords];
+  uint64_t words[Words];
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
