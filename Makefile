@@ -20,8 +20,8 @@ FUZZ := build/fuzz
 FUZZ_SECONDS ?= 10
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 JOBS := $(if $(MAX_JOBS),-j$(MAX_JOBS))
-SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cmake' -o -name '*.in')
-CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz examples -name '*.cpp' -o -name '*.h')
+SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake' -o -name '*.in')
+CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz examples -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 
 .PHONY: help
 help:  ## list the targets

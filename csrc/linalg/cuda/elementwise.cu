@@ -39,8 +39,7 @@ void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t
   const Pairs pairs{rows, cols, M.strides, G.strides};
   dispatch(M.storage, [&](auto m) {
     dispatch(G.storage, [&](auto g) {
-      launch(Accumulate<decltype(m), decltype(g)>{M.data, G.data, pairs, rule}, count * pairs.chunks(), 0,
-             stream);
+      launch(Accumulate<decltype(m), decltype(g)>{M.data, G.data, pairs, rule}, count * pairs.chunks(), 0, stream);
     });
   });
 }
