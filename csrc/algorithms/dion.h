@@ -34,7 +34,7 @@ struct DionBatch {
 };
 
 // Elements of workspace that a batch needs: (m + n) r for each matrix, and n r more for Q where ranks hold pieces of
-// its columns.
+// its columns, and room for alignment.
 int64_t dion_workspace(const DionBatch& batch);
 
 // One step of Dion: Algorithm 1 of arXiv 2504.05295 on whole matrices, Algorithms 3 and 4 on cut ones.

@@ -59,7 +59,7 @@ Key key_of(const Entry& entry, const Layout& layout, Layouts& layouts, bool sket
       numbers.insert(numbers.end(), {tensor->stride(-2), tensor->stride(-1)});
     }
   }
-  numbers.push_back(sketches ? entry.step : 0);  // a sketch is keyed by the step
+  numbers.push_back(sketches ? entry.step : 0);  // a sketch is keyed by the step, or the device's count of it
   return {numbers,
           {entry.X.scalar_type(), entry.G.scalar_type(), entry.M.scalar_type(), entry.Q.scalar_type()},
           entry.right};

@@ -69,6 +69,7 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
   groups_.for_each([&](auto& group) {
     for (const at::Tensor& X : group.X) on(X.device());
   });
+  check_capture();
   groups_.for_each([&](auto& group) { materialize(group.G), plan(group); });
   groups_.for_each([&](auto& group) { add_axes(group.layouts); });
   for (DeviceTasks& tasks : tasks_) allocate(tasks);
@@ -94,15 +95,26 @@ Step::DeviceTasks& Step::on(c10::Device device) {
   for (DeviceTasks& tasks : tasks_) {
     if (tasks.device == device) return tasks;
   }
-  TORCH_CHECK_VALUE(groups_.capturable || !linalg::backend_of(device).is_capturing(device),
-                    "torchdion.Dion: a step that a CUDA graph captures needs capturable=True");
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
   tasks_.push_back({device, {}, {}, {}});
   DeviceTasks& tasks = tasks_.back();
   if (doubts_.nonfinite == Nonfinite::zero) tasks.zeroed = at::zeros({1}, options.dtype(at::kLong));
   if (groups_.capturable && doubts_.exist()) tasks.left_out = at::empty({1}, options);
-  if (scaling_.scale.defined()) tasks.divisor = scaling_.scale.to(options, /*non_blocking=*/true);
+  if (scaling_.scale.defined()) tasks.divisor = scaling_.scale.to(options, /*non_blocking=*/device.is_cuda());
   return tasks;
+}
+
+// What no graph captures would be done at once, and not again when it is replayed.
+void Step::check_capture() const {
+  const auto is_captured = [](const DeviceTasks& tasks) {
+    return linalg::backend_of(tasks.device).is_capturing(tasks.device);
+  };
+  const auto captured = std::find_if(tasks_.begin(), tasks_.end(), is_captured);
+  if (captured == tasks_.end()) return;
+  TORCH_CHECK_VALUE(groups_.capturable, "torchdion.Dion: a step that a CUDA graph captures needs capturable=True");
+  const auto other = std::find_if_not(tasks_.begin(), tasks_.end(), is_captured);
+  TORCH_CHECK_VALUE(other == tasks_.end(), "torchdion.Dion: a graph that captures a step must do so on the devices of ",
+                    "all parameters, got ", captured->device, " and not ", other->device);
 }
 
 linalg::GradientRule Step::rule_on(c10::Device device) {

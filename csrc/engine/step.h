@@ -67,6 +67,7 @@ class Step {
             comm::Task<> (*update)(algorithms::ElementwiseBatch, Hyperparameters));
   DeviceTasks& on(c10::Device device);
   linalg::GradientRule rule_on(c10::Device device);
+  void check_capture() const;
   void allocate(DeviceTasks& tasks);
   void add_axes(const std::vector<Layout>& layouts);
   algorithms::Dealt deal(const algorithms::DionBatch& batch);

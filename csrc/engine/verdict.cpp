@@ -1,5 +1,8 @@
 #include "engine/verdict.h"
 
+#include <algorithm>
+#include <string>
+
 #include "comm/copies.h"
 #include "comm/sums.h"
 #include "engine/gradients.h"
@@ -38,7 +41,7 @@ std::vector<at::Tensor> decide_on_devices(const Doubts& doubts, const std::vecto
   std::vector<at::Tensor> counts;
   first.zero_();
   const auto doubt = [&](const at::Tensor& number) {
-    first.logical_or_(number.view({1}).to(first.device(), /*non_blocking=*/true));
+    first.logical_or_(number.view({1}).to(first.device(), /*non_blocking=*/first.is_cuda()));
   };
   if (doubts.found_inf.defined()) doubt(doubts.found_inf);
   if (doubts.nonfinite == Nonfinite::skip_step) {
@@ -49,7 +52,7 @@ std::vector<at::Tensor> decide_on_devices(const Doubts& doubts, const std::vecto
   }
   for (const Axis& axis : axes) comm::max_(first, axis);
   for (const at::Tensor& flag : left_out) {
-    if (!flag.is_same(first)) flag.copy_(first, /*non_blocking=*/true);
+    if (!flag.is_same(first)) flag.copy_(first, /*non_blocking=*/flag.is_cuda());
   }
   return counts;
 }

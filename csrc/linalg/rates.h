@@ -13,7 +13,7 @@ struct Multipliers {
   bool defined() const { return lr.defined() || weight_decay.defined(); }
   Multipliers on(c10::Device device) const {
     const auto moved = [&](const at::Tensor& number) {
-      return number.defined() ? number.to(device, /*non_blocking=*/true) : number;
+      return number.defined() ? number.to(device, /*non_blocking=*/device.is_cuda()) : number;
     };
     return {moved(lr), moved(weight_decay)};
   }

@@ -101,6 +101,7 @@ int train_in(const Job& job, const Plan& plan) {
   set_threads(plan.options);
   Trainer trainer(plan.options.recipe, plan.text, job);
   if (plan.state) trainer.load(*plan.state);
+  if (job.leads()) prepare_folder(plan.options.run, /*afresh=*/!plan.state);  // nothing can be refused any more
   const int signal = finish(trainer, plan.options, plan.fingerprint, job);
   if (!job.leads()) return 0;
   if (signal != 0) {
@@ -126,7 +127,6 @@ int train(const Options& options, const std::optional<c10::impl::GenericDict>& s
       return 0;
     }
   }
-  prepare_folder(options.run, /*afresh=*/!state);
   const at::DeviceType type = options.device == "cuda" ? at::kCUDA : at::kCPU;
   return in_processes(static_cast<int>(options.ranks), type, [&](const Job& job) { return train_in(job, plan); });
 }

@@ -11,6 +11,7 @@ from torchdion.dtensor import is_dtensor
 from torchdion.layout import Layouts
 from torchdion.options import CHECKS
 from torchdion.parameters import name_of
+from torchdion.state import is_capturing
 
 
 class Shared(NamedTuple):
@@ -39,6 +40,10 @@ def agree(optimizer: Optimizer, layouts: Layouts, agreed: bool, refuses: bool = 
     shared = _shared_parameters(optimizer, layouts)
     if not shared:
         return set()
+    if is_capturing(shared[0].param):
+        raise RuntimeError(
+            "torchdion.Dion: a CUDA graph cannot capture the first step that ranks take: take one before"
+        )
     axes = [layouts.axes_of(one.param) for one in shared]
     every_axis = list({id(axis): axis for along in axes for axis in along}.values())
     cuts = [(one.layout.rows, one.layout.cols, one.layout.batch) for one in shared]
@@ -67,7 +72,9 @@ def _shared_parameters(optimizer: Optimizer, layouts: Layouts) -> list[Shared]:
 
 def _properties(shared: Shared, optimizer: Optimizer) -> list[tuple[str, str]]:
     param, group = shared.param, shared.group
-    options = {name: group[name] for name in CHECKS if name in group} | {"lr": float(group["lr"])}
+    options = {name: group[name] for name in CHECKS if name in group} | {
+        name: float(group[name]) for name in ("lr", "weight_decay")
+    }
     state = optimizer.state.get(param, {})
     steps = float(state.get("step", 0))
     has_own_Q = steps > 0 and "Q" in state  # before its first step it is what the options say

@@ -25,7 +25,7 @@ from torchdion.options import (
     warn_of_near_misses,
 )
 from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
-from torchdion.state import state_bytes
+from torchdion.state import is_recorded, state_bytes
 from torchdion.stats import NO_STEPS, as_numbers, count
 
 
@@ -159,7 +159,7 @@ class Dion(CheckpointedOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # torch keeps none but its own
-        own = ("_broken", "_counts", "_decoupled", "_layouts", "_step_supports_amp_scaling")
+        own = ("_broken", "_counts", "_decoupled", "_layouts", "_step_supports_amp_scaling", "_steps_when_equal")
         return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -245,7 +245,7 @@ class Dion(CheckpointedOptimizer):
             self._decoupled = self._decoupled or self._layouts.averages
             report = step.run()
         except BaseException:
-            if step is not None and step.wrote:
+            if step is not None and step.wrote and not is_recorded(self):
                 self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
             else:
                 for param in created:

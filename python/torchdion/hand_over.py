@@ -51,6 +51,10 @@ def engine_groups(
     for index, group in enumerate(optimizer.param_groups):
         where = f" (parameter group {index})"
         check_group(group, where)
+        if group["capturable"] is not optimizer.defaults["capturable"]:
+            raise ValueError(
+                f"torchdion.Dion: capturable holds for the whole optimizer, got {group['capturable']!r}{where}"
+            )
         members: dict[str, list[Member]] = {algorithm: [] for algorithm in STATES}
         for place, param in enumerate(group["params"]):
             member = _member(param, group, layouts, name_of(group, place, where), param in missing)

@@ -35,7 +35,8 @@ def load_checked(
 
     def restore(_: Optimizer) -> None:
         restore_states(optimizer, originals[0])
-        optimizer._broken, optimizer._decoupled = None, False
+        optimizer._broken = None
+        optimizer._momenta_are_equal()
 
     hooks = [  # around torch's part: the last before it, which sees what the others made of it, the first after it
         optimizer.register_load_state_dict_pre_hook(check),

@@ -24,6 +24,7 @@ class ReplicatedOptimizer(Optimizer):
 
     _layouts: Layouts
     _decoupled = False  # a step may have taken momenta apart since they were equal
+    _steps_when_equal = 0.0  # of all parameters together
 
     def synchronize_for_checkpoint(self) -> None:
         """Replaces decoupled momenta by their mean, which is what a checkpoint must hold.
@@ -31,12 +32,12 @@ class ReplicatedOptimizer(Optimizer):
         To be called on every rank, whichever of them saves. The training goes on as if it had not been called, up to
         rounding. Without compression it does nothing.
         """
-        if self._decoupled:
+        if self._may_be_decoupled():
             group = replica_group(self)
             assert group is not None
             with torch.no_grad():
                 exchange.average(_decoupled_momenta(self), group)
-            self._decoupled = False
+            self._momenta_are_equal()
 
     def check_replicas(self, group: ProcessGroup | None = None) -> None:
         """Compares the bytes of replicas, by hashes: of weights and of all states but decoupled momenta.
@@ -84,8 +85,18 @@ class ReplicatedOptimizer(Optimizer):
             for place, param in enumerate(group["params"]):
                 yield name_of(group, place, f" (parameter group {index})"), param, group
 
+    def _may_be_decoupled(self) -> bool:
+        """Also by steps that a graph replayed, which only the state counts."""
+        may_be_replayed = self.defaults["capturable"] and replica_group(self) is not None
+        return self._decoupled or (may_be_replayed and _steps_taken(self) != self._steps_when_equal)
+
+    def _momenta_are_equal(self) -> None:
+        self._decoupled = False
+        if self.defaults["capturable"]:
+            self._steps_when_equal = _steps_taken(self)
+
     def _refuse_decoupled(self) -> None:
-        if self._decoupled and any(bool(momentum.any()) for momentum in _decoupled_momenta(self)):
+        if self._may_be_decoupled() and any(bool(momentum.any()) for momentum in _decoupled_momenta(self)):
             raise RuntimeError(
                 "torchdion.Dion: the momenta are each replica's own; call synchronize_for_checkpoint() on every rank "
                 "before state_dict()"
@@ -96,6 +107,11 @@ def replica_group(optimizer: ReplicatedOptimizer) -> ProcessGroup | None:
     """The ranks over which the optimizer averages."""
     meshes = optimizer._layouts.meshes
     return meshes.replicas.group if meshes.replicas is not None and meshes.averages else None
+
+
+def _steps_taken(optimizer: ReplicatedOptimizer) -> float:
+    """By all parameters together. Waits for their devices."""
+    return sum(float(state["step"]) for state in optimizer.state.values() if "step" in state)
 
 
 def _decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of_Q, state_like
@@ -49,6 +50,12 @@ def device_of_step(param: Tensor, group: dict[str, Any]) -> torch.device:
 def is_capturing(param: Tensor) -> bool:
     """Whether a CUDA graph records what is done to the parameter."""
     return param.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def is_recorded(optimizer: Optimizer) -> bool:
+    """Whether a CUDA graph records the optimizer's step, which then writes nothing before it is replayed."""
+    groups = (group["params"] for group in optimizer.param_groups if optimizer.defaults["capturable"])
+    return any(is_capturing(params[0]) for params in groups if params)
 
 
 def _start_of_Q(param: Tensor, group: dict[str, Any], index: int, layout: _C.Layout) -> Tensor:

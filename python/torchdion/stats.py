@@ -22,6 +22,8 @@ def count(counts: dict[str, Any], report: _C.Report) -> None:
     counts["steps"] += 1
     for name, more in zip(_LAZY, (report.skipped, report.nonfinite), strict=True):
         if not (isinstance(more, Tensor) and is_capturing(more)):  # a replay would not add to it
+            if isinstance(more, Tensor) and isinstance(counts[name], Tensor):
+                more = more.to(counts[name].device)
             counts[name] = counts[name] + more
     counts |= {name: getattr(report, name) for name in ("batches", "workspace_bytes", "expected_traffic")}
 

@@ -149,3 +149,11 @@ def test_the_host_of_a_training_step_is_not_warned() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trained(1, capturable=True)
+
+
+def test_capturable_is_the_whole_optimizers_and_cannot_be_set_later() -> None:
+    params, optimizer = made()
+    give_gradients(params, 0)
+    optimizer.param_groups[1]["capturable"] = True
+    with pytest.raises(ValueError, match=r"capturable holds for the whole optimizer, got True \(parameter group 1\)$"):
+        optimizer.step()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from on_gpu import distance, give_gradients, needs_gpu, sync_is_an_error, trained
-from torch import nn
+from on_gpu import SHAPES, distance, give_gradients, needs_gpu, sync_is_an_error, trained
+from torch import Tensor, nn
 from trainer_readme import python_blocks
 
 import torchdion
@@ -69,39 +69,76 @@ def test_a_graph_replays_steps_with_the_rates_of_the_moment(options: dict[str, A
     assert all(float(state["step"]) == 6 for state in optimizer.state.values())
 
 
+def written(optimizer: torchdion.Dion) -> list[Tensor]:
+    """All that a step writes."""
+    tensors = []
+    for group in optimizer.param_groups:
+        [param] = group["params"]
+        tensors += [param.detach(), *optimizer.state[param].values()]
+    return tensors
+
+
 def test_a_graph_leaves_out_the_steps_whose_gradients_are_not_finite() -> None:
-    weights, optimizer = trained("cuda", torch.float32, 0, nonfinite="skip_step", capturable=True)
+    _, optimizer = trained("cuda", torch.float32, 0, nonfinite="skip_step", capturable=True)
     give_gradients(optimizer, 0)
     graph = captured_step(optimizer)
-    before = {name: weight.clone() for name, weight in weights.items()}
+    before = [tensor.clone() for tensor in written(optimizer)]
     optimizer.param_groups[1]["params"][0].grad[0, 0] = float("inf")
     graph.replay()
-    assert all(torch.equal(weight, before[name]) for name, weight in weights.items())
+    assert all(map(torch.equal, written(optimizer), before))
     give_gradients(optimizer, 1)
     graph.replay()
-    assert not any(torch.equal(weight, before[name]) for name, weight in weights.items())
+    assert not any(map(torch.equal, written(optimizer), before))
+
+
+def test_a_graph_counts_the_entries_of_the_moment_as_zero() -> None:
+    options = {"nonfinite": "zero", "precision": "highest"}
+    found, optimizer = trained("cuda", torch.float64, 0, capturable=True, **options)
+    expected, reference = trained("cuda", torch.float64, 0, **options)
+    give_gradients(optimizer, 0)
+    give_gradients(reference, 0)
+    graph = captured_step(optimizer)
+    reference.step()
+    for each in (optimizer, reference):
+        give_gradients(each, 1)
+        each.param_groups[0]["params"][0].grad[3, 4] = float("nan")
+    graph.replay()
+    reference.step()
+    for name, weight in found.items():
+        assert weight.isfinite().all()
+        assert distance(weight, expected[name]) <= 1e-12, name
 
 
 def test_a_scaler_is_captured_with_its_step() -> None:
-    scaler = torch.amp.GradScaler("cuda", init_scale=64.0)
-    _, optimizer = trained("cuda", torch.float32, 1, capturable=True)
-    [group, *_] = optimizer.param_groups
-    param = group["params"][0]
+    scaler = torch.amp.GradScaler("cuda", init_scale=64.0, growth_interval=1)
+    _, optimizer = trained("cuda", torch.float32, 0, capturable=True)
+    weights = [group["params"][0] for group in optimizer.param_groups]
+    factor = torch.ones((), device="cuda")
 
     def train() -> None:
-        scaler.scale((param * param.detach().roll(1)).sum()).backward()
+        for weight in weights:
+            weight.grad = None
+        scaler.scale(sum((weight.sin() * factor).sum() for weight in weights)).backward()
         scaler.step(optimizer)
         scaler.update()
 
-    with sync_is_an_error():
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
         train()
-    before = param.detach().clone()
-    for each in optimizer.param_groups:
-        each["params"][0].grad.fill_(float("inf"))
-    with sync_is_an_error():
+        with sync_is_an_error():
+            train()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         train()
-    assert torch.equal(param.detach(), before)
-    assert optimizer.stats()["skipped_steps"] == 1
+    for overflows in (False, True, False):
+        scale, before = scaler.get_scale(), [tensor.clone() for tensor in written(optimizer)]
+        factor.fill_(float("inf") if overflows else 1.0)
+        graph.replay()
+        assert scaler.get_scale() == (scale / 2 if overflows else scale * 2)
+        assert all(map(torch.equal, written(optimizer), before)) == overflows
+        assert any(map(torch.equal, written(optimizer), before)) == overflows
 
 
 def test_a_first_step_and_a_step_that_is_not_capturable_are_not_captured() -> None:
@@ -110,6 +147,9 @@ def test_a_first_step_and_a_step_that_is_not_capturable_are_not_captured() -> No
         give_gradients(optimizer, 0)
         with pytest.raises((RuntimeError, ValueError), match=message), torch.cuda.graph(torch.cuda.CUDAGraph()):
             optimizer.step()
+        assert len(optimizer.state) == steps * len(SHAPES)
+        optimizer.step()  # nothing is broken
+        assert len(optimizer.state_dict()["state"]) == len(SHAPES)
 
 
 def test_the_parameters_of_a_compiled_model_train() -> None:

@@ -13,7 +13,7 @@ constexpr int64_t kElementsPerThread = 16'384;
 
 void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out) {
   if (left_out && *left_out != 0) return;
-  if (!A.row_major()) return copy_(A.t(), B.t(), alpha);
+  if (!A.row_major()) return copy_(A.t(), B.t(), alpha, left_out);
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, A.cols) + 1;
   TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::copy_", [&] {
     using target_t = scalar_t;

@@ -15,13 +15,16 @@ void append_pointers(std::vector<uint64_t>& words, const Matrices& matrices) {
   for (char* data : matrices.data) words.push_back(reinterpret_cast<uint64_t>(data));
 }
 
-// With contiguous rows.
+// With contiguous rows; one copy of what is one matrix, however often it is in the list.
 Matrices copied(const Matrices& matrices, at::ScalarType dtype, at::Tensor& memory, bool with_entries = true) {
+  const std::vector<char*>& data = matrices.data;
+  const bool is_one = std::all_of(data.begin(), data.end(), [&](const char* each) { return each == data.front(); });
+  const Matrices distinct = is_one ? matrices.slice(0, std::min<int64_t>(1, matrices.count())) : matrices;
   memory =
-      at::empty({matrices.count(), matrices.rows, matrices.cols}, at::TensorOptions(dtype).device(matrices.device));
+      at::empty({distinct.count(), matrices.rows, matrices.cols}, at::TensorOptions(dtype).device(matrices.device));
   const Matrices copies(memory);
-  if (with_entries && copies.numel() > 0) Operations::copy_(copies, matrices, 1);
-  return copies;
+  if (with_entries && copies.numel() > 0) Operations::copy_(copies, distinct, 1);
+  return Matrices(memory.expand({matrices.count(), matrices.rows, matrices.cols}));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ struct Accumulate {
   Pairs pairs;
   GradientRule rule;
 
-  struct Entries {
+  struct Pair {
     SM m;
     SG g;
   };
@@ -79,9 +79,9 @@ struct Accumulate {
     pairs.each(
         block,
         [&](int64_t i, int64_t k) {
-          return Entries{m[i], g[k]};
+          return Pair{m[i], g[k]};
         },
-        [&](int t, int64_t i, const Entries& entries) {
+        [&](int t, int64_t i, const Pair& entries) {
           T gradient = static_cast<T>(load(entries.g));
           if (rule.zeroed && !is_finite(gradient)) {
             gradient = 0;
