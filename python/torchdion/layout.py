@@ -158,9 +158,9 @@ class Layouts:
         return self._groups[ranks]
 
     def _check_device(self, param: Tensor, name: str) -> None:
-        """The groups must move tensors like this one: those of NCCL alone move none on the CPU."""
+        """The groups must move tensors like this one, if any: those of NCCL alone move none on the CPU."""
         mesh, device = param.device_mesh if is_dtensor(param) else None, param.device
-        if (mesh, device.type) in self._moved:
+        if param.is_meta or (mesh, device.type) in self._moved:
             return
         replicas = self.meshes.replicas
         groups = [] if replicas is None or self._replicas().absent else [replicas.group]

@@ -120,7 +120,7 @@ def test_a_head_that_is_no_module_with_a_weight_is_refused(head, named):
     [
         ({"scalar_algorithm": "dion"}, ValueError, "scalar_algorithm must be one of 'lion', 'adamw', got 'dion'"),
         ({"scalar_algorithm": None}, ValueError, "scalar_algorithm must be one of 'lion', 'adamw', got None"),
-        ({"weight_decay": -0.1}, ValueError, "weight_decay must be a number ≥ 0, got -0.1"),
+        ({"weight_decay": -0.1}, ValueError, "weight_decay must be a finite number ≥ 0 or a tensor of one, got -0.1"),
         ({"head": 3}, (TypeError, ValueError), "head must .*got 3"),
     ],
 )

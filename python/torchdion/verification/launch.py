@@ -152,7 +152,11 @@ def _wait(ranks: list[Rank], time_limit: float) -> None:
     deadline = time.monotonic() + time_limit
     running = list(ranks)
     while running:
-        connection.wait([rank.process.sentinel for rank in running], max(0.0, deadline - time.monotonic()))
+        sentinels = [rank.process.sentinel for rank in running]
+        ended = connection.wait(sentinels, max(0.0, deadline - time.monotonic()))
+        for rank in running:
+            if rank.process.sentinel in ended:
+                rank.process.join(1.0)  # its exit status comes a little later
         failed = [rank for rank in running if rank.process.exitcode]
         if failed:
             first = min(failed, key=_exit_code)  # one that died of a signal, whose code is negative, before others
