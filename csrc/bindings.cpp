@@ -96,6 +96,15 @@ void bind_layout(py::module_& m) {
       .def_property_readonly("is_local", &Layout::is_local);
 }
 
+py::object as_python(const engine::Count& count) {
+  if (count.on_devices.empty()) return py::cast(count.known);
+  at::Tensor sum = count.on_devices.front();
+  for (std::size_t i = 1; i < count.on_devices.size(); ++i) {
+    sum = sum.add(count.on_devices[i].to(sum.device(), /*non_blocking=*/true));
+  }
+  return py::cast(count.known == 0 ? sum : sum.add(count.known));
+}
+
 void bind_engine(py::module_& m) {
   py::class_<linalg::Multipliers>(m, "Multipliers")
       .def(py::init([](std::optional<at::Tensor> lr, std::optional<at::Tensor> weight_decay) {
@@ -142,15 +151,9 @@ void bind_engine(py::module_& m) {
                                if (!report.left_out.defined()) return py::cast(report.skipped);
                                return py::cast(report.left_out);
                              })
-      .def_property_readonly("nonfinite",
-                             [](const engine::Report& report) -> py::object {
-                               if (report.nonfinite_on_devices.empty()) return py::cast(report.nonfinite);
-                               at::Tensor sum = report.nonfinite_on_devices.front().add(report.nonfinite);
-                               for (std::size_t i = 1; i < report.nonfinite_on_devices.size(); ++i) {
-                                 sum.add_(report.nonfinite_on_devices[i].to(sum.device(), /*non_blocking=*/true));
-                               }
-                               return py::cast(sum);
-                             })
+      .def_property_readonly("nonfinite", [](const engine::Report& report) { return as_python(report.nonfinite); })
+      .def_property_readonly("without_signal",
+                             [](const engine::Report& report) { return as_python(report.without_signal); })
       .def_readonly("batches", &engine::Report::batches)
       .def_readonly("workspace_bytes", &engine::Report::workspace_bytes)
       .def_readonly("expected_traffic", &engine::Report::expected_traffic);

@@ -26,6 +26,7 @@ linalg::OrthonormalizeOptions orthonormalize_options(const DionBatch& batch, con
   const double rounding = linalg::rounding_noise(batch.workspace.scalar_type(), batch.global_cols, options.precision);
   options.noise = {rounding, rounding};
   options.order = batch.order;
+  options.without_signal = batch.without_signal;
   return options;
 }
 

@@ -96,9 +96,11 @@ Step::DeviceTasks& Step::on(c10::Device device) {
     if (tasks.device == device) return tasks;
   }
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
-  tasks_.push_back({device, {}, {}, {}});
+  tasks_.push_back({device, {}, {}, {}, {}});
   DeviceTasks& tasks = tasks_.back();
-  if (doubts_.nonfinite == Nonfinite::zero) tasks.zeroed = at::zeros({1}, options.dtype(at::kLong));
+  const at::Tensor counts = at::zeros({2}, options.dtype(at::kLong));
+  tasks.without_signal = counts[0];
+  if (doubts_.nonfinite == Nonfinite::zero) tasks.zeroed = counts[1];
   if (groups_.capturable && doubts_.exist()) tasks.left_out = at::empty({1}, options);
   if (scaling_.scale.defined()) tasks.divisor = scaling_.scale.to(options, /*non_blocking=*/device.is_cuda());
   return tasks;
@@ -141,6 +143,7 @@ void Step::allocate(DeviceTasks& tasks) {
 void Step::plan(const DionGroup& group) {
   for (algorithms::DionBatch& batch : dion_batches(group, groups_.capturable, copies_)) {
     batch.gradients = rule_on(batch.X.device);
+    batch.without_signal = on(batch.X.device).without_signal.mutable_data_ptr<int64_t>();
     batch.multipliers = group.multipliers.on(batch.X.device);
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
@@ -217,12 +220,12 @@ bool Step::is_left_out(Report& report) {
   if (groups_.capturable) {
     std::vector<at::Tensor> left_out;
     for (const DeviceTasks& tasks : tasks_) left_out.push_back(tasks.left_out);
-    report.nonfinite_on_devices = decide_on_devices(doubts_, gradients, axes_, left_out);
+    for (const at::Tensor& found : decide_on_devices(doubts_, gradients, axes_, left_out)) report.nonfinite.add(found);
     report.left_out = left_out.front();
     return false;
   }
   const Verdict decided = verdict(doubts_, gradients, axes_);
-  report.nonfinite = decided.nonfinite;
+  report.nonfinite.known = decided.nonfinite;
   return decided.left_out;
 }
 
@@ -239,12 +242,8 @@ Report Step::run() {
   for (DeviceTasks& tasks : tasks_) run_tasks(tasks);
   finish();
   for (const DeviceTasks& tasks : tasks_) {
-    if (!tasks.zeroed.defined()) continue;
-    if (tasks.device.is_cpu()) {
-      report.nonfinite += tasks.zeroed.item<int64_t>();
-    } else {
-      report.nonfinite_on_devices.push_back(tasks.zeroed);
-    }
+    report.without_signal.add(tasks.without_signal);
+    if (tasks.zeroed.defined()) report.nonfinite.add(tasks.zeroed);
   }
   return report;
 }

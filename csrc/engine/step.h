@@ -10,6 +10,7 @@
 #include "algorithms/elementwise.h"
 #include "comm/scheduler.h"
 #include "engine/batches.h"
+#include "engine/count.h"
 #include "engine/groups.h"
 #include "engine/verdict.h"
 
@@ -17,12 +18,12 @@ namespace torchdion::engine {
 
 // What a step found and did.
 struct Report {
-  bool skipped = false;   // left out whole, because of Nonfinite::skip_step or GradientScaling::found_inf
-  at::Tensor left_out;    // or one number, not 0 where it is, that a device is still computing
-  int64_t nonfinite = 0;  // gradient entries that were NaN or infinite; not counted under propagate
-  std::vector<at::Tensor> nonfinite_on_devices;     // more of them, one number each that a device is still counting
-  int64_t batches = 0;                              // tasks that the step was cut into
-  int64_t workspace_bytes = 0;                      // memory for P and R
+  bool skipped = false;         // left out whole, because of Nonfinite::skip_step or GradientScaling::found_inf
+  at::Tensor left_out;          // or one number, not 0 where it is, that a device is still computing
+  Count nonfinite;              // gradient entries that were NaN or infinite; not counted under propagate
+  Count without_signal;         // columns of P, in what this rank orthonormalized
+  int64_t batches = 0;          // tasks that the step was cut into
+  int64_t workspace_bytes = 0;  // memory for P and R
   std::map<std::string, int64_t> expected_traffic;  // elements by axis, by the formula: what its counters will add
 };
 
@@ -50,9 +51,10 @@ class Step {
   // What runs on one device, and the numbers in its memory that its tasks share; undefined where they need none.
   struct DeviceTasks {
     c10::Device device;
-    at::Tensor zeroed;    // int64: gradient entries that counted as zero
-    at::Tensor left_out;  // FP32: not 0 where the step is left out
-    at::Tensor divisor;   // FP32: what a gradient scaler has multiplied by
+    at::Tensor zeroed;          // int64: gradient entries that counted as zero
+    at::Tensor without_signal;  // int64: of Report
+    at::Tensor left_out;        // FP32: not 0 where the step is left out
+    at::Tensor divisor;         // FP32: what a gradient scaler has multiplied by
     std::vector<PlannedTask> tasks = {};
     at::Tensor workspace = {};
   };

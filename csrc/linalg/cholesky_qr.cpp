@@ -18,10 +18,10 @@ constexpr int kMaxPasses = 4;
 // P's columns come out orthonormal to about ε · amplification. FP64 data asks for more than FP64 Grams give at once.
 double settled_amplification(at::ScalarType dtype) { return dtype == at::kDouble ? 1.5 : 8; }
 
-std::vector<int64_t> unsettled(const TriangularInverse& factor, at::ScalarType dtype) {
+std::vector<int64_t> unsettled(const TriangularInverse& factor, double settled) {
   std::vector<int64_t> indices;
   for (std::size_t i = 0; i < factor.amplification.size(); ++i) {
-    if (factor.amplification[i] > settled_amplification(dtype)) indices.push_back(static_cast<int64_t>(i));
+    if (factor.amplification[i] > settled) indices.push_back(static_cast<int64_t>(i));
   }
   return indices;
 }
@@ -59,28 +59,34 @@ at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
 
 int passes_over_axis(at::ScalarType dtype) { return dtype == at::kDouble ? 3 : 2; }
 
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, comm::Order order, int64_t global_rows, Noise noise,
-                          Precision precision) {
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, CholeskyQrOptions options) {
   const bool in_place = backend_of(P.device()).multiplies_in_place;
   at::Tensor other = in_place ? P : at::empty_like(P);
   Matrices active(P), product(other);
-  CholeskyPass state{.rows = global_rows, .dtype = P.scalar_type(), .precision = precision, .given = noise};
+  CholeskyPass state{.rows = global_rows,
+                     .dtype = P.scalar_type(),
+                     .precision = options.precision,
+                     .given = options.noise,
+                     .without_signal = options.without_signal};
   // A GPU's host does not wait to learn whether further passes are of use.
-  const int passes = rows.absent() && in_place ? kMaxPasses : passes_over_axis(P.scalar_type());
+  const bool may_settle = rows.absent() && in_place;
+  const int passes = may_settle ? kMaxPasses : passes_over_axis(P.scalar_type());
+  const double settled = may_settle ? settled_amplification(P.scalar_type()) : -1;  // no matrix ever is
   for (int pass = 0; pass < passes; ++pass) {
+    state.settled = pass < passes - 1 ? settled : std::numeric_limits<double>::infinity();
     const at::Tensor H = gram(active, state);
     if (!rows.absent()) {
       const at::Tensor places = places_of_lower(H);
       at::Tensor triangles = H.flatten(1).index_select(1, places);
-      co_await comm::sum(triangles, rows, order);
+      co_await comm::sum(triangles, rows, options.order);
       H.flatten(1).index_copy_(1, places, triangles);
     }
     const TriangularInverse factor = cholesky_inverse(H, state);
     state.given.reset();
-    multiply_triangular_(product, active, factor, precision);
+    multiply_triangular_(product, active, factor, options.precision);
     std::swap(active, product);
-    if (!rows.absent() || factor.amplification.empty()) continue;
-    const std::vector<int64_t> again = unsettled(factor, P.scalar_type());
+    if (!may_settle) continue;
+    const std::vector<int64_t> again = unsettled(factor, state.settled);
     if (again.empty()) break;
     if (again.size() == factor.amplification.size()) continue;
     active = active.select(again);

@@ -11,6 +11,7 @@
 #include <torchdion/layout.h>
 #include <torchdion/options.h>
 
+#include <limits>
 #include <optional>
 
 #include "comm/sums.h"
@@ -28,6 +29,14 @@ struct Noise {
 // [count, r] FP64: the noise of columns of these lengths ([count, r] FP64), relative to each, at most 1.
 at::Tensor relative_noise(const at::Tensor& lengths, Noise noise);
 
+struct CholeskyQrOptions {
+  Noise noise;                           // the part of each column of P that is rounding
+  comm::Order order = comm::Order::any;  // of sums over the axis that cuts P's rows
+  Precision precision = Precision::highest;
+  // Or null: in the memory of P's device, becomes larger by the number of columns that carry no signal.
+  int64_t* without_signal = nullptr;
+};
+
 // What the passes of a Cholesky QR have in common.
 struct CholeskyPass {
   at::Tensor noise =
@@ -36,6 +45,10 @@ struct CholeskyPass {
   at::ScalarType dtype = at::kFloat;  // P's
   Precision precision = Precision::highest;
   std::optional<Noise> given = {};  // of the first pass, which begins `noise`
+  // Matrices of no larger amplification have no further pass: their columns without signal are counted. Infinite in a
+  // pass that is the last one of all.
+  double settled = std::numeric_limits<double>::infinity();
+  int64_t* without_signal = nullptr;  // as in CholeskyQrOptions
 };
 
 // P's entries, FP32, are rounded to what products of this precision read. CPUs round nothing.
@@ -68,10 +81,9 @@ void multiply_triangular_(const Matrices& out, const Matrices& P, const Triangul
 // Operands that are rounded first add their own.
 double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision = Precision::highest);
 
-// P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows, `order`
-// that of sums over it, `global_rows` their number on all ranks.
-comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, comm::Order order, int64_t global_rows, Noise noise,
-                          Precision precision = Precision::highest);
+// P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows,
+// `global_rows` their number on all ranks.
+comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, CholeskyQrOptions options);
 
 // What rounding in `dtype` leaves of a zero pivot of an equilibrated r×r Gram matrix of sums over so many rows.
 double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r);

@@ -69,8 +69,11 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
   const at::Tensor product = backend_of(P.device()).multiplies_in_place ? P : at::empty_like(P);
   multiply_triangular_(Matrices(product), Matrices(P), first, options.precision);
   // No column that survived the first factor can lose its signal now.
-  CholeskyPass pass{
-      .rows = global_rows, .dtype = P.scalar_type(), .precision = options.precision, .given = Noise{0, 0}};
+  CholeskyPass pass{.rows = global_rows,
+                    .dtype = P.scalar_type(),
+                    .precision = options.precision,
+                    .given = Noise{0, 0},
+                    .without_signal = options.without_signal};
   at::Tensor H = gram(Matrices(product), pass);
   co_await comm::sum(H, rows, options.order);
   const TriangularInverse second = cholesky_inverse(H, pass);
@@ -89,7 +92,7 @@ comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Ortho
   if (robustly.size() < static_cast<std::size_t>(P.size(0))) P.copy_(std::get<0>(qr));
   for (std::size_t i = 0; i < robustly.size(); ++i) {
     at::Tensor one = originals[i].unsqueeze(0);
-    co_await cholesky_qr_(one, rows, options.order, global_rows, options.noise, options.precision);
+    co_await cholesky_qr_(one, rows, global_rows, options);
     P[robustly[i]].copy_(one[0]);
   }
 }
@@ -102,7 +105,7 @@ comm::Task<> orthonormalize_(at::Tensor P, Axis rows, int64_t row_offset, int64_
   } else if (options.method == Orthonormalize::rcqr && saves(P.size(2), options.oversample, global_rows)) {
     co_await rcqr_(P, rows, row_offset, global_rows, options);
   } else {
-    co_await cholesky_qr_(P, rows, options.order, global_rows, options.noise, options.precision);
+    co_await cholesky_qr_(P, rows, global_rows, options);
   }
 }
 

@@ -12,13 +12,10 @@
 
 namespace torchdion::linalg {
 
-struct OrthonormalizeOptions {
+struct OrthonormalizeOptions : CholeskyQrOptions {
   Orthonormalize method = Orthonormalize::automatic;
-  double oversample = 1.25;              // k / r: the sketch's rows over P's columns
-  RandomMatrix random;                   // what the sketch is drawn from
-  Noise noise;                           // the part of each column of P that is rounding
-  comm::Order order = comm::Order::any;  // of sums over the axis that cuts P's rows
-  Precision precision = Precision::highest;
+  double oversample = 1.25;  // k / r: the sketch's rows over P's columns
+  RandomMatrix random;       // what the sketch is drawn from
 };
 
 // P ([count, m, r], contiguous, FP32 or FP64) ← its orthonormal factor, in place. `rows` is the axis that cuts its m

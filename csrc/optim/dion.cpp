@@ -149,11 +149,8 @@ at::Tensor Dion::step(LossClosure closure) {
   DionStats& stats = private_->stats;
   stats.steps += 1;
   stats.skipped_steps += report.skipped;
-  stats.nonfinite_entries += report.nonfinite;
-  for (const at::Tensor& found : report.nonfinite_on_devices) {
-    at::Tensor& sum = private_->nonfinite_on_devices[found.device().index()];
-    sum = sum.defined() ? sum.add(found) : found;
-  }
+  private_->nonfinite.add(report.nonfinite);
+  private_->without_signal.add(report.without_signal);
   stats.batches = report.batches;
   stats.workspace_bytes = report.workspace_bytes;
   stats.expected_traffic = std::move(report.expected_traffic);
@@ -169,7 +166,8 @@ const DionParamState& Dion::state_of(const at::Tensor& param) const {
 
 DionStats Dion::stats() const {
   DionStats stats = private_->stats;
-  for (const auto& [device, found] : private_->nonfinite_on_devices) stats.nonfinite_entries += found.item<int64_t>();
+  stats.nonfinite_entries = private_->nonfinite.total();
+  stats.columns_without_signal = private_->without_signal.total();
   stats.traffic = optim::traffic_of(private_->layouts);
   return stats;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/count.h"
 #include "optim/layouts.h"
 #include "optim/options.h"
 
@@ -22,8 +23,8 @@ struct Replica {
 }  // namespace optim
 
 struct Dion::Private {
-  DionStats stats;  // without the traffic, which the axes count, and what GPUs count:
-  std::map<c10::DeviceIndex, at::Tensor> nonfinite_on_devices;
+  DionStats stats;  // without the traffic, which the axes count, and these:
+  engine::Count nonfinite, without_signal;
   optim::Layouts layouts;
   bool agreed = false;                  // ranks have compared what they take the parameters for
   bool decoupled = false;               // a step may have taken momenta of replicas apart since they were equal

@@ -72,8 +72,11 @@ struct DionStats {
   int64_t steps = 0;
   int64_t skipped_steps = 0;      // under Nonfinite::skip_step
   int64_t nonfinite_entries = 0;  // of gradients, under the policies other than Nonfinite::propagate
-  int64_t batches = 0;            // of the last step
-  int64_t workspace_bytes = 0;    // of the last step
+  // Columns of P that were zero or no more than rounding, which is where a plain Cholesky factorization fails, and
+  // became exactly zero, in the matrices that this rank orthonormalized.
+  int64_t columns_without_signal = 0;
+  int64_t batches = 0;          // of the last step
+  int64_t workspace_bytes = 0;  // of the last step
   // Elements that the last step had to send by the formulas of the paper's Table 2, by the names of axes.
   std::map<std::string, int64_t> expected_traffic = {};
   // What the axes of the layouts have carried since they were made, by their names.

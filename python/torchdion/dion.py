@@ -282,15 +282,21 @@ class Dion(CheckpointedOptimizer):
         """What the optimizer has done and what it holds.
 
         Returns:
-            ``steps`` (calls of step() by this object, not replays of a graph), ``skipped_steps`` and
-            ``nonfinite_entries`` (under the ``nonfinite`` policies other than "propagate"), ``batches`` and
-            ``workspace_bytes`` (of the last step), ``parameters`` (by algorithm), ``state_bytes`` (on this rank),
-            ``traffic``: what this object sent, by name of the mesh dimension, kind of collective and unit:
-            ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``. Elements are those of the full tensor on this rank; a
-            sum that is scattered and gathered again counts them as ``reduce_scatter``, its gathering the calls and
-            bytes of ``completion``; ``agreement`` has those of the flags on which ranks agree before a step.
-            ``expected_traffic``: the elements that the last step had to send by the formulas of the paper's Table 2, by
-            mesh dimension.
+            A dictionary of
+
+            - ``steps``: calls of step() by this object, not replays of a graph;
+            - ``skipped_steps``, and ``nonfinite_entries`` under the ``nonfinite`` policies other than "propagate";
+            - ``columns_without_signal``: columns of P that were zero or no more than rounding, which is where a plain
+              Cholesky factorization fails, and became exactly zero. They are those of the matrices that this rank
+              orthonormalized, and many where momenta have a smaller rank than P has columns;
+            - ``batches`` and ``workspace_bytes`` of the last step;
+            - ``parameters`` by algorithm, ``state_bytes`` on this rank;
+            - ``traffic``: what this object sent, by name of the mesh dimension, kind of collective and unit:
+              ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``. Elements are those of the full tensor on this rank; a
+              sum that is scattered and gathered again counts them as ``reduce_scatter``, its gathering the calls and
+              bytes of ``completion``; ``agreement`` has those of the flags on which ranks agree before a step;
+            - ``expected_traffic``: the elements that the last step had to send by the formulas of the paper's Table 2,
+              by mesh dimension.
         """
         return {
             **as_numbers(self._counts),

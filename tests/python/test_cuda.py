@@ -135,6 +135,15 @@ def test_the_host_does_not_wait_for_the_device(nonfinite: str) -> None:
     assert optimizer.stats()["nonfinite_entries"] == (nonfinite == "zero")
 
 
+def test_columns_without_signal_are_counted_on_the_device() -> None:
+    X = torch.nn.Parameter(torch.ones(80, 100, device="cuda"))
+    optimizer = torchdion.Dion([X])
+    for _ in range(3):
+        X.grad = torch.ones_like(X)
+        optimizer.step()
+    assert optimizer.stats()["columns_without_signal"] == 3 * 79, "the gradients have rank one"
+
+
 @pytest.mark.parametrize(("nonfinite", "outcome"), [("skip_step", None), ("raise", ValueError)])
 def test_policies_that_look_before_they_write(nonfinite: str, outcome: type[Exception] | None) -> None:
     weights, optimizer = trained("cuda", torch.float32, 1, nonfinite=nonfinite)

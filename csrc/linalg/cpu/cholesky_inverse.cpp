@@ -1,6 +1,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -131,6 +132,7 @@ TriangularInverse Operations::cholesky_inverse(const at::Tensor& gram, CholeskyP
   double* scales = factor.scale.mutable_data_ptr<double>();
   double* H = gram.mutable_data_ptr<double>();
   double* noises = pass.noise.mutable_data_ptr<double>();
+  std::atomic<int64_t> without_signal{0};
   AT_DISPATCH_FLOATING_TYPES(pass.dtype, "torchdion::cholesky_inverse", [&] {
     scalar_t* inverses = factor.inverse.mutable_data_ptr<scalar_t>();
     cpu::parallel_matrices(count, [&](int64_t index) {
@@ -140,10 +142,15 @@ TriangularInverse Operations::cholesky_inverse(const at::Tensor& gram, CholeskyP
       std::vector<double> Linv(r * r, 0.0);
       Factorization factorization(h, Linv.data(), column_noise, r, least_pivot);
       factorization.run();
-      factor.amplification[index] = factorization.amplification();
       store_transposed(Linv.data(), inverses + index * r * r, r);
+      factor.amplification[index] = factorization.amplification();
+      if (factor.amplification[index] > pass.settled) return;
+      for (int64_t j = 0; j < r; ++j) {
+        if (Linv[j * (r + 1)] == 0) ++without_signal;
+      }
     });
   });
+  if (pass.without_signal) *pass.without_signal += without_signal;
   return factor;
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "linalg/cuda/operations.h"
 #include "linalg/cuda/programs/cholesky.h"
@@ -74,26 +75,27 @@ at::Tensor stack_of(const Matrices& P) {
       .make_tensor();
 }
 
-// The rows of L⁻¹ for equilibrated Gram matrices A (overwritten), as StoreFactor reads them, and the noise of the
-// orthonormal columns.
+// The rows of L⁻¹ for equilibrated Gram matrices A (overwritten), as StoreFactor reads them. pass.noise becomes that of
+// the orthonormal columns.
 template <class T>
-at::Tensor factor_panels(const at::Tensor& A, at::Tensor& noise, double smallest_pivot) {
+at::Tensor factor_panels(const at::Tensor& A, CholeskyPass& pass) {
   constexpr int64_t kRows = 2 * kFactoredColumns;
   const int64_t count = A.size(0), r = A.size(1);
   const Arithmetic arithmetic = exact(A.scalar_type());
   const at::Tensor panels = at::empty({count, divide_up(r, kFactoredColumns) * kRows, r}, A.options());
   const at::Tensor inverses = at::empty({count, kRows, kFactoredColumns}, A.options()),
-                   rounding = at::empty_like(noise);
+                   rounding = at::empty_like(pass.noise);
   for (int64_t first = 0, row = 0; first < r; first += kFactoredColumns, row += kRows) {
     const int64_t width = std::min<int64_t>(kFactoredColumns, r - first), next = first + width;
     FactorDiagonal<T> program;
     program.A = A.mutable_data_ptr<T>();
     program.inverses = inverses.mutable_data_ptr<T>();
-    program.noise = noise.const_data_ptr<double>();
+    program.noise = pass.noise.const_data_ptr<double>();
     program.rounding = rounding.mutable_data_ptr<double>();
+    program.without_signal = std::isinf(pass.settled) ? pass.without_signal : nullptr;
     program.r = r;
     program.first = first;
-    program.least_pivot = static_cast<T>(smallest_pivot);
+    program.least_pivot = static_cast<T>(least_pivot(A.scalar_type(), pass.rows, r));
     kernels::factor_diagonal(program, count, stream_of(A.device()));
     multiply_blocks(at_place(panels, row, 0), at_place(inverses, 0, 0), at_place(A, first, 0), kRows, r, width, 1, 0,
                     arithmetic);
@@ -102,7 +104,7 @@ at::Tensor factor_panels(const at::Tensor& A, at::Tensor& noise, double smallest
     multiply_blocks(at_place(A, next, 0), at_place(panels, clear, next).t(), at_place(panels, clear, 0), r - next, r,
                     width, -1, 1, arithmetic);
   }
-  noise = rounding;
+  pass.noise = rounding;
   return panels;
 }
 
@@ -125,7 +127,7 @@ TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
   equilibrate.mean = given.mean;
   equilibrate.least_square = pass.dtype == at::kDouble ? 0 : 0x1p-200;
   kernels::equilibrate(equilibrate, count, stream);
-  const at::Tensor panels = factor_panels<T>(A, pass.noise, least_pivot(H.scalar_type(), pass.rows, r));
+  const at::Tensor panels = factor_panels<T>(A, pass);
   TriangularInverse factor;
   factor.inverse = at::empty({count, r, r}, H.options().dtype(pass.dtype));
   StoreFactor<T, F> store{panels.const_data_ptr<T>(), scale.const_data_ptr<double>(),

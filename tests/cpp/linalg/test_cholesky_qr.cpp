@@ -25,7 +25,7 @@ at::Tensor rows_of_rank(const at::Tensor& P, int rank, int size) {
 
 at::Tensor orthonormalized(const at::Tensor& matrix) {
   const at::Tensor P = matrix.dim() == 2 ? matrix.unsqueeze(0).clone() : matrix.clone();
-  comm::run(cholesky_qr_(P, Axis(), comm::Order::any, P.size(1), Noise{rounding_noise(P.scalar_type(), 0)}));
+  comm::run(cholesky_qr_(P, Axis(), P.size(1), {.noise = {rounding_noise(P.scalar_type(), 0)}}));
   return P.view(matrix.sizes());
 }
 
@@ -228,7 +228,7 @@ TEST_P(CholeskyQrPrecision, GivesOrthonormalColumnsThatSpanThoseOfTheRoundedP) {
   const auto [precision, rounding, condition] = GetParam();
   const at::Tensor given = conditioned(300, 100, condition, 1).to(at::kFloat), P = given.unsqueeze(0).clone();
   const Noise noise{rounding_noise(at::kFloat, 0, precision_on(at::kCPU, precision))};
-  comm::run(cholesky_qr_(P, Axis(), comm::Order::any, 300, noise, precision));
+  comm::run(cholesky_qr_(P, Axis(), 300, {.noise = noise, .precision = precision}));
   const at::Tensor Q = P[0].to(at::kDouble), exact = given.to(at::kDouble);
   const at::Tensor lengths = at::linalg_vector_norm(Q, 2, {0}), alive = lengths.gt(0).nonzero().flatten();
   const at::Tensor basis = Q.index_select(1, alive);
@@ -300,6 +300,17 @@ TEST_P(CholeskyQrDtype, TreatsEveryMatrixOfAStackByItself) {
   }
 }
 
+TEST_P(CholeskyQrDtype, CountsTheColumnsWithoutSignalOnce) {
+  at::Tensor P = normal({3, 180, 140}, 1, GetParam());
+  for (int64_t zero : {0, 90}) P[0].select(1, zero).zero_();
+  for (int64_t copy : {2, 63, 64, 139}) P[0].select(1, copy).copy_(P[0].select(1, 1));
+  P[2].select(1, 70).copy_(P[2].select(1, 3) + 2 * P[2].select(1, 65));
+  int64_t count = 10;
+  const Noise noise{rounding_noise(GetParam(), 0)};
+  comm::run(cholesky_qr_(P, Axis(), 180, {.noise = noise, .without_signal = &count}));
+  EXPECT_EQ(count, 10 + 6 + 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, CholeskyQrDtype, testing::Values(at::kDouble, at::kFloat),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
@@ -308,11 +319,15 @@ class CholeskyQrOverAnAxis : public testing::TestWithParam<int> {};
 TEST_P(CholeskyQrOverAnAxis, EqualsThatOfTheWholeOnEveryRank) {
   const int size = GetParam();
   const at::Tensor P = at::stack({conditioned(70, 12, 1e3, 1), normal({70, 12}, 2)});
+  P[1].select(1, 5).copy_(P[1].select(1, 4));
   const at::Tensor whole = orthonormalized(P);
   comm::Meeting meeting(size);
   comm::on_every_rank(&meeting, [&](Axis axis) {
     const at::Tensor piece = rows_of_rank(P, axis.rank, axis.size);
-    comm::run(cholesky_qr_(piece, axis, comm::Order::any, 70, Noise{rounding_noise(at::kDouble, 0)}));
+    int64_t without_signal = 0;
+    const Noise noise{rounding_noise(at::kDouble, 0)};
+    comm::run(cholesky_qr_(piece, axis, 70, {.noise = noise, .without_signal = &without_signal}));
+    EXPECT_EQ(without_signal, 1) << axis.rank;
     EXPECT_LE((piece - rows_of_rank(whole, axis.rank, axis.size)).abs().sum().item<double>(), 1e-10) << axis.rank;
   });
   const std::vector<std::string> expected(passes_over_axis(at::kDouble), "all_reduce " + std::to_string(12 * 13));

@@ -60,6 +60,15 @@ TEST(Dion, StatsCountStepsAndBatches) {
   EXPECT_EQ(optimizer.stats().steps, 3);
   EXPECT_EQ(optimizer.stats().skipped_steps, 0);
   EXPECT_EQ(optimizer.stats().batches, 5);  // two shapes, a stack, Lion and AdamW
+  EXPECT_EQ(optimizer.stats().columns_without_signal, 0);
+}
+
+TEST(Dion, StatsCountColumnsWithoutSignal) {
+  const at::Tensor X = at::ones({6, 4});
+  Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5));
+  X.mutable_grad() = at::ones({6, 4});
+  for (int step = 0; step < 3; ++step) optimizer.step();
+  EXPECT_EQ(optimizer.stats().columns_without_signal, 3) << "one of P's two at each step: the gradients have rank one";
 }
 
 TEST(Dion, ClosureComputesTheLossWithGradientsAndItsResultIsReturned) {

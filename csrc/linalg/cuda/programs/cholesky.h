@@ -119,7 +119,8 @@ struct FactorDiagonal {
   T* A;         // [count, r, r]
   T* inverses;  // [count, 2 kWidth, kWidth]
   const double* noise;
-  double* rounding;  // [count, r]: the noise of the orthonormal columns
+  double* rounding;         // [count, r]: the noise of the orthonormal columns
+  int64_t* without_signal;  // or null: becomes larger by the number of those that carry none
   int64_t r, first;
   T least_pivot;
 
@@ -175,6 +176,7 @@ struct FactorDiagonal {
       memory.scale[t] = own.dead ? T(0) : 1 / root;
       memory.keep[t] = own.unclear ? T(0) : T(1);
       rounding[matrix * r + first + t] = sqrt(own.noise < 0 ? T(0) : own.noise) / root;
+      if (without_signal && own.dead) block.add(without_signal, 1);
     });
     block.each([&](int t) {
       for (int e = t; e < kWidth * kWidth; e += threads) {
