@@ -84,11 +84,17 @@ at::Tensor factor_panels(const at::Tensor& A, CholeskyPass& pass) {
   const Arithmetic arithmetic = exact(A.scalar_type());
   const at::Tensor panels = at::empty({count, divide_up(r, kFactoredColumns) * kRows, r}, A.options());
   const at::Tensor inverses = at::empty({count, kRows, kFactoredColumns}, A.options()),
+                   inner_products = at::empty({count, kFactoredColumns, kFactoredColumns}, A.options()),
                    rounding = at::empty_like(pass.noise);
   for (int64_t first = 0, row = 0; first < r; first += kFactoredColumns, row += kRows) {
     const int64_t width = std::min<int64_t>(kFactoredColumns, r - first), next = first + width;
+    if (first > 0) {
+      multiply_blocks(at_place(inner_products, 0, 0), at_place(A, first, 0), at_place(A, first, 0).t(), width, width,
+                      first, 1, 0, arithmetic);
+    }
     FactorDiagonal<T> program;
     program.A = A.mutable_data_ptr<T>();
+    program.inner_products = inner_products.const_data_ptr<T>();
     program.inverses = inverses.mutable_data_ptr<T>();
     program.noise = pass.noise.const_data_ptr<double>();
     program.rounding = rounding.mutable_data_ptr<double>();

@@ -14,14 +14,16 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 inline constexpr int kFactoredColumns = 64;
 
-// A ← diag(scale) H diag(scale), from H's lower triangle; scale ← 1 / sqrt(diagonal), 0 for a zero column. noise: on a
-// first pass, becomes the part of each column that is rounding, relative to its length, from `own` and `mean`
-// (linalg::Noise); else it is absolute and becomes relative. A block has one tile of the lower triangle.
+// A ← D H D from H's lower triangle, where D is 1 / sqrt(diagonal), 0 for a zero column. noise: on a first pass,
+// becomes the part of each column that is rounding, relative to its length, from `own` and `mean` (linalg::Noise); else
+// it is absolute and becomes relative. scale ← D / noise. A block has one tile of the lower triangle.
 template <class T>
 struct Equilibrate {
   static constexpr int threads = 256, kTile = 32;
   static constexpr size_t kScales = threads * sizeof(double), kEntries = kScales + 2 * kTile * sizeof(double);
   static constexpr size_t shared_bytes = kEntries + kTile * (kTile + 1) * sizeof(T);
+  // As good as none, but one can divide by it, and a T holds its square.
+  static constexpr double kLeastNoise = sizeof(T) == sizeof(double) ? 0x1p-200 : 0x1p-40;
   const T* H;  // [count, r, r]
   T* A;        // [count, r, r]
   double* scale;
@@ -88,35 +90,34 @@ struct Equilibrate {
     block.each([&](int t) {
       if (t >= kTile || row + t >= r) return;
       const int64_t place = matrix * r + row + t;
-      scale[place] = scales[t];
-      if (!first_pass) {
-        noise[place] *= scales[t];
-      } else {
-        const double relative = mean * sqrt(sums[0] / static_cast<double>(r)) * scales[t];
-        noise[place] = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
-      }
+      double relative = first_pass ? mean * sqrt(sums[0] / static_cast<double>(r)) : noise[place];
+      relative *= scales[t];
+      if (first_pass) relative = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
+      noise[place] = static_cast<T>(relative < kLeastNoise ? kLeastNoise : relative);  // as A will hold it
+      scale[place] = scales[t] / noise[place];
     });
   }
 };
 
 // The diagonal block of columns first, first + 1, … of A, from which the columns to the left have been eliminated:
 // `inverses` gets the inverse of its factor, and below that the same with zero rows for the columns whose elimination
-// would spread noise. In A the block becomes the unit matrix and what is below it zero, where the products that follow
-// put L⁻¹.
+// would spread noise. In A the block becomes diag(noise) and what is below it zero, where the products that follow put
+// L⁻¹ diag(noise).
 //
-// Whether a column carries signal depends on the length of its row of L⁻¹, weighted with the columns' noise. That row
-// is a combination of the block's rows in the columns to the left (what these explain, before this block's elimination)
-// and of unit rows; so it is enough to carry their weighted inner products S through the elimination.
+// Whether a column carries signal depends on the length of its row of that. The row is a combination of the block's
+// rows in the columns to the left (what these explain, before this block's elimination) and of diag(noise)'s rows; so
+// it is enough to carry their inner products S through the elimination.
 template <class T>
 struct FactorDiagonal {
   static constexpr int threads = 256;
-  static constexpr int kWidth = kFactoredColumns, kDepth = 16;
+  static constexpr int kWidth = kFactoredColumns;
   static constexpr int kStride = kWidth + 8 / sizeof(T);  // 16 neighbours in a column lie in banks of their own
   static constexpr size_t kSquare = kWidth * kStride * sizeof(T);
   static constexpr size_t shared_bytes = 2 * kSquare + 3 * kWidth * sizeof(T);
-  static_assert(kWidth * (kDepth + 1) <= kWidth * kStride, "the tile lies where the block will");
 
-  T* A;         // [count, r, r]
+  T* A;  // [count, r, r]
+  // [count, kWidth, kWidth]: S as the columns to the left begin it; not read where there are none.
+  const T* inner_products;
   T* inverses;  // [count, 2 kWidth, kWidth]
   const double* noise;
   double* rounding;         // [count, r]: the noise of the orthonormal columns
@@ -124,9 +125,6 @@ struct FactorDiagonal {
   int64_t r, first;
   T least_pivot;
 
-  struct Products {
-    T sums[16];
-  };
   struct Shared {
     T* S;
     T* D;  // the block on and below the diagonal, the transpose of its inverse above
@@ -152,18 +150,16 @@ struct FactorDiagonal {
     memory.keep = memory.scale + kWidth;
     T *S = memory.S, *D = memory.D;
 
-    inner_products(block, matrix, width, S, D);
     block.each([&](int t) {
       for (int e = t; e < kWidth * kWidth; e += threads) {
         const int i = e / kWidth, k = e % kWidth;
         if (i >= width || k > i) continue;
+        const double own = k == i ? noise[matrix * r + first + i] : 0;
         D[i * kStride + k] = A[(matrix * r + first + i) * r + first + k];
+        S[i * kStride + k] =
+            static_cast<T>(own * own) + (first == 0 ? T(0) : inner_products[(matrix * kWidth + i) * kWidth + k]);
         inverse(D, i, k) = k == i ? 1 : 0;
         if (k == i) memory.diagonal[i] = D[i * kStride + i];
-      }
-      if (t < width) {
-        const double own = noise[matrix * r + first + t];
-        S[t * kStride + t] += static_cast<T>(own * own);
       }
     });
     for (int j = 0; j < width; ++j) {
@@ -189,47 +185,13 @@ struct FactorDiagonal {
       }
       for (int64_t e = t; e < (r - first) * kWidth; e += threads) {
         const int64_t i = e / kWidth, k = e % kWidth;
-        if (k < width) A[(matrix * r + first + i) * r + first + k] = i == k ? 1 : 0;
+        if (k >= width) continue;
+        A[(matrix * r + first + i) * r + first + k] = i == k ? static_cast<T>(noise[matrix * r + first + k]) : T(0);
       }
     });
   }
 
   static TORCHDION_DEVICE T& inverse(T* D, int i, int k) { return D[k * kStride + i + 1]; }
-
-  // S ← the inner products of the block's rows in the columns to the left, weighted with the noise of these.
-  template <class Block>
-  TORCHDION_DEVICE void inner_products(Block& block, int64_t matrix, int width, T* S, T* tile) const {
-    typename Block::template Registers<Products> products;
-    block.each([&](int t) {
-      for (T& sum : products[t].sums) sum = 0;
-    });
-    for (int64_t begin = 0; begin < first; begin += kDepth) {
-      block.each([&](int t) {
-        for (int e = t; e < kWidth * kDepth; e += threads) {
-          const int row = e / kDepth, col = e % kDepth;
-          const bool inside = row < width && begin + col < first;
-          tile[row * (kDepth + 1) + col] =
-              inside ? static_cast<T>(A[(matrix * r + first + row) * r + begin + col] * noise[matrix * r + begin + col])
-                     : T(0);
-        }
-      });
-      block.each([&](int t) {
-        const T *a = tile + t / 16 * (kDepth + 1), *b = tile + t % 16 * (kDepth + 1);
-        for (int col = 0; col < kDepth; ++col) {
-          for (int i = 0; i < 4; ++i) {
-            for (int k = 0; k < 4; ++k) {
-              products[t].sums[4 * i + k] += a[16 * i * (kDepth + 1) + col] * b[16 * k * (kDepth + 1) + col];
-            }
-          }
-        }
-      });
-    }
-    block.each([&](int t) {
-      for (int i = 0; i < 4; ++i) {
-        for (int k = 0; k < 4; ++k) S[(t / 16 + 16 * i) * kStride + t % 16 + 16 * k] = products[t].sums[4 * i + k];
-      }
-    });
-  }
 
   // No elimination of column j or a later one changes it.
   TORCHDION_DEVICE Pivot pivot(int j, const Shared& block) const {
