@@ -5,7 +5,8 @@
 #   benchmarks/gpu/run.sh [--only PART,PART...] [FOLDER] [-- FLAGS]      (default folder: build/gpu/results)
 #
 #   build       the package, with CUDA, into python/torchdion
-#   tests       tests/python/test_cuda*.py, and python -m torchdion verify on ranks that share the GPU
+#   tests       tests/python/test_cuda*.py, the operations' tests on the GPU, and python -m torchdion verify on ranks that
+#               share it
 #   sanitizer   some of them again under compute-sanitizer: memcheck, then racecheck
 #   accuracy    how orthogonal P is, how far steps end from FP64
 #   kernels     the operations of a step by themselves
@@ -75,8 +76,8 @@ build() {
 
 tests() {
   require_gpu || return 1
-  limited "${limits[tests]}" "$python" -m pytest "${plain[@]}" -rs tests/python/test_cuda*.py \
-    --junitxml="$results/tests.xml" || return
+  limited "${limits[tests]}" "$python" -m pytest "${plain[@]}" -rs -k cuda tests/python/test_cuda*.py \
+    tests/python/test_linalg.py tests/python/test_orthonormalize.py --junitxml="$results/tests.xml" || return
   limited "${limits[tests]}" "$python" -m torchdion verify --mesh fs=2,tp=2 --device cuda
 }
 

@@ -58,7 +58,8 @@ void round_operand_(const at::Tensor& P, Precision precision);
 // orthonormal already but for rounding; there P's entries are first rounded to what its products read.
 at::Tensor gram(const Matrices& P, const CholeskyPass& pass = {});
 
-// What turns P into its orthonormal factor: P ← P diag(scale) inverse.
+// What turns P into its orthonormal factor: P ← P diag(scale) inverse. Without a scale, where P is so small that
+// `inverse` could not hold the factor, orthogonal columns of one length less than 1, for a further pass to make longer.
 struct TriangularInverse {
   at::Tensor
       scale;  // [count, r] FP64: one over the column norms, 0 for a column without signal; undefined: in `inverse`

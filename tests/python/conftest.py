@@ -1,11 +1,20 @@
 """What every test starts from."""
 
+import ctypes
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+from on_gpu import needs_gpu
 
-import torchdion  # noqa: F401  registers torch.ops.torchdion.*
+import torchdion
+
+# A library of tests/cpp whose operations, those of CUDA run by the host, take the place of the CPU's own; see
+# tests/cpp/cuda/runtime_on_host.cpp.
+EMULATED = os.environ.get("TORCHDION_EMULATED")
+if EMULATED:
+    ctypes.CDLL(EMULATED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,3 +30,16 @@ def reproducible() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared with FP64 is computed by products whose operands are not rounded, whatever the device."""
+    if EMULATED:
+        monkeypatch.setitem(torchdion.Dion.__init__.__kwdefaults__, "precision", "highest")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Every device that operations may run on."""
+    return request.param

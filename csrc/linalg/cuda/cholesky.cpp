@@ -2,9 +2,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "linalg/cuda/operations.h"
 #include "linalg/cuda/programs/cholesky.h"
@@ -14,6 +16,9 @@
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 namespace {
+
+// What is left to 2^128 is for the growth of a factor.
+constexpr double kLargestInFP32 = 0x1p100;
 
 // A block of each matrix of a contiguous stack.
 struct Blocks {
@@ -76,9 +81,9 @@ at::Tensor stack_of(const Matrices& P) {
 }
 
 // The rows of L⁻¹ for equilibrated Gram matrices A (overwritten), as StoreFactor reads them. pass.noise becomes that of
-// the orthonormal columns.
+// orthogonal columns of this length ([count]).
 template <class T>
-at::Tensor factor_panels(const at::Tensor& A, CholeskyPass& pass) {
+at::Tensor factor_panels(const at::Tensor& A, const at::Tensor& length, CholeskyPass& pass) {
   constexpr int64_t kRows = 2 * kFactoredColumns;
   const int64_t count = A.size(0), r = A.size(1);
   const Arithmetic arithmetic = exact(A.scalar_type());
@@ -98,6 +103,7 @@ at::Tensor factor_panels(const at::Tensor& A, CholeskyPass& pass) {
     program.inverses = inverses.mutable_data_ptr<T>();
     program.noise = pass.noise.const_data_ptr<double>();
     program.rounding = rounding.mutable_data_ptr<double>();
+    program.length = length.const_data_ptr<double>();
     program.without_signal = std::isinf(pass.settled) ? pass.without_signal : nullptr;
     program.r = r;
     program.first = first;
@@ -121,19 +127,21 @@ TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
   const Stream stream = stream_of(H.device());
   if (pass.given) pass.noise = at::empty({count, r}, H.options().dtype(at::kDouble));
   const Noise given = pass.given.value_or(Noise{});
-  const at::Tensor scale = at::empty_like(pass.noise), A = at::empty_like(H);
+  const at::Tensor scale = at::empty_like(pass.noise), A = at::empty_like(H),
+                   length = at::empty({count}, pass.noise.options());
   Equilibrate<T> equilibrate;
   equilibrate.H = H.const_data_ptr<T>();
   equilibrate.A = A.mutable_data_ptr<T>();
   equilibrate.scale = scale.mutable_data_ptr<double>();
+  equilibrate.length = length.mutable_data_ptr<double>();
   equilibrate.noise = pass.noise.mutable_data_ptr<double>();
   equilibrate.r = r;
   equilibrate.first_pass = pass.given.has_value();
   equilibrate.own = given.own;
   equilibrate.mean = given.mean;
-  equilibrate.least_square = pass.dtype == at::kDouble ? 0 : 0x1p-200;
+  equilibrate.largest_scale = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
   kernels::equilibrate(equilibrate, count, stream);
-  const at::Tensor panels = factor_panels<T>(A, pass);
+  const at::Tensor panels = factor_panels<T>(A, length, pass);
   TriangularInverse factor;
   factor.inverse = at::empty({count, r, r}, H.options().dtype(pass.dtype));
   StoreFactor<T, F> store{panels.const_data_ptr<T>(), scale.const_data_ptr<double>(),
@@ -144,6 +152,12 @@ TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
   }
   kernels::store_factor(store, count, stream);
   return factor;
+}
+
+// [count, 1, 1]: powers of two that make the numbers of each matrix some that FP32 holds.
+at::Tensor within_fp32(const at::Tensor& matrices) {
+  const at::Tensor largest = at::linalg_vector_norm(matrices, std::numeric_limits<double>::infinity(), {1, 2}, true);
+  return largest.reciprocal_().mul_(kLargestInFP32).clamp_max_(1).log2_().floor_().exp2_();
 }
 
 }  // namespace
@@ -211,6 +225,7 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   const at::Tensor both = at::empty({count, r, r}, SP.options());
   multiply_blocks(at_place(both, 0, 0), at_place(first.inverse, 0, 0), at_place(second.inverse, 0, 0), r, r, r, 1, 0,
                   Arithmetic::fp64);
+  if (dtype == at::kFloat) both.mul_(within_fp32(both));
   TriangularInverse factor{{}, both.to(dtype, /*non_blocking=*/false, /*copy=*/true)};
   if (in_two_parts(dtype, precision)) {
     round_operand_(factor.inverse, Precision::high);

@@ -16,22 +16,24 @@ inline constexpr int kFactoredColumns = 64;
 
 // A ← D H D from H's lower triangle, where D is 1 / sqrt(diagonal), 0 for a zero column. noise: on a first pass,
 // becomes the part of each column that is rounding, relative to its length, from `own` and `mean` (linalg::Noise); else
-// it is absolute and becomes relative. scale ← D / noise. A block has one tile of the lower triangle.
+// it is absolute and becomes relative. scale ← length D / noise, where the length of the columns that the factor will
+// make is 1, or less where `largest_scale` would be exceeded. A block has one tile of the lower triangle.
 template <class T>
 struct Equilibrate {
   static constexpr int threads = 256, kTile = 32;
-  static constexpr size_t kScales = threads * sizeof(double), kEntries = kScales + 2 * kTile * sizeof(double);
+  static constexpr size_t kScales = 2 * threads * sizeof(double), kEntries = kScales + 2 * kTile * sizeof(double);
   static constexpr size_t shared_bytes = kEntries + kTile * (kTile + 1) * sizeof(T);
   // As good as none, but one can divide by it, and a T holds its square.
   static constexpr double kLeastNoise = sizeof(T) == sizeof(double) ? 0x1p-200 : 0x1p-40;
   const T* H;  // [count, r, r]
   T* A;        // [count, r, r]
   double* scale;
-  double* noise;  // [count, r]
+  double* noise;   // [count, r]
+  double* length;  // [count]
   int64_t r;
   bool first_pass;
   double own, mean;
-  double least_square;  // a diagonal entry below counts as zero: one over its root would be no number of the factor
+  double largest_scale;  // of numbers that the factor can hold
 
   int64_t blocks(int64_t count) const { return count * divide_up(r, kTile) * divide_up(r, kTile); }
 
@@ -70,21 +72,35 @@ struct Equilibrate {
 
   TORCHDION_DEVICE double scale_of(const T* h, int64_t j) const {
     const double square = j < r ? static_cast<double>(h[j * (r + 1)]) : 0;
-    return square <= least_square ? 0 : 1 / sqrt(square);
+    return square == 0 ? 0 : 1 / sqrt(square);
+  }
+
+  // A power of two, which changes no bit of a mantissa.
+  static TORCHDION_DEVICE double length_within(double bound) {
+    if (!(bound < 1)) return 1;
+    int exponent = 0;
+    frexp(bound, &exponent);
+    return ldexp(0.5, exponent);
   }
 
   template <class Block>
   TORCHDION_DEVICE void store_scales(Block& block, int64_t matrix, int64_t row, const T* h,
                                      const double* scales) const {
-    double* sums = block.template shared<double>();
+    double *sums = block.template shared<double>(), *least = sums + threads;  // of squared lengths that are not zero
     block.each([&](int t) {
-      double sum = 0;
-      for (int64_t j = t; first_pass && j < r; j += threads) sum += h[j * (r + 1)];
-      sums[t] = sum;
+      sums[t] = 0;
+      least[t] = 1;
+      for (int64_t j = t; j < r; j += threads) {
+        const double square = h[j * (r + 1)];
+        sums[t] += square;
+        if (square > 0 && square < least[t]) least[t] = square;
+      }
     });
     for (int half = threads / 2; half > 0; half /= 2) {
       block.each([&](int t) {
-        if (t < half) sums[t] += sums[t + half];
+        if (t >= half) return;
+        sums[t] += sums[t + half];
+        if (least[t + half] < least[t]) least[t] = least[t + half];
       });
     }
     block.each([&](int t) {
@@ -93,8 +109,10 @@ struct Equilibrate {
       double relative = first_pass ? mean * sqrt(sums[0] / static_cast<double>(r)) : noise[place];
       relative *= scales[t];
       if (first_pass) relative = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
+      const double own_length = length_within(largest_scale * sqrt(least[0]));
+      if (row + t == 0) length[matrix] = own_length;
       noise[place] = static_cast<T>(relative < kLeastNoise ? kLeastNoise : relative);  // as A will hold it
-      scale[place] = scales[t] / noise[place];
+      scale[place] = own_length * scales[t] / noise[place];
     });
   }
 };
@@ -120,7 +138,8 @@ struct FactorDiagonal {
   const T* inner_products;
   T* inverses;  // [count, 2 kWidth, kWidth]
   const double* noise;
-  double* rounding;         // [count, r]: the noise of the orthonormal columns
+  double* rounding;         // [count, r]: the noise of the columns that the factor makes
+  const double* length;     // [count]: theirs
   int64_t* without_signal;  // or null: becomes larger by the number of those that carry none
   int64_t r, first;
   T least_pivot;
@@ -171,7 +190,7 @@ struct FactorDiagonal {
       const T root = sqrt(own.square);
       memory.scale[t] = own.dead ? T(0) : 1 / root;
       memory.keep[t] = own.unclear ? T(0) : T(1);
-      rounding[matrix * r + first + t] = sqrt(own.noise < 0 ? T(0) : own.noise) / root;
+      rounding[matrix * r + first + t] = length[matrix] * (sqrt(own.noise < 0 ? T(0) : own.noise) / root);
       if (without_signal && own.dead) block.add(without_signal, 1);
     });
     block.each([&](int t) {
