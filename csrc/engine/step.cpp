@@ -242,6 +242,8 @@ Report Step::run() {
   for (DeviceTasks& tasks : tasks_) run_tasks(tasks);
   finish();
   for (const DeviceTasks& tasks : tasks_) {
+    // P is zero in a step that is left out.
+    if (tasks.left_out.defined()) tasks.without_signal.masked_fill_(tasks.left_out[0].ne(0), 0);
     report.without_signal.add(tasks.without_signal);
     if (tasks.zeroed.defined()) report.nonfinite.add(tasks.zeroed);
   }

@@ -61,6 +61,7 @@ TEST(CapturableStep, WritesNothingWhereTheScalerFoundAnOverflow) {
   const std::vector<at::Tensor> before = snapshot(groups);
   const Report report = Step(groups, Nonfinite::propagate, {at::full({}, 8.0f), at::ones({})}).run();
   EXPECT_NE(report.left_out.item<float>(), 0);
+  EXPECT_EQ(report.without_signal.total(), 0);
   expect_unchanged(groups, before);
 }
 
