@@ -181,9 +181,12 @@ TEST(CholeskyInverse, KeepsAColumnThatRoundingHidesOutOfThoseAfterIt) {
     const at::Tensor P = normal({1, 200, 140}, 1);
     P[0].select(1, hidden).mul_(1e-9).add_(P[0].select(1, 4));
     const at::Tensor H = P.mT().matmul(P).contiguous();
-    CholeskyPass pass{.rows = 200, .dtype = at::kDouble, .given = Noise{.own = 1e-16}};
+    int64_t without_signal = 0;
+    CholeskyPass pass{
+        .rows = 200, .dtype = at::kDouble, .given = Noise{.own = 1e-16}, .without_signal = &without_signal};
     const at::Tensor row = whole_factor(cholesky_inverse(H, pass))[0][hidden];
     EXPECT_GT(row[hidden].item<double>(), 0) << hidden;
+    EXPECT_EQ(without_signal, 0) << hidden;
     EXPECT_EQ(row.slice(0, hidden + 1).count_nonzero().item<int64_t>(), 0) << hidden;
   }
 }
