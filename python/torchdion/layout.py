@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.dtensor import Cuts, cuts_of, is_dtensor, local_piece
-from torchdion.meshes import Meshes
+from torchdion.meshes import Meshes, new_group
 from torchdion.parameters import algorithm_of, form_of
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Layouts:
         line = tuple(slice(None) if dim in dims else place for dim, place in enumerate(coordinate or ()))
         ranks = tuple(mesh.mesh[line].flatten().tolist())
         if ranks not in self._groups:
-            self._groups[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+            self._groups[ranks] = new_group(ranks)
         return self._groups[ranks]
 
     def _check_device(self, param: Tensor, name: str) -> None:

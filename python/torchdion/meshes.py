@@ -1,6 +1,6 @@
 """The groups that a user names: which ranks hold copies of a parameter, and which may hold its pieces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,22 @@ def read_meshes(replicate_mesh: Any, outer_shard_mesh: Any, inner_shard_mesh: An
     _check_disjoint(ranks)
     shards = tuple((name, ranks[name]) for name in ("outer_shard_mesh", "inner_shard_mesh") if name in ranks)
     return Meshes(None if replicate_mesh is None else _line_of(replicate_mesh), grad_sync, shards)
+
+
+def new_group(ranks: Sequence[int]) -> ProcessGroup:
+    """A group of these ranks, which they all make at once, whatever the others do.
+
+    Where the default group is bound to a device (``init_process_group(device_id=...)``), torch would split that group's
+    communicator, and every rank of the world would have to take part: those of another pipeline stage do not.
+    """
+    world = dist.group.WORLD
+    assert world is not None
+    bound, world.bound_device_id = world.bound_device_id, None
+    try:
+        group: ProcessGroup = dist.new_group(list(ranks), use_local_synchronization=True)
+        return group
+    finally:
+        world.bound_device_id = bound
 
 
 def _ranks_of(mesh: Any, name: str) -> frozenset[int]:

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+import torch.distributed as dist
 from fake_world import COLWISE, ROWWISE, fake_world, mesh_of, numbered, placed, wrapped
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -101,6 +102,22 @@ def test_several_cuts_of_one_side_nest_in_the_order_of_their_placements(placemen
             layout = read(param)
             assert (layout.rows.name, layout.cols.name) == expected
             assert torch.equal(local_part(param), piece_of(whole, layout))
+
+
+def test_a_line_over_two_dimensions_is_no_split_of_the_world_which_all_its_ranks_would_have_to_enter(monkeypatch):
+    made, new_group = [], dist.new_group
+
+    def spy(*args, **options):
+        made.append(dist.group.WORLD.bound_device_id)
+        return new_group(*args, **options)
+
+    with fake_world(1, 4):
+        param = wrapped(numbered(8, 4), mesh_of(fs=2, tp=2), shards=("fs",), tensor_parallel=COLWISE)
+        dist.group.WORLD.bound_device_id = torch.device("cuda:3")
+        monkeypatch.setattr(dist, "new_group", spy)
+        assert read(param).rows.name == "fs_tp"
+        assert made == [None]
+        assert dist.group.WORLD.bound_device_id == torch.device("cuda:3")
 
 
 FORMS = {
