@@ -98,9 +98,7 @@ Step::DeviceTasks& Step::on(c10::Device device) {
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
   tasks_.push_back({device, {}, {}, {}, {}});
   DeviceTasks& tasks = tasks_.back();
-  const at::Tensor counts = at::zeros({2}, options.dtype(at::kLong));
-  tasks.without_signal = counts[0];
-  if (doubts_.nonfinite == Nonfinite::zero) tasks.zeroed = counts[1];
+  if (doubts_.nonfinite == Nonfinite::zero) tasks.zeroed = at::zeros({1}, options.dtype(at::kLong));
   if (groups_.capturable && doubts_.exist()) tasks.left_out = at::empty({1}, options);
   if (scaling_.scale.defined()) tasks.divisor = scaling_.scale.to(options, /*non_blocking=*/device.is_cuda());
   return tasks;
@@ -143,7 +141,9 @@ void Step::allocate(DeviceTasks& tasks) {
 void Step::plan(const DionGroup& group) {
   for (algorithms::DionBatch& batch : dion_batches(group, groups_.capturable, copies_)) {
     batch.gradients = rule_on(batch.X.device);
-    batch.without_signal = on(batch.X.device).without_signal.mutable_data_ptr<int64_t>();
+    at::Tensor& without_signal = on(batch.X.device).without_signal;
+    if (!without_signal.defined()) without_signal = at::zeros({1}, at::TensorOptions(at::kLong).device(batch.X.device));
+    batch.without_signal = without_signal.mutable_data_ptr<int64_t>();
     batch.multipliers = group.multipliers.on(batch.X.device);
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
@@ -242,9 +242,11 @@ Report Step::run() {
   for (DeviceTasks& tasks : tasks_) run_tasks(tasks);
   finish();
   for (const DeviceTasks& tasks : tasks_) {
-    // P is zero in a step that is left out.
-    if (tasks.left_out.defined()) tasks.without_signal.masked_fill_(tasks.left_out[0].ne(0), 0);
-    report.without_signal.add(tasks.without_signal);
+    if (tasks.without_signal.defined()) {
+      // P is zero in a step that is left out.
+      if (tasks.left_out.defined()) tasks.without_signal.masked_fill_(tasks.left_out.ne(0), 0);
+      report.without_signal.add(tasks.without_signal);
+    }
     if (tasks.zeroed.defined()) report.nonfinite.add(tasks.zeroed);
   }
   return report;

@@ -63,17 +63,15 @@ comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Cholesky
   const bool in_place = backend_of(P.device()).multiplies_in_place;
   at::Tensor other = in_place ? P : at::empty_like(P);
   Matrices active(P), product(other);
-  CholeskyPass state{.rows = global_rows,
-                     .dtype = P.scalar_type(),
-                     .precision = options.precision,
-                     .given = options.noise,
-                     .without_signal = options.without_signal};
+  CholeskyPass state{
+      .rows = global_rows, .dtype = P.scalar_type(), .precision = options.precision, .given = options.noise};
   // A GPU's host does not wait to learn whether further passes are of use.
   const bool may_settle = rows.absent() && in_place;
   const int passes = may_settle ? kMaxPasses : passes_over_axis(P.scalar_type());
-  const double settled = may_settle ? settled_amplification(P.scalar_type()) : -1;  // no matrix ever is
   for (int pass = 0; pass < passes; ++pass) {
-    state.settled = pass < passes - 1 ? settled : std::numeric_limits<double>::infinity();
+    const bool is_last = pass == passes - 1;
+    state.settled = is_last ? std::numeric_limits<double>::infinity() : settled_amplification(P.scalar_type());
+    state.without_signal = may_settle || is_last ? options.without_signal : nullptr;
     const at::Tensor H = gram(active, state);
     if (!rows.absent()) {
       const at::Tensor places = places_of_lower(H);

@@ -45,10 +45,9 @@ struct CholeskyPass {
   at::ScalarType dtype = at::kFloat;  // P's
   Precision precision = Precision::highest;
   std::optional<Noise> given = {};  // of the first pass, which begins `noise`
-  // Matrices of no larger amplification have no further pass: their columns without signal are counted. Infinite in a
-  // pass that is the last one of all.
+  // Matrices of no larger amplification have no further pass.
   double settled = std::numeric_limits<double>::infinity();
-  int64_t* without_signal = nullptr;  // as in CholeskyQrOptions
+  int64_t* without_signal = nullptr;  // as in CholeskyQrOptions, of matrices whose last pass this is
 };
 
 // P's entries, FP32, are rounded to what products of this precision read. CPUs round nothing.

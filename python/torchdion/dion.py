@@ -284,11 +284,13 @@ class Dion(CheckpointedOptimizer):
         Returns:
             A dictionary of
 
-            - ``steps``: calls of step() by this object, not replays of a graph;
+            - ``steps``: calls of step() by this object; neither this nor what is counted in steps counts replays of a
+              graph;
             - ``skipped_steps``, and ``nonfinite_entries`` under the ``nonfinite`` policies other than "propagate";
             - ``columns_without_signal``: columns of P that were zero or no more than rounding, which is where a plain
-              Cholesky factorization fails, and became exactly zero. They are those of the matrices that this rank
-              orthonormalized, and many where momenta have a smaller rank than P has columns;
+              Cholesky factorization fails, and became exactly zero: where momenta have a smaller rank than P has
+              columns. They are those of the matrices that this rank orthonormalized; ranks that share the rows of P
+              all count them;
             - ``batches`` and ``workspace_bytes`` of the last step;
             - ``parameters`` by algorithm, ``state_bytes`` on this rank;
             - ``traffic``: what this object sent, by name of the mesh dimension, kind of collective and unit:

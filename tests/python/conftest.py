@@ -14,6 +14,7 @@ import torchdion
 # tests/cpp/cuda/runtime_on_host.cpp.
 EMULATED = os.environ.get("TORCHDION_EMULATED")
 if EMULATED:
+    assert os.environ.get("TORCHDION_TEST_BACKEND", "").startswith("emulated"), "the library would change nothing"
     ctypes.CDLL(EMULATED)
 
 
@@ -34,7 +35,7 @@ def reproducible() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compared with FP64 is computed by products whose operands are not rounded, whatever the device."""
+    """What is compared with FP64 is computed by products whose operands are not rounded, also on emulated CUDA."""
     if EMULATED:
         monkeypatch.setitem(torchdion.Dion.__init__.__kwdefaults__, "precision", "highest")
 

@@ -5,7 +5,6 @@
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "linalg/cuda/operations.h"
@@ -80,8 +79,8 @@ at::Tensor stack_of(const Matrices& P) {
       .make_tensor();
 }
 
-// The rows of L⁻¹ for equilibrated Gram matrices A (overwritten), as StoreFactor reads them. pass.noise becomes that of
-// orthogonal columns of this length ([count]).
+// The rows of L⁻¹ diag(noise) for equilibrated Gram matrices A (overwritten), as StoreFactor reads them. pass.noise
+// becomes that of orthogonal columns of this length ([count]).
 template <class T>
 at::Tensor factor_panels(const at::Tensor& A, const at::Tensor& length, CholeskyPass& pass) {
   constexpr int64_t kRows = 2 * kFactoredColumns;
@@ -104,7 +103,7 @@ at::Tensor factor_panels(const at::Tensor& A, const at::Tensor& length, Cholesky
     program.noise = pass.noise.const_data_ptr<double>();
     program.rounding = rounding.mutable_data_ptr<double>();
     program.length = length.const_data_ptr<double>();
-    program.without_signal = std::isinf(pass.settled) ? pass.without_signal : nullptr;
+    program.without_signal = pass.without_signal;
     program.r = r;
     program.first = first;
     program.least_pivot = static_cast<T>(least_pivot(A.scalar_type(), pass.rows, r));
@@ -139,7 +138,7 @@ TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
   equilibrate.first_pass = pass.given.has_value();
   equilibrate.own = given.own;
   equilibrate.mean = given.mean;
-  equilibrate.largest_scale = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
+  equilibrate.largest = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
   kernels::equilibrate(equilibrate, count, stream);
   const at::Tensor panels = factor_panels<T>(A, length, pass);
   TriangularInverse factor;

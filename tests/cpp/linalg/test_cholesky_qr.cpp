@@ -161,17 +161,16 @@ TEST(CholeskyInverse, OfOrthogonalColumnsHasTheNoiseOfTheirLengthsAndNoneThatIsA
   }
 }
 
-// But for a common factor.
-TEST(CholeskyInverseOfTinyColumns, IsFinite) {
-  for (double square : {0x1p-298, 0x1p-250, 0x1p-90}) {
+// But for a common power of two.
+TEST(CholeskyInverse, HoldsTheFactorOfColumnsWhoseLengthsAreFarApart) {
+  for (double square : {0x1p-298, 0x1p-250, 0x1p-90, 0x1p+90, 0x1p+250}) {
     const at::Tensor H = at::diag_embed(at::tensor({1.0, square, 4.0})).unsqueeze(0);
     CholeskyPass pass{.rows = 9, .dtype = at::kFloat, .given = Noise{}};
     const at::Tensor factor = whole_factor(cholesky_inverse(H, pass));
     EXPECT_TRUE(factor.isfinite().all().item<bool>()) << square;
     const double common = factor[0][0][0].item<double>();
-    EXPECT_GT(common, 0) << square;
-    EXPECT_LE(relative_error(factor[0].diagonal(), common * at::tensor({1.0, 1 / std::sqrt(square), 0.5})), 1e-7)
-        << square;
+    EXPECT_EQ(std::log2(common), std::round(std::log2(common))) << square;
+    EXPECT_TRUE(at::equal(factor[0].diagonal(), common * at::tensor({1.0, 1 / std::sqrt(square), 0.5}))) << square;
   }
 }
 
@@ -226,14 +225,14 @@ INSTANTIATE_TEST_SUITE_P(Conditions, CholeskyQr,
 // GPUs may round P before they read it, to `rounding`. Columns that this leaves no signal in become zero.
 struct Rounded {
   Precision precision;
-  double rounding, condition;
+  double rounding, condition, scale = 1;
 };
 
 class CholeskyQrPrecision : public testing::TestWithParam<Rounded> {};
 
 TEST_P(CholeskyQrPrecision, GivesOrthonormalColumnsThatSpanThoseOfTheRoundedP) {
-  const auto [precision, rounding, condition] = GetParam();
-  const at::Tensor given = conditioned(300, 100, condition, 1).to(at::kFloat), P = given.unsqueeze(0).clone();
+  const auto [precision, rounding, condition, scale] = GetParam();
+  const at::Tensor given = (conditioned(300, 100, condition, 1) * scale).to(at::kFloat), P = given.unsqueeze(0).clone();
   const Noise noise{rounding_noise(at::kFloat, 0, precision_on(at::kCPU, precision))};
   comm::run(cholesky_qr_(P, Axis(), 300, {.noise = noise, .precision = precision}));
   const at::Tensor Q = P[0].to(at::kDouble), exact = given.to(at::kDouble);
@@ -251,6 +250,7 @@ INSTANTIATE_TEST_SUITE_P(Rounding, CholeskyQrPrecision,
                                          Rounded{Precision::highest, 0x1p-22, 1e4},
                                          Rounded{Precision::high, 0x1p-11, 1}, Rounded{Precision::high, 0x1p-11, 1e2},
                                          Rounded{Precision::high, 0x1p-11, 1e5}, Rounded{Precision::high, 0x1p-11, 1e8},
+                                         Rounded{Precision::high, 0x1p-11, 1e5, 0x1p-105},
                                          Rounded{Precision::medium, 0x1p-8, 1},
                                          Rounded{Precision::medium, 0x1p-8, 1e4}));
 
@@ -316,6 +316,16 @@ TEST_P(CholeskyQrDtype, CountsTheColumnsWithoutSignalOnce) {
   const Noise noise{rounding_noise(GetParam(), 0)};
   comm::run(cholesky_qr_(P, Axis(), 180, {.noise = noise, .without_signal = &count}));
   EXPECT_EQ(count, 10 + 6 + 1);
+}
+
+// A CPU keeps the short one too.
+TEST(CholeskyQr, LosesTheShorterOfTwoColumnsWhereFP32HoldsNoFactorOfBoth) {
+  at::Tensor P = at::zeros({4, 2}, at::kFloat);
+  P[0][0] = 1e34f;
+  P[1][1] = 1e-42f;
+  const at::Tensor Q = orthonormalized(P);
+  EXPECT_NEAR(Q[0][0].item<float>(), 1, 1e-6);
+  EXPECT_EQ(Q[1][1].item<float>() > 0.9, backend_of(at::kCPU).multiplies_in_place);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, CholeskyQrDtype, testing::Values(at::kDouble, at::kFloat),

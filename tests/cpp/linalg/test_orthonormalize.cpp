@@ -153,7 +153,8 @@ TEST(Orthonormalizing, ByRandomizedCholeskyQrIsAsExactWhereOperandsAreRounded) {
     // Near the condition where rounding would be all that is left of some columns.
     const double condition = precision == Precision::high ? 300 : 40;
     const at::Tensor hard = conditioned(150, 40, condition, 3) * std::sqrt(150 * 40);
-    const at::Tensor P = at::stack({normal({150, 40}, 1), hard}).to(at::kFloat), exact = P.to(at::kDouble);
+    const double scale = precision == Precision::high ? 0x1p-110 : 1;
+    const at::Tensor P = (at::stack({normal({150, 40}, 1), hard}) * scale).to(at::kFloat), exact = P.to(at::kDouble);
     OrthonormalizeOptions options = options_for(Orthonormalize::rcqr, P);
     options.precision = precision;
     options.noise.own = rounding_noise(at::kFloat, 0, precision_on(at::kCPU, precision)) / 4;

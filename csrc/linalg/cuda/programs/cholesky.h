@@ -1,8 +1,8 @@
 // Cholesky factors with their inverses, of many Gram matrices at once, kFactoredColumns columns (a panel) at a time.
-// The elimination turns [H | I] into [Lᵀ | L⁻¹]. Panels that are done need no room in H and those to come none in I:
-// both lie in one r×r matrix A. The panels' diagonal blocks are factored here, one thread block for each matrix, the
-// rest is in batched products. The rules for columns without signal are those of linalg/cpu/cholesky_inverse.cpp, which
-// explains them.
+// The elimination turns [H | N] into [Lᵀ | L⁻¹ N], with N = diag(noise). Panels that are done need no room in H and
+// those to come none in N: both lie in one r×r matrix A. The panels' diagonal blocks are factored here, one thread
+// block for each matrix, the rest is in batched products. The rules for columns without signal are those of
+// linalg/cpu/cholesky_inverse.cpp, which explains them.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,8 @@ inline constexpr int kFactoredColumns = 64;
 // A ← D H D from H's lower triangle, where D is 1 / sqrt(diagonal), 0 for a zero column. noise: on a first pass,
 // becomes the part of each column that is rounding, relative to its length, from `own` and `mean` (linalg::Noise); else
 // it is absolute and becomes relative. scale ← length D / noise, where the length of the columns that the factor will
-// make is 1, or less where `largest_scale` would be exceeded. A block has one tile of the lower triangle.
+// make is 1, or less where `largest` would be exceeded; a column that is too short even so counts as noise. A block has
+// one tile of the lower triangle.
 template <class T>
 struct Equilibrate {
   static constexpr int threads = 256, kTile = 32;
@@ -33,7 +34,7 @@ struct Equilibrate {
   int64_t r;
   bool first_pass;
   double own, mean;
-  double largest_scale;  // of numbers that the factor can hold
+  double largest;  // length D, that the factor can hold
 
   int64_t blocks(int64_t count) const { return count * divide_up(r, kTile) * divide_up(r, kTile); }
 
@@ -75,8 +76,10 @@ struct Equilibrate {
     return square == 0 ? 0 : 1 / sqrt(square);
   }
 
-  // A power of two, which changes no bit of a mantissa.
-  static TORCHDION_DEVICE double length_within(double bound) {
+  // A power of two, which changes no bit of a mantissa. Below `least`, long columns would be lost instead of short
+  // ones.
+  static TORCHDION_DEVICE double length_within(double bound, double least) {
+    if (bound < least) bound = least;
     if (!(bound < 1)) return 1;
     int exponent = 0;
     frexp(bound, &exponent);
@@ -109,10 +112,12 @@ struct Equilibrate {
       double relative = first_pass ? mean * sqrt(sums[0] / static_cast<double>(r)) : noise[place];
       relative *= scales[t];
       if (first_pass) relative = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
-      const double own_length = length_within(largest_scale * sqrt(least[0]));
+      const double own_length = length_within(largest * sqrt(least[0]), 0x1p-120 * sqrt(sums[0]));
       if (row + t == 0) length[matrix] = own_length;
-      noise[place] = static_cast<T>(relative < kLeastNoise ? kLeastNoise : relative);  // as A will hold it
-      scale[place] = own_length * scales[t] / noise[place];
+      const bool too_short = own_length * scales[t] > largest;
+      if (too_short) relative = 1;
+      noise[place] = static_cast<T>(relative > kLeastNoise ? relative : kLeastNoise);  // as A will hold it
+      scale[place] = too_short ? 0 : own_length * scales[t] / noise[place];
     });
   }
 };
@@ -242,8 +247,8 @@ struct FactorDiagonal {
   }
 };
 
-// factor ([count, r, r], upper triangular) ← diag(scale) L⁻ᵀ, where of every panel's 2 kFactoredColumns rows the first
-// half are L⁻¹'s. With `rest`, in two parts that tensor cores read without rounding: their sum is the factor.
+// factor ([count, r, r], upper triangular) ← diag(scale) N L⁻ᵀ, where of every panel's 2 kFactoredColumns rows the
+// first half are L⁻¹ N's. With `rest`, in two parts that tensor cores read without rounding: their sum is the factor.
 template <class T, class F>
 struct StoreFactor {
   static constexpr int threads = 256, kTile = 32;
