@@ -5,6 +5,7 @@
 #include "comm/failure.h"
 #include "comm/line.h"
 #include "comm/stop.h"
+#include "torch_versions.h"
 
 namespace torchdion::comm {
 
@@ -81,13 +82,14 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
   at::Tensor flat = output.view({-1}), piece = input.view({-1});
   if (are_equal(splits)) {
     return begin("all_gather", axis, {output, input},
-                 [&](c10d::ProcessGroup& group) { return group._allgather_base(flat, piece); });
+                 [&](c10d::ProcessGroup& group) { return torch_versions::all_gather(group, flat, piece); });
   }
   // No backend gathers unequal pieces without padding; an all-to-all of copies does.
   at::Tensor copies = piece.repeat({axis.size});
   std::vector<int64_t> sent(axis.size, input.numel());
-  return begin("all_gather", axis, {output, copies},
-               [&](c10d::ProcessGroup& group) { return group.alltoall_base(flat, copies, splits, sent); });
+  return begin("all_gather", axis, {output, copies}, [&](c10d::ProcessGroup& group) {
+    return torch_versions::all_to_all(group, flat, copies, splits, sent);
+  });
 }
 
 Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis) {
@@ -104,7 +106,7 @@ Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits
   }
   at::Tensor flat_output = output.view({-1}), flat_input = input.view({-1});
   return begin("reduce_scatter", axis, {output, input}, [&](c10d::ProcessGroup& group) {
-    return group.alltoall_base(flat_output, flat_input, received, splits);
+    return torch_versions::all_to_all(group, flat_output, flat_input, received, splits);
   });
 }
 
@@ -116,7 +118,7 @@ Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis) {
   if (input.numel() == 0) return Pending::nothing();
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(), ring_bytes(input, axis));
   return begin("reduce_scatter", axis, {output, input},
-               [&](c10d::ProcessGroup& group) { return group._reduce_scatter_base(output, input); });
+               [&](c10d::ProcessGroup& group) { return torch_versions::reduce_scatter(group, output, input); });
 }
 
 }  // namespace torchdion::comm

@@ -6,6 +6,7 @@
 #include "comm/copies.h"
 #include "comm/failure.h"
 #include "comm/line.h"
+#include "torch_versions.h"
 
 namespace torchdion::comm {
 
@@ -26,7 +27,7 @@ at::Tensor gather_pieces(const at::Tensor& piece, int64_t dim, int64_t length, c
   if (whole.numel() > 0) {
     sizes.front() = axis.size * padded.size(0);
     at::Tensor sent = where_it_can_be_sent(padded, axis), pieces = at::empty(sizes, sent.options());
-    named("all_gather", axis, [&] { return axis.line->group->_allgather_base(pieces, sent)->wait(); });
+    named("all_gather", axis, [&] { return torch_versions::all_gather(*axis.line->group, pieces, sent)->wait(); });
     for (int rank = 0; rank < axis.size; ++rank) {
       const Piece theirs = axis.piece(length, rank);
       whole.narrow(0, theirs.begin, theirs.size).copy_(pieces.narrow(0, rank * padded.size(0), theirs.size));

@@ -88,7 +88,8 @@ def new_group(ranks: Sequence[int]) -> ProcessGroup:
     assert world is not None
     bound, world.bound_device_id = world.bound_device_id, None
     try:
-        group: ProcessGroup = dist.new_group(list(ranks), use_local_synchronization=True)
+        group = dist.new_group(list(ranks), use_local_synchronization=True)
+        assert isinstance(group, ProcessGroup)  # this rank is one of them
         return group
     finally:
         world.bound_device_id = bound
