@@ -61,6 +61,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("batch_dims", o.batch_dims(), is_batch_dims, "none or an integer ≥ 0");
   visit("blocks", o.blocks(), at_least_one, "an integer ≥ 1");
   visit("fan_in_first", o.fan_in_first(), any, "true or false");
+  visit("skip_zero_gradients", o.skip_zero_gradients(), any, "true or false");
   visit("maximize", o.maximize(), any, "true or false");
   visit("nonfinite", o.nonfinite(), is_named<Nonfinite>, "\"propagate\", \"zero\", \"skip_step\" or \"raise\"");
   visit("precision", o.precision(), is_named<Precision>, "\"highest\", \"high\" or \"medium\"");

@@ -38,6 +38,7 @@ class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> 
   TORCH_ARG(std::optional<int64_t>, batch_dims);             // leading dimensions that count matrices
   TORCH_ARG(int64_t, blocks) = 1;                            // matrices fused along the rows: 3 for QKV
   TORCH_ARG(bool, fan_in_first) = false;                     // true for ConvTranspose weights
+  TORCH_ARG(bool, skip_zero_gradients) = false;              // matrices of zero gradient are left as they are
   TORCH_ARG(bool, maximize) = false;
   TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;    // alike in all groups
   TORCH_ARG(Precision, precision) = Precision::high;         // of FP32 products on GPUs

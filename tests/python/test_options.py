@@ -38,6 +38,7 @@ GROUP_REFUSED = {
     "batch_dims": ("None or an integer ≥ 0", [-1, 1.0, "1", True]),
     "blocks": ("an integer ≥ 1", [0, -3, 3.0, "3", None]),
     "fan_in_first": ("True or False", [0, "yes", None]),
+    "skip_zero_gradients": ("True or False", [1, "experts", None]),
     "differentiable": ("False", [True, 1, 0, None]),
     "momentum_dtype": (DTYPE, [torch.int32, torch.complex64, "int32", "torch.float32", float]),
     "Q_dtype": (DTYPE, [torch.bool, 32]),
