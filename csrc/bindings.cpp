@@ -10,6 +10,7 @@
 #include "engine/state.h"
 #include "engine/step.h"
 #include "engine/traffic.h"
+#include "engine/words.h"
 #include "linalg/backend.h"
 
 namespace py = pybind11;
@@ -18,6 +19,11 @@ using namespace torchdion;
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
+
+// Of every call that the engine may refuse.
+struct PythonWords {
+  engine::Speaking python{{"torchdion.Dion", "capturable=True", "nonfinite='raise'"}};
+};
 
 void bind_hyperparameters(py::module_& m) {
   py::enum_<Orientation>(m, "Orientation").value("right", Orientation::right).value("left", Orientation::left);
@@ -164,8 +170,8 @@ void bind_engine(py::module_& m) {
              return std::make_unique<engine::Step>(std::move(groups), nonfinite, std::move(scaling));
            }),
            py::arg("groups"), py::arg("nonfinite"), py::arg("grad_scale") = py::none(),
-           py::arg("found_inf") = py::none())
-      .def("run", &engine::Step::run, py::call_guard<py::gil_scoped_release>())
+           py::arg("found_inf") = py::none(), py::call_guard<PythonWords>())
+      .def("run", &engine::Step::run, py::call_guard<py::gil_scoped_release, PythonWords>())
       .def_property_readonly("wrote", &engine::Step::wrote)
       .def_property_readonly("batches", &engine::Step::batches)
       .def_property_readonly("completed", &engine::Step::completed);
@@ -200,9 +206,9 @@ void bind_agreement(py::module_& m) {
         return std::tuple(all.refused, all.is_new, all.is_uneven);
       },
       py::arg("refuses"), py::arg("is_new"), py::arg("has_gradient"), py::arg("axes"), py::arg("others"),
-      py::call_guard<py::gil_scoped_release>());
+      py::call_guard<py::gil_scoped_release, PythonWords>());
   m.def("any_of_ranks", &engine::any_of_ranks, py::arg("flags"), py::arg("axes"),
-        py::call_guard<py::gil_scoped_release>());
+        py::call_guard<py::gil_scoped_release, PythonWords>());
   m.def(
       "check_agreement",
       [](const std::vector<std::tuple<std::string, Properties, std::vector<Axis>>>& all) {
@@ -210,7 +216,7 @@ void bind_agreement(py::module_& m) {
         for (const auto& [name, properties, axes] : all) claims.push_back({name, properties, axes});
         engine::check_agreement(claims);
       },
-      py::arg("claims"), py::call_guard<py::gil_scoped_release>());
+      py::arg("claims"), py::call_guard<py::gil_scoped_release, PythonWords>());
 }
 
 void bind_traffic(py::module_& m) {
@@ -243,9 +249,12 @@ PYBIND11_MODULE(_C, m) {
   bind_trace(m);
   bind_traffic(m);
   m.def("has_kernels_for", [](const std::string& type) { return linalg::has_backend(c10::Device(type).type()); });
-  m.def("matrix_sizes", [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
-    return engine::matrix_sizes(sizes, {batch_dims, blocks, fan_in_first});
-  });
+  m.def(
+      "matrix_sizes",
+      [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first) {
+        return engine::matrix_sizes(sizes, {batch_dims, blocks, fan_in_first});
+      },
+      py::call_guard<PythonWords>());
   m.def("rank_of", &engine::rank_of);
   m.def(
       "start_of_Q",
@@ -255,9 +264,9 @@ PYBIND11_MODULE(_C, m) {
         const engine::QStart start{orientation, rank_fraction, rank_multiple_of, seed, parameter};
         return engine::start_of_Q(sizes, {batch_dims, blocks, fan_in_first}, start, dtype, layout);
       },
-      py::call_guard<py::gil_scoped_release>());
+      py::call_guard<py::gil_scoped_release, PythonWords>());
   m.def("resized_Q", &engine::resized_Q, py::arg("Q"), py::arg("r"), py::arg("seed"), py::arg("parameter"),
-        py::call_guard<py::gil_scoped_release>());
+        py::call_guard<py::gil_scoped_release, PythonWords>());
   m.def("gather_pieces", &comm::gather_pieces, py::arg("piece"), py::arg("dim"), py::arg("length"), py::arg("axis"),
-        py::call_guard<py::gil_scoped_release>());
+        py::call_guard<py::gil_scoped_release, PythonWords>());
 }

@@ -8,6 +8,7 @@
 
 #include "comm/copies.h"
 #include "comm/line.h"
+#include "engine/words.h"
 
 namespace torchdion::engine {
 
@@ -119,7 +120,7 @@ void check_agreement(const std::vector<Claim>& claims) {
   }
   if (!any_of_ranks({!sentence.empty()}, all).front()) return;
   TORCH_CHECK_VALUE(
-      false, "torchdion.Dion: ",
+      false, prefix(),
       sentence.empty() ? "other ranks of the job disagree about parameters, options or layouts" : sentence);
 }
 

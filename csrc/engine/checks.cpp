@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/words.h"
 #include "linalg/backend.h"
 
 namespace torchdion::engine {
@@ -29,18 +30,18 @@ bool has_distinct_elements(const at::Tensor& tensor) {
 
 void check_dense(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
   const bool fits = tensor.layout() == at::kStrided && tensor.device() == X.device();
-  TORCH_CHECK_VALUE(fits && at::isFloatingType(tensor.scalar_type()), "torchdion.Dion: the ", what,
-                    " of a parameter of shape ", X.sizes(), " must be a dense floating-point tensor on ", X.device(),
-                    ", got ", tensor.toString(), " on ", tensor.device());
+  TORCH_CHECK_VALUE(fits && at::isFloatingType(tensor.scalar_type()), prefix(), "the ", what, " of ", called(X),
+                    " must be a dense floating-point tensor on ", X.device(), ", got ", tensor.toString(), " on ",
+                    tensor.device());
 }
 
 void check_contiguous(const at::Tensor& X, const at::Tensor& state, const char* what) {
-  TORCH_CHECK_VALUE(state.is_contiguous(), "torchdion.Dion: the ", what, " of a parameter of shape ", X.sizes(),
+  TORCH_CHECK_VALUE(state.is_contiguous(), prefix(), "the ", what, " of ", called(X),
                     " must be contiguous, got strides ", state.strides());
 }
 
 void check_shape(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(tensor.sizes() == X.sizes(), "torchdion.Dion: the ", what, " of a parameter of shape ", X.sizes(),
+  TORCH_CHECK_VALUE(tensor.sizes() == X.sizes(), prefix(), "the ", what, " of ", called(X),
                     " must have that shape, got ", tensor.sizes());
 }
 
@@ -49,11 +50,11 @@ void check_shape(const at::Tensor& X, const at::Tensor& tensor, const char* what
 void check_parameters(const std::vector<at::Tensor>& X) {
   for (const at::Tensor& x : X) {
     const bool has_memory = x.layout() == at::kStrided && (x.is_cpu() || x.is_cuda());
-    TORCH_CHECK_VALUE(has_memory && at::isFloatingType(x.scalar_type()),
-                      "torchdion.Dion: a parameter must be a dense floating-point CPU or CUDA tensor, got ",
-                      x.toString(), " of shape ", x.sizes());
+    TORCH_CHECK_VALUE(has_memory && at::isFloatingType(x.scalar_type()), prefix(),
+                      "a parameter must be a dense floating-point CPU or CUDA tensor, got ", x.toString(), " of shape ",
+                      x.sizes());
     linalg::backend_of(x.device());  // throws where this build has none
-    TORCH_CHECK_VALUE(has_distinct_elements(x), "torchdion.Dion: the elements of a parameter must not share memory, ",
+    TORCH_CHECK_VALUE(has_distinct_elements(x), prefix(), "the elements of a parameter must not share memory, ",
                       "got shape ", x.sizes(), " with strides ", x.strides());
   }
   check_storage(X, "parameter");
@@ -64,8 +65,8 @@ void check_storage(const std::vector<at::Tensor>& tensors, const char* what) {
     if (tensor.layout() != at::kStrided || tensor._is_zerotensor()) continue;  // has none, or is refused later
     const std::size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
                                                                 tensor.storage_offset());
-    TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.storage().nbytes() >= needed, "torchdion.Dion: the storage of a ",
-                      what, " of shape ", tensor.sizes(), " must hold its ", needed, " bytes, got ",
+    TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.storage().nbytes() >= needed, prefix(), "the storage of a ", what,
+                      " of shape ", tensor.sizes(), " must hold its ", needed, " bytes, got ",
                       tensor.storage().nbytes());
   }
 }
@@ -74,11 +75,11 @@ void check_steps(const std::vector<at::Tensor>& steps) {
   for (const at::Tensor& step : steps) {
     const bool counts = step.scalar_type() == at::kFloat || step.scalar_type() == at::kDouble ||
                         at::isIntegralType(step.scalar_type(), /*includeBool=*/false);
-    TORCH_CHECK_VALUE(step.is_cpu() && step.layout() == at::kStrided && step.numel() == 1 && counts,
-                      "torchdion.Dion: the state step must be one integer, FP32 or FP64 number on the CPU, got ",
-                      step.toString(), " of shape ", step.sizes());
+    TORCH_CHECK_VALUE(step.is_cpu() && step.layout() == at::kStrided && step.numel() == 1 && counts, prefix(),
+                      "the state step must be one integer, FP32 or FP64 number on the CPU, got ", step.toString(),
+                      " of shape ", step.sizes());
     const double count = step.item<double>();
-    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53, "torchdion.Dion: the state step must count from 0, got ", count);
+    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53, prefix(), "the state step must count from 0, got ", count);
   }
 }
 
@@ -86,8 +87,8 @@ void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<
   for (std::size_t i = 0; i < X.size(); ++i) {
     const at::Tensor& step = steps[i];
     const bool is_number = step.layout() == at::kStrided && step.numel() == 1 && step.scalar_type() == at::kFloat;
-    TORCH_CHECK_VALUE(is_number && step.device() == X[i].device(), "torchdion.Dion: the state step must be one FP32 ",
-                      "number on ", X[i].device(), " (capturable=True), got ", step.toString(), " of shape ",
+    TORCH_CHECK_VALUE(is_number && step.device() == X[i].device(), prefix(), "the state step must be one FP32 ",
+                      "number on ", X[i].device(), " (", words().capturable, "), got ", step.toString(), " of shape ",
                       step.sizes(), " on ", step.device());
   }
 }
@@ -107,13 +108,13 @@ void check_Q_sizes(at::IntArrayRef X, at::IntArrayRef Q, MatrixForm form) {
   const std::vector<int64_t> sizes = matrix_sizes(X, form);
   const int64_t m = sizes.end()[-2], n = sizes.end()[-1], largest = std::min(m, n);
   const at::IntArrayRef stack(sizes.data(), sizes.size() - 2);
-  TORCH_CHECK_VALUE(Q.size() >= 2 && Q.slice(0, Q.size() - 2) == stack,
-                    "torchdion.Dion: the state Q of a parameter of shape ", X, " must hold one matrix for each of ",
-                    stack, ", got shape ", Q);
+  TORCH_CHECK_VALUE(Q.size() >= 2 && Q.slice(0, Q.size() - 2) == stack, prefix(),
+                    "the state Q of a parameter of shape ", X, " must hold one matrix for each of ", stack,
+                    ", got shape ", Q);
   const int64_t rows = Q.end()[-2], r = Q.back(), least = largest == 0 ? 0 : 1;
   const std::string shapes = m == n ? c10::str(m, "×r") : c10::str(m, "×r or ", n, "×r");
-  TORCH_CHECK_VALUE((rows == m || rows == n) && r >= least && r <= largest, "torchdion.Dion: the state Q of a ", m, "×",
-                    n, " matrix must be ", shapes, " with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×", r);
+  TORCH_CHECK_VALUE((rows == m || rows == n) && r >= least && r <= largest, prefix(), "the state Q of a ", m, "×", n,
+                    " matrix must be ", shapes, " with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×", r);
 }
 
 void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what) {

@@ -4,17 +4,19 @@
 
 #include <numeric>
 
+#include "engine/words.h"
+
 namespace torchdion::engine {
 
 namespace {
 
 // [batch..., blocks, rows / blocks, columns], before fan-in-first matrices are transposed.
 std::vector<int64_t> stacked_sizes(at::IntArrayRef sizes, MatrixForm form) {
-  TORCH_CHECK_VALUE(form.batch_dims >= 0 && form.batch_dims < static_cast<int64_t>(sizes.size()),
-                    "torchdion.Dion: a parameter of shape ", sizes, " has no matrices after ", form.batch_dims,
+  TORCH_CHECK_VALUE(form.batch_dims >= 0 && form.batch_dims < static_cast<int64_t>(sizes.size()), prefix(),
+                    "a parameter of shape ", sizes, " has no matrices after ", form.batch_dims,
                     " leading dimensions (batch_dims)");
   const auto rows = sizes.begin() + form.batch_dims;
-  TORCH_CHECK_VALUE(form.blocks >= 1 && *rows % form.blocks == 0, "torchdion.Dion: blocks must divide the ", *rows,
+  TORCH_CHECK_VALUE(form.blocks >= 1 && *rows % form.blocks == 0, prefix(), "blocks must divide the ", *rows,
                     " rows of a parameter of shape ", sizes, ", got ", form.blocks);
   std::vector<int64_t> stacked(sizes.begin(), rows);
   if (form.blocks > 1) stacked.push_back(form.blocks);

@@ -6,6 +6,7 @@
 
 #include "comm/line.h"
 #include "engine/checks.h"
+#include "engine/words.h"
 
 namespace torchdion::engine {
 
@@ -26,7 +27,7 @@ std::vector<int64_t> piece_sizes(std::vector<int64_t> whole, const Axis& batch, 
 }
 
 void check_piece(const char* what, at::IntArrayRef whole, at::IntArrayRef sizes, at::IntArrayRef expected) {
-  TORCH_CHECK_VALUE(sizes == expected, "torchdion.Dion: this rank's piece of a ", what, " of shape ", whole,
+  TORCH_CHECK_VALUE(sizes == expected, prefix(), "this rank's piece of a ", what, " of shape ", whole,
                     " must be of shape ", expected, " as its layout says, got ", sizes);
 }
 
@@ -57,7 +58,7 @@ ParameterShape shape_of(const DionGroup& group, std::size_t i) {
   shape.right = shape.m == shape.n ? group.orientation == Orientation::right : whole_Q.end()[-2] == shape.m;
   if (layout.is_local()) return shape;
   TORCH_CHECK_NOT_IMPLEMENTED(group.form.blocks == 1 || (group.form.fan_in_first ? layout.cols : layout.rows).absent(),
-                              "torchdion.Dion: a parameter of ", group.form.blocks,
+                              prefix(), "a parameter of ", group.form.blocks,
                               " fused matrices (blocks) must not be cut along them, got shape ", sizes);
   check_piece("parameter's matrices", matrices, matrix_sizes(X.sizes(), group.form),
               piece_sizes(matrices, layout.batch, layout.rows, layout.cols));

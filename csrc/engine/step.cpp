@@ -15,6 +15,7 @@
 #include "engine/elementwise_batches.h"
 #include "engine/gradients.h"
 #include "engine/traffic.h"
+#include "engine/words.h"
 #include "linalg/accumulate.h"
 #include "linalg/backend.h"
 #include "linalg/matrices.h"
@@ -52,7 +53,7 @@ std::string description(const algorithms::DionBatch& batch) {
 void check_multiplier(const at::Tensor& number, const char* what) {
   if (!number.defined()) return;
   check_number(number, what);
-  TORCH_CHECK_VALUE(at::isFloatingType(number.scalar_type()), "torchdion.Dion: ", what,
+  TORCH_CHECK_VALUE(at::isFloatingType(number.scalar_type()), prefix(), what,
                     " must be floating-point as a tensor on the device, got ", number.toString());
 }
 
@@ -81,8 +82,8 @@ void Step::check(const Group& group) const {
   check_storage(group.G, "gradient");
   check_storage(group.M, "state momentum");
   if (groups_.capturable) {
-    TORCH_CHECK_VALUE(doubts_.nonfinite != Nonfinite::raise,
-                      "torchdion.Dion: nonfinite='raise' cannot be combined with capturable=True: the host would wait");
+    TORCH_CHECK_VALUE(doubts_.nonfinite != Nonfinite::raise, prefix(), words().raise, " cannot be combined with ",
+                      words().capturable, ": the host would wait");
     check_steps_on_devices(group.X, group.steps);
     check_multiplier(group.multipliers.lr, "lr");
     check_multiplier(group.multipliers.weight_decay, "weight_decay");
@@ -111,9 +112,9 @@ void Step::check_capture() const {
   };
   const auto captured = std::find_if(tasks_.begin(), tasks_.end(), is_captured);
   if (captured == tasks_.end()) return;
-  TORCH_CHECK_VALUE(groups_.capturable, "torchdion.Dion: a step that a CUDA graph captures needs capturable=True");
+  TORCH_CHECK_VALUE(groups_.capturable, prefix(), "a step that a CUDA graph captures needs ", words().capturable);
   const auto other = std::find_if_not(tasks_.begin(), tasks_.end(), is_captured);
-  TORCH_CHECK_VALUE(other == tasks_.end(), "torchdion.Dion: a graph that captures a step must do so on the devices of ",
+  TORCH_CHECK_VALUE(other == tasks_.end(), prefix(), "a graph that captures a step must do so on the devices of ",
                     "all parameters, got ", captured->device, " and not ", other->device);
 }
 

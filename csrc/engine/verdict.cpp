@@ -6,6 +6,7 @@
 #include "comm/copies.h"
 #include "comm/sums.h"
 #include "engine/gradients.h"
+#include "engine/words.h"
 
 namespace torchdion::engine {
 
@@ -29,9 +30,9 @@ Verdict verdict(const Doubts& doubts, const std::vector<at::Tensor>& gradients, 
   if (doubts.nonfinite != Nonfinite::raise && doubts.nonfinite != Nonfinite::skip_step) return {};
   Verdict all{false, count_nonfinite(gradients)};
   all.left_out = comm::largest_of_ranks(static_cast<double>(all.nonfinite), axes) != 0;
-  TORCH_CHECK_VALUE(!all.left_out || doubts.nonfinite == Nonfinite::skip_step,
-                    "torchdion.Dion: ", all.nonfinite > 0 ? std::to_string(all.nonfinite) : "another rank's",
-                    " gradient entries are NaN or infinite (nonfinite='raise')");
+  TORCH_CHECK_VALUE(!all.left_out || doubts.nonfinite == Nonfinite::skip_step, prefix(),
+                    all.nonfinite > 0 ? std::to_string(all.nonfinite) : "another rank's",
+                    " gradient entries are NaN or infinite (", words().raise, ")");
   return all;
 }
 
@@ -58,9 +59,8 @@ std::vector<at::Tensor> decide_on_devices(const Doubts& doubts, const std::vecto
 }
 
 void check_number(const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(),
-                    "torchdion.Dion: ", what, " must be a tensor of one real number, got ", tensor.toString(),
-                    " of shape ", tensor.sizes());
+  TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(), prefix(), what,
+                    " must be a tensor of one real number, got ", tensor.toString(), " of shape ", tensor.sizes());
 }
 
 }  // namespace torchdion::engine

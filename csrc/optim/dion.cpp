@@ -31,6 +31,20 @@ const DionOptions& options_of(const OptimizerParamGroup& group, std::size_t inde
   return *options;
 }
 
+engine::Words words_of(const std::vector<OptimizerParamGroup>& groups) {
+  engine::Words words;
+  words.name = [&groups](const at::Tensor& param) -> std::string {
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const std::vector<at::Tensor>& params = groups[i].params();
+      const auto found =
+          std::find_if(params.begin(), params.end(), [&](const at::Tensor& p) { return p.is_same(param); });
+      if (found != params.end()) return parameter_name(found - params.begin(), i);
+    }
+    return {};
+  };
+  return words;
+}
+
 void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
   std::unordered_set<const void*> seen;
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -116,6 +130,7 @@ at::Tensor Dion::step(LossClosure closure) {
     loss = closure();
   }
   private_->refuse_if_broken();
+  const engine::Speaking speaking(optim::words_of(param_groups()));
   at::NoGradGuard no_grad;
   const auto& defaults = static_cast<const DionOptions&>(this->defaults());
   std::optional<optim::Gathering> gathering;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/count.h"
+#include "engine/words.h"
 #include "optim/layouts.h"
 #include "optim/options.h"
 
@@ -41,6 +42,9 @@ namespace optim {
 std::string group_name(std::size_t index);
 std::string parameter_name(std::size_t place, std::size_t group);
 const DionOptions& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);
+
+// What the engine calls the parameters of these groups, which must outlive the words.
+engine::Words words_of(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
 // Throws c10::ValueError with one sentence for what no step could use: an option, a parameter, one that is given twice.
 void check_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);

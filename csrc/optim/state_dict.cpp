@@ -195,6 +195,7 @@ IValue Dion::state_dict_of(bool whole) const {
 }
 
 void Dion::load_state_dict(const IValue& state_dict) {
+  const engine::Speaking speaking(optim::words_of(param_groups()));
   const GenericDict saved = to_dict(state_dict, "a state dict");
   const States saved_states = to_states(entry(saved, "state", "a state dict"));
   const std::vector<IValue> saved_groups = to_list(entry(saved, "param_groups", "a state dict"), "param_groups");

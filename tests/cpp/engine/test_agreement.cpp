@@ -35,10 +35,10 @@ TEST(Agreement, NamesParameterPropertyAndOwnValueOnTheRanksThatDiffer) {
     std::vector<Claim> claims = claims_of(axes);
     if (axes.rank == 3) claims[0].properties[1].second = "lr 0.3";
     const std::string expected[] = {
-        "torchdion.Dion: other ranks of the job disagree about parameters, options or layouts",
-        "torchdion.Dion: the ranks of the axis 'fs' must agree on the options of parameter 0, got lr 0.1",
-        "torchdion.Dion: the ranks of the axis 'tp' must agree on the options of parameter 0, got lr 0.1",
-        "torchdion.Dion: the ranks of the axis 'fs' must agree on the options of parameter 0, got lr 0.3"};
+        "torchdion::Dion: other ranks of the job disagree about parameters, options or layouts",
+        "torchdion::Dion: the ranks of the axis 'fs' must agree on the options of parameter 0, got lr 0.1",
+        "torchdion::Dion: the ranks of the axis 'tp' must agree on the options of parameter 0, got lr 0.1",
+        "torchdion::Dion: the ranks of the axis 'fs' must agree on the options of parameter 0, got lr 0.3"};
     EXPECT_EQ(error_of(claims), expected[axes.rank]);
   });
 }
@@ -47,12 +47,12 @@ TEST(Agreement, IsRefusedToOtherParametersAndToMoreOfThem) {
   Mesh({1, 2, 1}).run([](MeshAxes axes) {
     std::vector<Claim> claims = claims_of(axes);
     if (axes.rank == 1) std::swap(claims[0].name, claims[1].name);
-    EXPECT_EQ(error_of(claims), c10::str("torchdion.Dion: the ranks of the axis 'fs' must have the same parameters in "
+    EXPECT_EQ(error_of(claims), c10::str("torchdion::Dion: the ranks of the axis 'fs' must have the same parameters in "
                                          "the same order, got parameter ",
                                          axes.rank));
     claims = claims_of(axes);
     if (axes.rank == 1) claims.pop_back();
-    EXPECT_EQ(error_of(claims), c10::str("torchdion.Dion: the ranks of the axis 'fs' must update as many parameters "
+    EXPECT_EQ(error_of(claims), c10::str("torchdion::Dion: the ranks of the axis 'fs' must update as many parameters "
                                          "over it, got ",
                                          2 - axes.rank));
   });

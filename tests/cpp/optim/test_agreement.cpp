@@ -14,7 +14,7 @@ TEST(DionAgreement, OnOptionsIsAskedForAtTheFirstStepAndWhenTheyMayHaveChanged) 
   const Model model;
   Mesh({1, 2, 1}).run([&](MeshAxes axes) {
     const std::string sentence =
-        "torchdion.Dion: the ranks of the axis 'fs' must agree on the options of parameter 0 "
+        "torchdion::Dion: the ranks of the axis 'fs' must agree on the options of parameter 0 "
         "(parameter group 0), got ";
     ModelOnMesh training(model, axes, 1, DionOptions(axes.rank == 0 ? 0.1 : 0.2));
     const at::Tensor before = training.local.weight.detach().clone();

@@ -156,10 +156,11 @@ TEST_P(RefusedGradient, OfTheLastParameterLeavesEverythingAsItWas) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kind, RefusedGradient,
-    testing::Values(GradientCase{"Shape", at::ones({6}, at::kDouble),
-                                 "the gradient of a parameter of shape [5] must have that shape, got [6]"},
-                    GradientCase{"Integer", at::ones({5}, at::kLong), "must be a dense floating-point tensor on cpu"},
-                    GradientCase{"Sparse", at::ones({5}, at::kDouble).to_sparse(), "must be a dense"}),
+    testing::Values(
+        GradientCase{"Shape", at::ones({6}, at::kDouble),
+                     "the gradient of parameter 0 (parameter group 2) of shape [5] must have that shape, got [6]"},
+        GradientCase{"Integer", at::ones({5}, at::kLong), "must be a dense floating-point tensor on cpu"},
+        GradientCase{"Sparse", at::ones({5}, at::kDouble).to_sparse(), "must be a dense"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Dion, WarnsOnceOfALikelyStackOfMatrices) {
@@ -184,7 +185,7 @@ TEST(DionNonfinite, RaiseNamesTheCountAndWritesNothingNotEvenState) {
   model.weight.grad()[0][3] = -kInfinity;
   const std::vector<at::Tensor> before = Model::snapshot(model.params());
   EXPECT_EQ(message_of([&] { optimizer.step(); }),
-            "torchdion.Dion: 2 gradient entries are NaN or infinite (nonfinite='raise')");
+            "torchdion::Dion: 2 gradient entries are NaN or infinite (nonfinite(torchdion::Nonfinite::raise))");
   expect_bitwise_equal(model.params(), before);
   EXPECT_TRUE(optimizer.state().empty());
 }

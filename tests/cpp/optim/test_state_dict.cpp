@@ -201,11 +201,12 @@ INSTANTIATE_TEST_SUITE_P(
                  state_of(saved, 0).insert_or_assign("Q", at::ones({13, 6}));
                },
                "must be 12×r or 20×r"},
-        Damage{"MomentumOfAnotherModel",
-               [](Dict& saved) {
-                 state_of(saved, 1).insert_or_assign("momentum", at::ones({9, 8}));
-               },
-               "the state momentum of a parameter of shape [9, 9] must have that shape, got [9, 8]"},
+        Damage{
+            "MomentumOfAnotherModel",
+            [](Dict& saved) {
+              state_of(saved, 1).insert_or_assign("momentum", at::ones({9, 8}));
+            },
+            "the state momentum of parameter 1 (parameter group 0) of shape [9, 9] must have that shape, got [9, 8]"},
         Damage{"NoVariance", [](Dict& saved) { (void)state_of(saved, 4).erase("variance"); }, "lacks 'variance'"},
         Damage{"StepIsNaN", [](Dict& saved) { state_of(saved, 0).insert_or_assign("step", at::full({}, NAN)); },
                "the step of parameter 0 (parameter group 0) must be a number from 0 to 2^53, got nan"},
