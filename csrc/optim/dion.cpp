@@ -92,6 +92,9 @@ void Dion::add_param_group(const OptimizerParamGroup& param_group) {
 
 void Dion::add_checked(const OptimizerParamGroup& param_group) {
   Optimizer::add_param_group(param_group);
+  // Newer versions of LibTorch merge a group's options with the defaults, and take those for options of a type that is
+  // not their own.
+  if (param_group.has_options()) param_groups().back().set_options(param_group.options().clone());
   private_->agreed = false;
   const std::size_t index = param_groups().size() - 1;
   const OptimizerParamGroup& group = param_groups()[index];
