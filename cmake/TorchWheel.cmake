@@ -36,6 +36,12 @@ _tdtorch_import(python libtorch_python.so tdtorch::torch_cpu)
 find_package(Threads REQUIRED)
 add_library(tdtorch::cpu INTERFACE IMPORTED GLOBAL)
 target_link_libraries(tdtorch::cpu INTERFACE tdtorch::torch_cpu tdtorch::c10 Threads::Threads)
+# A program that calls find_package(Torch) too is linked with libtorch_cuda, whose own libraries the linker must find: those
+# of the wheel, where the toolkit's NCCL may be too old for it.
+file(GLOB _wheel_folders "${TORCH_WHEEL_DIR}/../nvidia/*/lib")
+foreach(_folder IN LISTS _wheel_folders)
+  target_link_options(tdtorch::cpu INTERFACE "LINKER:-rpath-link,${_folder}")
+endforeach()
 
 # at::parallel_for is a header: without -fopenmp in our own files it would run on one thread. The runtime must be the
 # one the wheel carries, or a process would hold two thread pools.
