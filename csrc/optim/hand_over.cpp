@@ -50,7 +50,7 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
       adamw.V.push_back(needed(state.variance(), "variance", param));
     }
   }
-  const double lr = options.lr() * options.lr_scale();
+  const double lr = options.lr() * options.lr_multiplier();
   const auto [beta1, beta2] = betas_of(options);
   dion.hyper = {lr,
                 options.mu(),

@@ -45,7 +45,7 @@ bool any_integer(int64_t) { return true; }
 template <class Options, class Visit>
 void for_each_option(Options& o, const Visit& visit) {
   visit("lr", o.lr(), not_negative, "a finite number ≥ 0");
-  visit("lr_scale", o.lr_scale(), not_negative, "a number ≥ 0");
+  visit("lr_multiplier", o.lr_multiplier(), not_negative, "a number ≥ 0");
   visit("mu", o.mu(), below_one, "in [0, 1)");
   visit("betas", o.betas(), in_pair, "none or two numbers in [0, 1)");
   visit("weight_decay", o.weight_decay(), not_negative, "a number ≥ 0");
@@ -147,6 +147,16 @@ bool from_entry(const c10::IValue& entry, std::optional<T>& value) {
   return true;
 }
 
+// Gives options that an older version saved the names that they have now. In a group without our other options lr_scale
+// is that of timm's and MAE's schedules, which apply it themselves.
+void rename_saved_options(Entries& entries) {
+  if (entries.contains("lr_multiplier") || !entries.contains("scalar_algorithm")) return;
+  auto old = entries.extract("lr_scale");
+  if (old.empty()) return;
+  old.key() = "lr_multiplier";
+  entries.insert(std::move(old));
+}
+
 }  // namespace
 
 void check_options(const DionOptions& options, const std::string& where) {
@@ -172,7 +182,8 @@ Entries to_entries(const DionOptions& options) {
   return entries;
 }
 
-Entries from_entries(const Entries& entries, DionOptions& options, const std::string& where) {
+Entries from_entries(Entries entries, DionOptions& options, const std::string& where) {
+  rename_saved_options(entries);
   Entries unknown = entries;
   for_each_option(options, [&](const char* name, auto& value, const auto&, const char* words) {
     const auto found = entries.find(name);

@@ -20,6 +20,6 @@ DionOptions::Betas betas_of(const DionOptions& options);
 // The entries that Python's groups have.
 Entries to_entries(const DionOptions& options);
 // Sets the options that `entries` has and checks them. Returns the entries that are no options of ours.
-Entries from_entries(const Entries& entries, DionOptions& options, const std::string& where);
+Entries from_entries(Entries entries, DionOptions& options, const std::string& where);
 
 }  // namespace torchdion::optim

@@ -101,7 +101,7 @@ DionOptions options_for(Kind kind, DionOptions options, int64_t width) {
     case Kind::transposed:  // elsewhere a third dimension may count experts
       return options.batch_dims(0).fan_in_first(kind == Kind::transposed);
     case Kind::head:
-      options.lr_scale(options.lr_scale() / std::sqrt(static_cast<double>(width)));
+      options.lr_multiplier(options.lr_multiplier() / std::sqrt(static_cast<double>(width)));
       [[fallthrough]];
     default:
       return options.algorithm(options.scalar_algorithm()).weight_decay(0);

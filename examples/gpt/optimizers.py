@@ -32,7 +32,7 @@ def _dion(model: GPT, hyperparameters: dict[str, Any], seed: int) -> Optimizer:
     groups = torchdion.param_groups(model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"])
     for group in groups:
         if group["algorithm"] != "dion":
-            group["lr_scale"] *= scalar_lr / own["lr"]
+            group["lr_multiplier"] *= scalar_lr / own["lr"]
     try:
         return torchdion.Dion(groups, **own, seed=seed)
     except (ValueError, NotImplementedError) as error:

@@ -23,7 +23,7 @@ class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> 
   DionOptions(double lr = 0.01) : lr_(lr) {}  // implicit, as torch::optim's own are
 
   TORCH_ARG(double, lr);                   // η, before the shape factor sqrt(m / n)
-  TORCH_ARG(double, lr_scale) = 1;         // a factor on lr, so that one schedule drives all groups
+  TORCH_ARG(double, lr_multiplier) = 1;    // a factor on lr, so that one schedule drives all groups
   TORCH_ARG(double, mu) = 0.95;            // μ
   TORCH_ARG(std::optional<Betas>, betas);  // none: Lion's (0.95, 0.98) or AdamW's (0.9, 0.95)
   TORCH_ARG(double, weight_decay) = 0.01;  // λ, decoupled

@@ -16,8 +16,8 @@ namespace torchdion {
 //
 //   matrices, convolutions         Dion with `options`
 //   embeddings                     options.scalar_algorithm(), no weight decay
-//   the output head, d_in wide     the same, lr_scale 1 / sqrt(d_in)
-//   biases, norms, other vectors   the same, lr_scale 1
+//   the output head, d_in wide     the same, lr_multiplier 1 / sqrt(d_in)
+//   biases, norms, other vectors   the same, lr_multiplier 1
 //
 // in the order of their modules' registration, so that groups and parameters are those of Python's param_groups.
 //

@@ -21,6 +21,7 @@ from torchdion.options import (
     DEFAULTS,
     OPTIMIZER_WIDE,
     check_options,
+    rename_saved_options,
     resolve_betas,
     warn_of_near_misses,
 )
@@ -43,10 +44,10 @@ class Dion(CheckpointedOptimizer):
 
     Args:
         params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
-            below: ``algorithm`` ("dion", "lion", "adamw"), ``lr_scale`` (a factor on lr, 1), ``batch_dims`` (leading
-            dimensions that count matrices, as in stacks of experts), ``blocks`` (matrices fused along the rows: 3 for
-            QKV), ``fan_in_first`` (True for ConvTranspose weights), ``skip_zero_gradients`` (True: a matrix whose
-            gradient is exactly zero on all ranks keeps weight, momentum and Q to the last bit, as experts without
+            below: ``algorithm`` ("dion", "lion", "adamw"), ``lr_multiplier`` (a factor on lr, 1), ``batch_dims``
+            (leading dimensions that count matrices, as in stacks of experts), ``blocks`` (matrices fused along the
+            rows: 3 for QKV), ``fan_in_first`` (True for ConvTranspose weights), ``skip_zero_gradients`` (True: a matrix
+            whose gradient is exactly zero on all ranks keeps weight, momentum and Q to the last bit, as experts without
             tokens should; False, the paper's rule: its momentum goes on moving it, and weight decay shrinks it).
         lr: learning rate η, before the shape factor; a float or a tensor of one element. 0.01 transfers over model
             sizes (Section 5 of the paper).
@@ -167,14 +168,14 @@ class Dion(CheckpointedOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         # What was saved before an option existed gets its default.
+        rename_saved_options(self.defaults)
         self.defaults = DEFAULTS | self.defaults
         self._broken = self.__dict__.get("_broken")
         self._agreed = False
         self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
-            if "oversample" in group:  # as the dion package calls it
-                group.setdefault("rcqr_oversample", group["oversample"])
+            rename_saved_options(group)
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
             resolve_betas(group, group)

@@ -87,7 +87,7 @@ def _shared(group: dict[str, Any], handed: Handed) -> tuple[dict[str, Any], _C.M
             on_device[name], numbers[name] = value, 1.0
         else:
             numbers[name] = float(value)
-    numbers["lr"] *= group["lr_scale"]
+    numbers["lr"] *= group["lr_multiplier"]
     return {**numbers, "maximize": group["maximize"]}, _C.Multipliers(**on_device)
 
 

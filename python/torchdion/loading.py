@@ -13,7 +13,7 @@ from torchdion import _C
 from torchdion.dtensor import is_dtensor, local_part, state_like
 from torchdion.layout import Layouts
 from torchdion.mixed_precision import STATE_DTYPES, dtype_of
-from torchdion.options import check_options
+from torchdion.options import check_options, rename_saved_options
 from torchdion.parameters import algorithm_of, form_of, name_of
 from torchdion.pieces import piece_of_state
 from torchdion.state import STATES, check_keys, check_placements, device_of_step
@@ -72,7 +72,9 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
                 f"torchdion.Dion: the loaded group doesn't match the size of the optimizer's: {len(saved['params'])} "
                 f"parameters, where it has {len(group['params'])}{where}"
             )
-        options = {**optimizer.defaults, **saved}
+        options = dict(saved)
+        rename_saved_options(options)
+        options = {**optimizer.defaults, **options}
         check_options(options, where)
         for place, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             state = state_dict["state"].get(key)

@@ -71,7 +71,7 @@ CHECKS: dict[str, Check] = {
     "rcqr_oversample": ((lambda value: _is_number(value) and value >= 1), "a number ≥ 1"),
     "algorithm": _one_of(*ALGORITHMS),
     "scalar_algorithm": _one_of(*SCALAR_ALGORITHMS),
-    "lr_scale": _NOT_NEGATIVE,
+    "lr_multiplier": _NOT_NEGATIVE,
     "batch_dims": (
         (lambda value: value is None or (_is_int(value) and value >= 0)),
         "None or an integer ≥ 0",
@@ -104,7 +104,7 @@ DEFAULTS: dict[str, Any] = {
     "rcqr_oversample": 1.25,
     "algorithm": "dion",
     "scalar_algorithm": "lion",
-    "lr_scale": 1.0,
+    "lr_multiplier": 1.0,
     "batch_dims": None,
     "blocks": 1,
     "fan_in_first": False,
@@ -170,6 +170,15 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
         near = difflib.get_close_matches(key, CHECKS, n=1, cutoff=0.8)
         if near:
             warn(f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?")
+
+
+def rename_saved_options(group: dict[str, Any]) -> None:
+    """Gives a saved group's options the names that they have now: those of the dion package, and older ones of ours."""
+    if "oversample" in group:  # as the dion package calls it
+        group.setdefault("rcqr_oversample", group["oversample"])
+    # In a group without our other options lr_scale is that of timm's and MAE's schedules, which apply it themselves.
+    if "lr_scale" in group and "lr_multiplier" not in group and "scalar_algorithm" in group:
+        group["lr_multiplier"] = group.pop("lr_scale")
 
 
 def resolve_betas(group: dict[str, Any], options: dict[str, Any]) -> None:

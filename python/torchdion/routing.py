@@ -25,7 +25,7 @@ def param_groups(
     """Groups for :class:`torchdion.Dion` by the kind of each parameter (arXiv 2504.05295, Section 3.2 and Table 1).
 
     ==============================  ===================  ==================  ============
-    parameter                       algorithm            ``lr_scale``        weight decay
+    parameter                       algorithm            ``lr_multiplier``        weight decay
     ==============================  ===================  ==================  ============
     matrices, convolutions          dion                 1 (and sqrt(m/n))   weight_decay
     embeddings                      scalar_algorithm     1                   0
@@ -51,7 +51,7 @@ def param_groups(
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4), nn.Linear(4, 10))
-        >>> [(g["kind"], g["algorithm"], g["lr_scale"]) for g in param_groups(model)]
+        >>> [(g["kind"], g["algorithm"], g["lr_multiplier"]) for g in param_groups(model)]
         [('matrix', 'dion', 1.0), ('embedding', 'lion', 1.0), ('vector', 'lion', 1.0), ('head', 'lion', 0.5)]
     """
     if not isinstance(model, nn.Module):
@@ -65,19 +65,19 @@ def param_groups(
             if not param.requires_grad or id(param) in seen or _kind(owner, param, heads) != kind:
                 continue
             seen.add(id(param))
-            lr_scale = 1 / math.sqrt(param.shape[1]) if kind == "head" else 1.0
-            options = _options(kind, weight_decay, scalar_algorithm, lr_scale)
+            lr_multiplier = 1 / math.sqrt(param.shape[1]) if kind == "head" else 1.0
+            options = _options(kind, weight_decay, scalar_algorithm, lr_multiplier)
             key = tuple(options.values())
             groups.setdefault(key, {"params": [], **options})["params"].append((name, param))
     return list(groups.values())
 
 
-def _options(kind: str, weight_decay: float, scalar_algorithm: str, lr_scale: float) -> dict[str, Any]:
+def _options(kind: str, weight_decay: float, scalar_algorithm: str, lr_multiplier: float) -> dict[str, Any]:
     is_matrix = kind in ("matrix", "convolution", "transposed")
     options: dict[str, Any] = {
         "kind": "matrix" if kind == "convolution" else kind,
         "algorithm": "dion" if is_matrix else scalar_algorithm,
-        "lr_scale": lr_scale,
+        "lr_multiplier": lr_multiplier,
         "weight_decay": weight_decay if is_matrix else 0.0,
     }
     if kind in ("convolution", "transposed"):  # elsewhere a third dimension may count experts: Dion warns of it

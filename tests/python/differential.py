@@ -58,7 +58,7 @@ def random_options(draw: random.Random) -> dict[str, Any]:
     fan_in_first = draw.random() < 0.2
     return {
         "lr": draw.choice([1e-3, 0.02, 0.3]),
-        "lr_scale": draw.choice([1.0, 1.0, 0.3]),
+        "lr_multiplier": draw.choice([1.0, 1.0, 0.3]),
         "mu": draw.choice([0.0, 0.5, 0.95, 0.99]),
         "weight_decay": draw.choice([0.0, 0.01, 0.5]),
         "rank_fraction": draw.choice([0.05, 0.25, 0.5, 1.0]),
@@ -125,7 +125,7 @@ def expect_matrices(member: Member, optimizer: torchdion.Dion, steps: int) -> fl
         state = DionState(X, torch.zeros_like(X), Qs[index])
         for step in range(steps):
             G = matrices(ascent(member, step), options)[index]
-            lr = options["lr"] * options["lr_scale"]
+            lr = options["lr"] * options["lr_multiplier"]
             state = dion(state, G, lr, options["mu"], options["weight_decay"], options["orientation"])
             worst = max(worst, state.condition)
         member.expected.append(state)
@@ -134,7 +134,7 @@ def expect_matrices(member: Member, optimizer: torchdion.Dion, steps: int) -> fl
 
 def expect_elements(member: Member, steps: int) -> None:
     options = member.options
-    lr, decay = options["lr"] * options["lr_scale"], options["weight_decay"]
+    lr, decay = options["lr"] * options["lr_multiplier"], options["weight_decay"]
     X, M, V = member.begin.double(), torch.zeros(member.X.shape), torch.zeros(member.X.shape)
     for step in range(steps):
         if options["algorithm"] == "lion":

@@ -12,7 +12,7 @@ import torchdion
 
 SHAPES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "wide": ((12, 20), {}),
-    "tall": ((20, 12), {"lr_scale": 0.5}),
+    "tall": ((20, 12), {"lr_multiplier": 0.5}),
     "vector": ((7,), {}),
     "head": ((9, 6), {"algorithm": "adamw"}),
 }

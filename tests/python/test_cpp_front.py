@@ -51,7 +51,7 @@ def model() -> tuple[list[nn.Parameter], list[dict[str, Any]]]:
         {"params": params[4:5], "batch_dims": 1, "orientation": "left", "rank_fraction": 0.3},
         {"params": params[5:6], "blocks": 3, "mu": 0.9, "lr": 0.003},
         {"params": params[6:7], "fan_in_first": True, "batch_dims": 0, "maximize": True},
-        {"params": params[7:8], "algorithm": "adamw", "lr_scale": 0.5, "weight_decay": 0.1},
+        {"params": params[7:8], "algorithm": "adamw", "lr_multiplier": 0.5, "weight_decay": 0.1},
         {"params": params[8:], "orthonormalize": "rcqr", "seed": 7, "rank_multiple_of": 2},
     ]
     return params, groups

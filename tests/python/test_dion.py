@@ -125,11 +125,11 @@ def test_maximize_is_descent_on_the_negative_gradient(shape):
 
 
 @pytest.mark.parametrize("shape", [(12, 20), (9,)])
-def test_lr_scale_and_tensor_lr_are_factors_of_one_learning_rate(shape):
+def test_lr_multiplier_and_tensor_lr_are_factors_of_one_learning_rate(shape):
     [X0], *gradients = normals(6, shape)
     [expected] = run([X0], gradients, lr=0.03)
     params = [Parameter(X0.clone())]
-    optimizer = torchdion.Dion([{"params": params, "lr_scale": 0.25}], lr=torch.tensor(0.12, dtype=torch.float64))
+    optimizer = torchdion.Dion([{"params": params, "lr_multiplier": 0.25}], lr=torch.tensor(0.12, dtype=torch.float64))
     follow(optimizer, params, gradients)
     assert error(params[0], expected, X0) <= 1e-14
 

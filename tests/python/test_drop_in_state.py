@@ -113,6 +113,48 @@ def test_what_was_saved_before_an_option_existed_gets_its_default(option):
     assert unpickled.stats()["steps"] == 1
 
 
+@pytest.mark.parametrize("given", [0.25, "0.25"])
+def test_an_lr_scale_that_an_older_version_saved_is_the_multiplier(given):
+    """Of a state dict, and of a pickle of the optimizer itself."""
+    _, optimizer = trained(2)
+    old = copy.deepcopy(optimizer.state_dict())
+    old["param_groups"][0]["lr_scale"] = given
+    del old["param_groups"][0]["lr_multiplier"]
+    another = torchdion.Dion(parameters())
+    if given == "0.25":
+        with pytest.raises(ValueError, match=r"^torchdion.Dion: lr_multiplier must be a number ≥ 0, got '0.25'"):
+            another.load_state_dict(old)
+        return
+    another.load_state_dict(old)
+    state = copy.deepcopy(optimizer).__getstate__()
+    state["defaults"]["lr_scale"] = state["defaults"].pop("lr_multiplier")
+    state["param_groups"][0]["lr_scale"] = state["param_groups"][0].pop("lr_multiplier") * given
+    unpickled = torchdion.Dion.__new__(torchdion.Dion)
+    unpickled.__setstate__(state)
+    for each in (another, unpickled):
+        assert each.param_groups[0]["lr_multiplier"] == 0.25
+        assert "lr_scale" not in each.param_groups[0]
+        assert "lr_scale" not in each.defaults
+        assert each.defaults["lr_multiplier"] == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_lr_scale_of_a_schedule_is_kept_and_changes_nothing():
+    """Schedules of timm and of MAE's recipes multiply lr by it themselves."""
+    params, optimizer = trained(0)
+    twins, scaled = trained(0, [Parameter(X.detach().clone()) for X in params])
+    scaled.param_groups.clear()
+    scaled.add_param_group({"params": twins, "lr_scale": 0.25})
+    for each, its_params in ((optimizer, params), (scaled, twins)):
+        each.step(closure(each, its_params))
+    assert all(map(torch.equal, params, twins))
+    foreign = {"params": [0, 1], "lr_scale": 0.25}
+    for group in (scaled.state_dict()["param_groups"][0], foreign):
+        another = torchdion.Dion(parameters())
+        another.load_state_dict({"state": scaled.state_dict()["state"], "param_groups": [group]})
+        assert (another.param_groups[0]["lr_scale"], another.param_groups[0]["lr_multiplier"]) == (0.25, 1)
+
+
 def test_the_defaults_are_those_of_the_signature():
     betas = {"betas": (0.95, 0.98)}
     optimizer = torchdion.Dion(parameters())

@@ -78,7 +78,7 @@ def test_weight_decay_is_for_the_blocks_matrices(optimizer: str) -> None:
 
 def test_dions_rates_follow_the_papers_table() -> None:
     trainer = make_trainer("--optimizer", "dion", "--lr", "0.02", "--scalar-lr", "0.01")
-    scale = {id(p): g["lr_scale"] for g in trainer.optimizers[0].param_groups for p in g["params"]}
+    scale = {id(p): g["lr_multiplier"] for g in trainer.optimizers[0].param_groups for p in g["params"]}
     assert scale[id(trainer.model.blocks[0].mlp.up.weight)] == 1
     assert scale[id(trainer.model.embedding.weight)] == pytest.approx(0.5)
     assert scale[id(trainer.model.head.weight)] == pytest.approx(0.5 / math.sqrt(32))

@@ -186,7 +186,10 @@ def test_parameters_added_later_train_beside_the_others():
 def test_a_copy_of_the_optimizer_continues_identically(copier):
     starts, *gradients = normals(8, (9, 6), (7,), dtype=torch.float32)
     params = [Parameter(X.clone()) for X in starts]
-    groups = [{"params": params[:1], "mine": "kept"}, {"params": params[1:], "algorithm": "adamw", "lr_scale": 0.5}]
+    groups = [
+        {"params": params[:1], "mine": "kept"},
+        {"params": params[1:], "algorithm": "adamw", "lr_multiplier": 0.5},
+    ]
     optimizer = torchdion.Dion(groups, rank_fraction=0.5, nonfinite="zero", seed=4)
     follow(optimizer, params, gradients[:4])
     if copier == "deepcopy":

@@ -34,7 +34,7 @@ REFUSED = {
 }
 GROUP_REFUSED = {
     "algorithm": ("one of 'dion', 'lion', 'adamw'", ["muon", None, 0]),
-    "lr_scale": ("a number ≥ 0", [-1, NAN, INF, "1", None]),
+    "lr_multiplier": ("a number ≥ 0", [-1, NAN, INF, "1", None]),
     "batch_dims": ("None or an integer ≥ 0", [-1, 1.0, "1", True]),
     "blocks": ("an integer ≥ 1", [0, -3, 3.0, "3", None]),
     "fan_in_first": ("True or False", [0, "yes", None]),

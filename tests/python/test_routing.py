@@ -51,17 +51,21 @@ def test_each_kind_has_the_factor_and_the_decay_of_table_1():
     route = routes(torchdion.param_groups(Transformer(width=16), weight_decay=0.03))
     lion = {"algorithm": "lion", "weight_decay": 0.0}
     expected = {
-        "tokens.weight": {"kind": "embedding", "lr_scale": 1.0, **lion},
-        "lm_head.weight": {"kind": "head", "lr_scale": 1 / 4, **lion},
-        "norm.weight": {"kind": "vector", "lr_scale": 1.0, **lion},
-        "blocks.1.norm.bias": {"kind": "vector", "lr_scale": 1.0, **lion},
-        "blocks.0.mlp.0.bias": {"kind": "vector", "lr_scale": 1.0, **lion},
-        "blocks.0.scale": {"kind": "vector", "lr_scale": 1.0, **lion},
+        "tokens.weight": {"kind": "embedding", "lr_multiplier": 1.0, **lion},
+        "lm_head.weight": {"kind": "head", "lr_multiplier": 1 / 4, **lion},
+        "norm.weight": {"kind": "vector", "lr_multiplier": 1.0, **lion},
+        "blocks.1.norm.bias": {"kind": "vector", "lr_multiplier": 1.0, **lion},
+        "blocks.0.mlp.0.bias": {"kind": "vector", "lr_multiplier": 1.0, **lion},
+        "blocks.0.scale": {"kind": "vector", "lr_multiplier": 1.0, **lion},
     }
     for name, options in expected.items():
         assert route[name] == options
     for name in ("blocks.0.mlp.0.weight", "blocks.1.mlp.2.weight", "blocks.0.attention.in_proj_weight"):
-        assert (route[name]["algorithm"], route[name]["lr_scale"], route[name]["weight_decay"]) == ("dion", 1.0, 0.03)
+        assert (route[name]["algorithm"], route[name]["lr_multiplier"], route[name]["weight_decay"]) == (
+            "dion",
+            1.0,
+            0.03,
+        )
 
 
 @pytest.mark.parametrize("scalar_algorithm", ["lion", "adamw"])
@@ -76,7 +80,7 @@ def test_an_embedding_tied_to_the_head_counts_as_the_head(head):
     model = Transformer(tied=True)
     groups = torchdion.param_groups(model, head=head)
     [tied] = [group for group in groups if any(param is model.tokens.weight for _, param in group["params"])]
-    assert (tied["kind"], tied["lr_scale"], tied["weight_decay"]) == ("head", 0.25, 0.0)
+    assert (tied["kind"], tied["lr_multiplier"], tied["weight_decay"]) == ("head", 0.25, 0.0)
     assert not any(group["kind"] == "embedding" for group in groups)
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
@@ -84,7 +88,7 @@ def test_an_embedding_tied_to_the_head_counts_as_the_head(head):
 @pytest.mark.parametrize("name", ["lm_head", "head", "unembed", "unembedding", "embed_out", "output_projection"])
 def test_a_head_is_found_by_its_name_or_by_the_size_of_the_vocabulary(name):
     by_name = nn.ModuleDict({"hidden": nn.Linear(9, 9), name: nn.Linear(9, 30)})
-    assert routes(torchdion.param_groups(by_name))[f"{name}.weight"]["lr_scale"] == pytest.approx(1 / 3)
+    assert routes(torchdion.param_groups(by_name))[f"{name}.weight"]["lr_multiplier"] == pytest.approx(1 / 3)
     by_size = nn.Sequential(nn.Embedding(30, 9), nn.Linear(9, 9), nn.Linear(9, 30))
     route = routes(torchdion.param_groups(by_size))
     assert [route[f"{i}.weight"]["kind"] for i in range(3)] == ["embedding", "matrix", "head"]

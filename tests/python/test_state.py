@@ -54,7 +54,7 @@ def everything() -> tuple[list[Parameter], list[list[torch.Tensor]], dict]:
     groups = [
         {"params": params[:2], "orientation": "left", "orthonormalize": "rcqr", "rank_fraction": 0.25},
         {"params": params[2:4], "lr": 0.05, "rank_fraction": 0.4},
-        {"params": params[4:5], "algorithm": "adamw", "lr_scale": 0.3},
+        {"params": params[4:5], "algorithm": "adamw", "lr_multiplier": 0.3},
         {"params": params[5:6], "batch_dims": 1, "mu": 0.5},
         {"params": params[6:], "scalar_algorithm": "adamw"},
     ]
@@ -181,13 +181,13 @@ def test_a_checkpoint_from_before_an_option_existed_gets_its_default():
     follow(optimizer, params, gradients[:2])
     old = copy.deepcopy(optimizer.state_dict())
     for group in old["param_groups"]:
-        for name in ("blocks", "fan_in_first", "rcqr_oversample", "momentum_dtype", "lr_scale", "nonfinite"):
+        for name in ("blocks", "fan_in_first", "rcqr_oversample", "momentum_dtype", "lr_multiplier", "nonfinite"):
             del group[name]
     twins, _, options = everything()
     another = torchdion.Dion(**options)
     another.load_state_dict(old)
     for group in another.param_groups:
-        assert (group["blocks"], group["fan_in_first"], group["rcqr_oversample"], group["lr_scale"]) == (
+        assert (group["blocks"], group["fan_in_first"], group["rcqr_oversample"], group["lr_multiplier"]) == (
             1,
             False,
             1.25,

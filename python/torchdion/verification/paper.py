@@ -33,7 +33,7 @@ class PaperOptimizer:
     def step(self) -> None:
         for name, X, group in self.members:
             assert X.grad is not None
-            lr = self.lr * group["lr_scale"]
+            lr = self.lr * group["lr_multiplier"]
             X.mul_(1 - lr * group["weight_decay"])
             if name in self.Q:
                 m, n = X.shape

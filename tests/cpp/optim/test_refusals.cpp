@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(OptionCase{DionOptions(-1), "lr must be a finite number ≥ 0, got -1."},
                     OptionCase{DionOptions(kNaN), "lr must be a finite number ≥ 0, got nan"},
                     OptionCase{DionOptions(kInfinity), "lr must be a finite number ≥ 0, got inf"},
-                    OptionCase{DionOptions().lr_scale(-0.5), "lr_scale must be a number ≥ 0, got -0.5"},
+                    OptionCase{DionOptions().lr_multiplier(-0.5), "lr_multiplier must be a number ≥ 0, got -0.5"},
                     OptionCase{DionOptions().mu(1), "mu must be in [0, 1), got 1."},
                     OptionCase{DionOptions().mu(kNaN), "mu must be in [0, 1), got nan"},
                     OptionCase{DionOptions().betas(DionOptions::Betas{0.9, 1}),

@@ -39,13 +39,13 @@ TEST(ParamGroups, GiveEachKindItsRule) {
   const auto groups = param_groups(*model, DionOptions(0.5).weight_decay(0.25).scalar_algorithm(Algorithm::adamw));
   for (const at::Tensor& vector : {model->hidden->bias, model->convolution->bias, model->scale}) {
     EXPECT_EQ(options_of(groups, vector).algorithm(), Algorithm::adamw);
-    EXPECT_EQ(options_of(groups, vector).lr_scale(), 1);
+    EXPECT_EQ(options_of(groups, vector).lr_multiplier(), 1);
     EXPECT_EQ(options_of(groups, vector).weight_decay(), 0);
   }
   EXPECT_EQ(options_of(groups, model->embedding->weight).algorithm(), Algorithm::adamw);
   EXPECT_EQ(options_of(groups, model->embedding->weight).weight_decay(), 0);
   EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), Algorithm::adamw);
-  EXPECT_EQ(options_of(groups, model->output->weight).lr_scale(), 0.25);
+  EXPECT_EQ(options_of(groups, model->output->weight).lr_multiplier(), 0.25);
   EXPECT_EQ(options_of(groups, model->hidden->weight).algorithm(), Algorithm::dion);
   EXPECT_EQ(options_of(groups, model->hidden->weight).weight_decay(), 0.25);
   EXPECT_EQ(options_of(groups, model->convolution->weight).batch_dims(), 0);
@@ -74,7 +74,7 @@ TEST(ParamGroups, HoldEveryTrainableParameterOnceAndTrain) {
 TEST(ParamGroups, TakeTheHeadsThatAreNamed) {
   const Network model;
   const auto groups = param_groups(*model, {}, {"embedding"});  // an embedding that is the head too
-  EXPECT_EQ(options_of(groups, model->embedding->weight).lr_scale(), 0.25);
+  EXPECT_EQ(options_of(groups, model->embedding->weight).lr_multiplier(), 0.25);
   EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), Algorithm::dion);
   EXPECT_EQ(message_of([&] { param_groups(*model, {}, {"nothing"}); }),
             "torchdion::param_groups: heads must name modules with a weight, got nothing");

@@ -129,6 +129,29 @@ TEST(StateDict, KeepsEntriesOfGroupsThatAreNoOptions) {
   EXPECT_EQ(again.toGenericDict().at("initial_lr").toDouble(), 0.125);
 }
 
+TEST(StateDict, TakesTheRateThatAnOlderVersionCalledAScale) {
+  const Model model;
+  Dion optimizer(std::vector<at::Tensor>{model.weight});
+  const auto load = [&](bool is_old) {
+    const Dict saved = optimizer.state_dict().toGenericDict();
+    Dict group = saved.at("param_groups").toListRef()[0].toGenericDict();
+    group.insert("lr_scale", 0.25);
+    if (is_old) {
+      EXPECT_EQ(group.erase("lr_multiplier"), 1);
+    }
+    Dion other(std::vector<at::Tensor>{model.weight});
+    other.load_state_dict(saved);
+    const c10::IValue again = other.state_dict().toGenericDict().at("param_groups").toListRef()[0];
+    return again.toGenericDict();
+  };
+  const Dict older = load(true);
+  EXPECT_EQ(older.at("lr_multiplier").toDouble(), 0.25);
+  EXPECT_FALSE(older.contains("lr_scale"));
+  const Dict of_a_schedule = load(false);
+  EXPECT_EQ(of_a_schedule.at("lr_multiplier").toDouble(), 1);
+  EXPECT_EQ(of_a_schedule.at("lr_scale").toDouble(), 0.25);
+}
+
 // What is changed in a good state dict, and the words that say so.
 struct Damage {
   std::string name;
