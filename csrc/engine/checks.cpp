@@ -1,13 +1,12 @@
 #include "engine/checks.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "engine/words.h"
 #include "linalg/backend.h"
+#include "linalg/memory.h"
 
 namespace torchdion::engine {
 
@@ -33,6 +32,8 @@ void check_dense(const at::Tensor& X, const at::Tensor& tensor, const char* what
   TORCH_CHECK_VALUE(fits && at::isFloatingType(tensor.scalar_type()), prefix(), "the ", what, " of ", called(X),
                     " must be a dense floating-point tensor on ", X.device(), ", got ", tensor.toString(), " on ",
                     tensor.device());
+  TORCH_CHECK_VALUE(linalg::has_memory(tensor), prefix(), "the ", what, " of ", called(X),
+                    " must have memory of its own, got a wrapped, fake or freed tensor");
 }
 
 void check_contiguous(const at::Tensor& X, const at::Tensor& state, const char* what) {
@@ -63,11 +64,13 @@ void check_parameters(const std::vector<at::Tensor>& X) {
 void check_storage(const std::vector<at::Tensor>& tensors, const char* what) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.layout() != at::kStrided || tensor._is_zerotensor()) continue;  // has none, or is refused later
-    const std::size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
-                                                                tensor.storage_offset());
-    TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.storage().nbytes() >= needed, prefix(), "the storage of a ", what,
-                      " of shape ", tensor.sizes(), " must hold its ", needed, " bytes, got ",
-                      tensor.storage().nbytes());
+    if (linalg::has_memory(tensor)) continue;
+    const bool is_freed = tensor.has_storage() && !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
+                          tensor.storage().nbytes() < linalg::bytes_in_use(tensor);
+    TORCH_CHECK_VALUE(!is_freed, prefix(), "the storage of a ", what, " of shape ", tensor.sizes(), " must hold its ",
+                      linalg::bytes_in_use(tensor), " bytes, got ", tensor.storage().nbytes());
+    TORCH_CHECK_VALUE(false, prefix(), "a ", what, " of shape ", tensor.sizes(),
+                      " must have memory of its own, got a wrapped or fake tensor");
   }
 }
 
@@ -75,18 +78,19 @@ void check_steps(const std::vector<at::Tensor>& steps) {
   for (const at::Tensor& step : steps) {
     const bool counts = step.scalar_type() == at::kFloat || step.scalar_type() == at::kDouble ||
                         at::isIntegralType(step.scalar_type(), /*includeBool=*/false);
-    TORCH_CHECK_VALUE(step.is_cpu() && step.layout() == at::kStrided && step.numel() == 1 && counts, prefix(),
+    TORCH_CHECK_VALUE(step.is_cpu() && step.numel() == 1 && counts && linalg::has_memory(step), prefix(),
                       "the state step must be one integer, FP32 or FP64 number on the CPU, got ", step.toString(),
                       " of shape ", step.sizes());
     const double count = step.item<double>();
-    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53, prefix(), "the state step must count from 0, got ", count);
+    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53 && count == std::floor(count), prefix(),
+                      "the state step must be a whole number from 0, got ", count);
   }
 }
 
 void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps) {
   for (std::size_t i = 0; i < X.size(); ++i) {
     const at::Tensor& step = steps[i];
-    const bool is_number = step.layout() == at::kStrided && step.numel() == 1 && step.scalar_type() == at::kFloat;
+    const bool is_number = step.numel() == 1 && step.scalar_type() == at::kFloat && linalg::has_memory(step);
     TORCH_CHECK_VALUE(is_number && step.device() == X[i].device(), prefix(), "the state step must be one FP32 ",
                       "number on ", X[i].device(), " (", words().capturable, "), got ", step.toString(), " of shape ",
                       step.sizes(), " on ", step.device());

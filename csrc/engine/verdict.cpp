@@ -7,6 +7,7 @@
 #include "comm/sums.h"
 #include "engine/gradients.h"
 #include "engine/words.h"
+#include "linalg/memory.h"
 
 namespace torchdion::engine {
 
@@ -59,7 +60,7 @@ std::vector<at::Tensor> decide_on_devices(const Doubts& doubts, const std::vecto
 }
 
 void check_number(const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(tensor.numel() == 1 && tensor.layout() == at::kStrided && !tensor.is_complex(), prefix(), what,
+  TORCH_CHECK_VALUE(tensor.numel() == 1 && linalg::has_memory(tensor) && !tensor.is_complex(), prefix(), what,
                     " must be a tensor of one real number, got ", tensor.toString(), " of shape ", tensor.sizes());
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "linalg/memory.h"
+
 namespace torchdion::linalg {
 
 namespace {
@@ -36,6 +38,8 @@ Matrices::Matrices(at::TensorList list) {
 }
 
 void Matrices::append(const at::Tensor& stack) {
+  TORCH_CHECK_VALUE(has_memory(stack), "torchdion: a matrix must have memory of its own, got a wrapped, fake or freed ",
+                    "tensor of shape ", stack.sizes());
   pointers.reset();
   char* base = static_cast<char*>(stack.data_ptr());
   const int64_t dims = stack.dim() - 2;

@@ -12,6 +12,7 @@
 #include "linalg/cholesky_qr.h"
 #include "linalg/column_normalize.h"
 #include "linalg/gemm.h"
+#include "linalg/memory.h"
 #include "linalg/orthonormalize.h"
 #include "linalg/sketch.h"
 
@@ -30,6 +31,12 @@ void check_matrices(const char* op, const char* name, const at::Tensor& tensor) 
                     tensor.sizes());
 }
 
+// What kernels ask for and Meta kernels do not.
+void check_memory(const char* op, const char* name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(has_memory(tensor), "torchdion::", op, ": ", name,
+                    " must have memory of its own, got a wrapped, fake or freed tensor");
+}
+
 at::Tensor column_normalize_meta(const at::Tensor& R, const at::Tensor& Q) {
   check_matrices("column_normalize", "R", R);
   check_floating("column_normalize", "Q", Q);
@@ -40,6 +47,8 @@ at::Tensor column_normalize_meta(const at::Tensor& R, const at::Tensor& Q) {
 
 at::Tensor column_normalize(const at::Tensor& R, const at::Tensor& Q) {
   at::Tensor normalized = column_normalize_meta(R, Q);
+  check_memory("column_normalize", "R", R);
+  check_memory("column_normalize", "Q", Q);
   normalized.copy_(Q);
   if (R.numel() > 0) {
     const Matrices matrices(R);
@@ -81,6 +90,7 @@ at::Tensor orthonormalize(const at::Tensor& P, c10::string_view method, double o
                           std::optional<double> noise, c10::string_view precision) {
   at::Tensor result = orthonormalize_meta(P, method, oversample, seed, step, noise, precision);
   if (P.numel() == 0) return result;
+  check_memory("orthonormalize", "P", P);
   const at::ScalarType dtype = compute_dtype({P.scalar_type()});
   const Precision rounded = precision_on(P.device(), parse_precision("orthonormalize", precision));
   const int64_t m = P.size(-2), r = P.size(-1);
@@ -112,6 +122,7 @@ void sketch_meta(at::Tensor& out, int64_t /*seed*/, int64_t /*step*/, int64_t ro
 
 void sketch(at::Tensor& out, int64_t seed, int64_t step, int64_t row_offset, int64_t column_offset) {
   sketch_meta(out, seed, step, row_offset, column_offset);
+  check_memory("sketch_", "out", out);
   const at::Tensor contiguous = out.contiguous();
   sketch_(contiguous, RandomMatrix::sketch(seed, step), row_offset, column_offset, 1);
   if (!contiguous.is_same(out)) out.copy_(contiguous);
