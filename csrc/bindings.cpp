@@ -12,6 +12,7 @@
 #include "engine/traffic.h"
 #include "engine/words.h"
 #include "linalg/backend.h"
+#include "linalg/memory.h"
 
 namespace py = pybind11;
 using namespace torchdion;
@@ -248,6 +249,7 @@ PYBIND11_MODULE(_C, m) {
   bind_agreement(m);
   bind_trace(m);
   bind_traffic(m);
+  m.def("has_memory", &linalg::has_memory);
   m.def("has_kernels_for", [](const std::string& type) { return linalg::has_backend(c10::Device(type).type()); });
   m.def(
       "matrix_sizes",

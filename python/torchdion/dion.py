@@ -28,6 +28,7 @@ from torchdion.options import (
 from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
 from torchdion.state import is_recorded, state_bytes
 from torchdion.stats import NO_STEPS, as_numbers, count
+from torchdion.wrappers import Writes
 
 
 class Dion(CheckpointedOptimizer):
@@ -244,9 +245,11 @@ class Dion(CheckpointedOptimizer):
         step = None
         created: list[Tensor] = []
         try:
-            step = self._planned_step(created)
+            step, writes = self._planned_step(created)
             self._decoupled = self._decoupled or self._layouts.averages
             report = step.run()
+            if isinstance(report.skipped, Tensor) or not report.skipped:
+                writes.finish()
         except BaseException:
             if step is not None and step.wrote and not is_recorded(self):
                 self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
@@ -258,28 +261,29 @@ class Dion(CheckpointedOptimizer):
             mark_written(param for group in self.param_groups for param in group["params"])
         count(self._counts, report)
 
-    def _planned_step(self, created: list[Tensor]) -> _C.Step:
+    def _planned_step(self, created: list[Tensor]) -> tuple[_C.Step, Writes]:
         """Checked on this rank, and on all others."""
         # A captured step has no time for what ranks have to say, once they have compared their parameters.
         is_alone = self._agreed and self.defaults["capturable"]
 
-        def plan(missing: Collection[Tensor]) -> _C.Step:
+        def plan(missing: Collection[Tensor]) -> tuple[_C.Step, Writes]:
+            writes = Writes()
             scaling = gradient_scaling(self, self._layouts)
-            groups = engine_groups(self, self._layouts, created, missing)
-            return _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling)
+            groups = engine_groups(self, self._layouts, created, writes, missing)
+            return _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling), writes
 
         try:
-            step = plan(())
+            planned = plan(())
         except Exception:
             with suppress(Exception):  # this rank's own error says more
                 if not is_alone:
                     agree(self, self._layouts, self._agreed, refuses=True)
             raise
         if is_alone:
-            return step
+            return planned
         missing = agree(self, self._layouts, self._agreed)
         self._agreed = True
-        return plan(missing) if missing else step
+        return plan(missing) if missing else planned
 
     def stats(self) -> dict[str, Any]:
         """What the optimizer has done and what it holds.

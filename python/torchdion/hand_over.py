@@ -14,6 +14,7 @@ from torchdion.layout import Layouts, Place, check_orthonormalize
 from torchdion.options import check_group
 from torchdion.parameters import algorithm_of, check_gradient, form_of, name_of
 from torchdion.state import STATES, check_keys, check_placements, create_state, orientation_of
+from torchdion.wrappers import Writes, check_plain, has_memory, readable
 
 
 class Member(NamedTuple):
@@ -34,7 +35,7 @@ class Handed(NamedTuple):
 
 
 def engine_groups(
-    optimizer: Optimizer, layouts: Layouts, created: list[Tensor], missing: Collection[Tensor] = ()
+    optimizer: Optimizer, layouts: Layouts, created: list[Tensor], writes: Writes, missing: Collection[Tensor] = ()
 ) -> _C.Groups:
     """The parameters that have gradients, in the engine's terms: this rank's pieces, and where they lie.
 
@@ -42,6 +43,7 @@ def engine_groups(
 
     Args:
         created: gets the parameters whose states were missing and are new.
+        writes: gets the parameters that have no memory of their own, to be written once the step has run.
         missing: parameters whose gradient only other ranks have; it is zero here.
 
     Raises:
@@ -62,7 +64,7 @@ def engine_groups(
                 members[algorithm_of(param, group)].append(member)
         for algorithm, ours in members.items():
             if ours:
-                _ADD[algorithm](groups, _handed(optimizer, ours, group, STATES[algorithm], created), group)
+                _ADD[algorithm](groups, _handed(optimizer, ours, group, STATES[algorithm], created, writes), group)
     return groups
 
 
@@ -70,11 +72,15 @@ def _member(param: Tensor, group: dict[str, Any], layouts: Layouts, name: str, i
     if param.grad is not None:
         check_gradient(param.grad, param)
         place = layouts.of(param, group, name)
-        return Member(param, local_piece(local_gradient(param, name), place.shape), place, name)
+        gradient = readable(local_piece(local_gradient(param, name), place.shape), f"the gradient of {name}")
+        return Member(param, gradient, place, name)
     if not is_missing and (not layouts.averages or not param.requires_grad or is_lazy(param)):
         return None
     place = layouts.of(param, group, name)
-    return Member(param, torch.zeros_like(local_piece(param, place.shape)), place, name)
+    piece = local_piece(param, place.shape)
+    if not has_memory(piece):
+        piece = torch.empty(piece.shape, dtype=piece.dtype, device=piece.device)
+    return Member(param, torch.zeros_like(piece), place, name)
 
 
 def _shared(group: dict[str, Any], handed: Handed) -> tuple[dict[str, Any], _C.Multipliers]:
@@ -123,7 +129,12 @@ _ADD = {"dion": _add_dion, "lion": _add_lion, "adamw": _add_adamw}
 
 
 def _handed(
-    optimizer: Optimizer, members: list[Member], group: dict[str, Any], keys: tuple[str, ...], created: list[Tensor]
+    optimizer: Optimizer,
+    members: list[Member],
+    group: dict[str, Any],
+    keys: tuple[str, ...],
+    created: list[Tensor],
+    writes: Writes,
 ) -> Handed:
     states = [optimizer.state.get(member.param, {}) for member in members]
     if not all(states):
@@ -136,11 +147,13 @@ def _handed(
     for member, state in zip(members, states, strict=True):
         check_keys(member.param, state, keys)
         check_placements(state, member.param, group, member.name)
+        for key in keys:
+            check_plain(local_part(state[key]), f"the state {key!r} of {member.name}")
         if "Q" in keys:
             orientation = orientation_of(state["Q"], member.param, group)
             check_orthonormalize(member.place.layout, orientation, group, member.name)
     lists = [
-        [local_piece(member.param, member.place.shape) for member in members],
+        [writes.to(local_piece(member.param, member.place.shape), member.name) for member in members],
         [member.gradient for member in members],
         *([local_part(state[key]) for state in states] for key in keys),
     ]

@@ -13,6 +13,7 @@ from torchdion.dtensor import local_part
 from torchdion.layout import Layouts
 from torchdion.mixed_precision import STATE_DTYPES
 from torchdion.parameters import algorithm_of, form_of, name_of
+from torchdion.wrappers import Writes, readable
 
 
 class ReplicatedOptimizer(Optimizer):
@@ -52,7 +53,7 @@ class ReplicatedOptimizer(Optimizer):
             ValueError: no group is given, and the optimizer has no ``replicate_mesh``.
         """
         named = list(_common(self))
-        different = exchange.differing([tensor for _, tensor in named], self._copies(group))
+        different = exchange.differing([readable(tensor, name) for name, tensor in named], self._copies(group))
         names = dict.fromkeys(name for (name, _), differs in zip(named, different, strict=True) if differs)
         if names:
             raise RuntimeError(
@@ -70,8 +71,10 @@ class ReplicatedOptimizer(Optimizer):
         Raises:
             ValueError: no group is given, and the optimizer has no ``replicate_mesh``.
         """
+        writes = Writes()
         with torch.no_grad():
-            exchange.copy_from_first((tensor for _, tensor in _common(self)), self._copies(group))
+            exchange.copy_from_first([writes.to(tensor, name) for name, tensor in _common(self)], self._copies(group))
+            writes.finish()
 
     def _copies(self, group: ProcessGroup | None) -> ProcessGroup:
         replicas = self._layouts.meshes.replicas

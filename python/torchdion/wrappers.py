@@ -1,0 +1,161 @@
+"""Tensors without memory of their own: wrapper subclasses, which keep their numbers in other tensors.
+
+torchao's float8 and int8 weights are such, also as the local tensors of DTensors. The engine reads and writes memory:
+what has none is read as a plain copy, and written through the tensor inside or by ``copy_()``.
+"""
+
+import sys
+from collections.abc import Callable, MutableMapping
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from torchdion import _C
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether the engine may be given the tensor; of plain ones, which cost nothing here, it asks for itself."""
+    return type(tensor) in _PLAIN or _C.has_memory(tensor)
+
+
+def readable(tensor: Tensor, what: str) -> Tensor:
+    """The tensor, or its numbers in plain memory.
+
+    Raises:
+        ValueError: it gives none; the sentence begins with ``what``.
+    """
+    if has_memory(tensor):
+        return tensor
+    inside = _inside(tensor, what)
+    plain = _copy_of(tensor)
+    if plain is None:
+        plain = inside[0] if len(inside) == 1 else None
+    if plain is None:
+        raise ValueError(
+            f"torchdion.Dion: {what} must have memory of its own or be read by copy_(), got a {type(tensor).__name__}"
+        )
+    return plain
+
+
+def check_plain(tensor: Tensor, what: str) -> None:
+    """Raises ValueError for a state that is no plain tensor: torchdion makes plain ones."""
+    if not has_memory(tensor):
+        raise ValueError(f"torchdion.Dion: {what} must have memory of its own, got a {type(tensor).__name__}")
+
+
+class Writes:
+    """Tensors to be written, and those that stand in for what has no memory until :meth:`finish`."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        self._inside: list[Tensor] = []
+
+    def to(self, tensor: Tensor, what: str) -> Tensor:
+        """The tensor, the one inside of it, or a plain copy that :meth:`finish` writes back.
+
+        Raises:
+            ValueError: it can neither be written in place nor takes ``copy_()``. Its values are what they were.
+        """
+        if has_memory(tensor):
+            return tensor
+        inside = _inside(tensor, what)
+        if _PROVEN.get(tensor) == "inside" and len(inside) == 1:
+            self._inside.append(tensor)
+            return inside[0]
+        plain = _copy_of(tensor)
+        if len(inside) == 1 and (plain is None or _are_equal(inside[0], plain)):
+            _PROVEN[tensor] = "inside"
+            self._inside.append(tensor)
+            return inside[0]
+        if plain is None or (_PROVEN.get(tensor) != "copies" and not _takes_copies(tensor, plain)):
+            raise ValueError(
+                f"torchdion.Dion: {what} must have memory of its own, show one tensor of its shape and dtype inside "
+                f"(__tensor_flatten__) or take copy_() from a plain tensor, got a {type(tensor).__name__}"
+            )
+        _PROVEN[tensor] = "copies"
+        self._copies.append((tensor, plain))
+        return plain
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        for tensor, plain in self._copies:
+            tensor.copy_(plain)
+        torch.autograd.graph.increment_version([tensor for tensor in self._inside if not tensor.is_inference()])
+
+
+_PROVEN: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
+"""How each wrapper is written, since it was found out: "inside" or "copies"."""
+
+
+def _inside(tensor: Tensor, what: str) -> list[Tensor]:
+    """The tensors that a wrapper is made of and that are as it is; a scale or bytes of 8 bits are not.
+
+    Raises:
+        ValueError: there are several, and they differ: no one tensor has the values of all.
+    """
+    flatten: Callable[[], tuple[list[str], object]] | None = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None or _is_fake(tensor):
+        return []
+    parts = [getattr(tensor, name, None) for name in flatten()[0]]
+    alike = [
+        part
+        for part in parts
+        if isinstance(part, Tensor)
+        and (part.shape, part.dtype, part.device) == (tensor.shape, tensor.dtype, tensor.device)
+        and _C.has_memory(part)
+    ]
+    if not all(_are_equal(alike[0], other) for other in alike[1:]):
+        raise ValueError(
+            f"torchdion.Dion: {what} must have one value for each entry, got a {type(tensor).__name__} of "
+            f"{len(alike)} tensors that differ"
+        )
+    return alike
+
+
+@torch.no_grad()
+def _copy_of(tensor: Tensor) -> Tensor | None:
+    """Its numbers in plain memory, where it gives them."""
+    if _is_fake(tensor):
+        return None
+    try:
+        plain = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        plain.copy_(tensor)
+    except Exception:  # whatever a foreign class raises
+        return None
+    return plain if _C.has_memory(plain) else None
+
+
+@torch.no_grad()
+def _takes_copies(tensor: Tensor, plain: Tensor) -> bool:
+    """Tried with other numbers on a clone; where it has no clones, with its own ones."""
+    try:
+        trial = tensor.detach().clone()
+    except Exception:
+        trial = None
+    if type(trial) is not type(tensor):
+        trial = None
+    numbers = plain if trial is None else -1 - plain.nan_to_num()
+    target = tensor if trial is None else trial
+    try:
+        target.copy_(numbers)
+    except Exception:
+        return False
+    written = _copy_of(target)
+    if written is None:
+        return False
+    if trial is None:
+        return _are_equal(written, plain)
+    largest = numbers.abs().amax() if numbers.numel() else numbers.sum()
+    return bool((written - numbers).abs().le(largest / 4).all())  # int8 and float8 round
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    return one is other or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
