@@ -246,7 +246,7 @@ def sides_of(cuts: Cuts, param: Tensor, group: dict[str, Any], name: str) -> dic
         if dim == batch_dims and blocks > 1:
             raise ValueError(
                 f"torchdion.Dion: {name} of shape {tuple(param.shape)} has blocks={blocks} along its rows, which may "
-                f"not be cut, got a cut of dimension {dim}"
+                f"not be cut, got a cut of dimension {dim}; with blocks=1 it is one matrix"
             )
     return {allowed[dim]: dim for dim in cuts}
 

@@ -4,15 +4,24 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from torchdion.heads import head_weights
+from torchdion.kinds import Owned, is_cut_along_blocks, is_embedding, kind_of, owned_parameters
 from torchdion.options import check_options
+from torchdion.warning import warn
 
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_LINEAR_OF_GPT2 = "Conv1D"  # transformers': a Linear of weight (in, out); by name, because its import costs seconds
-_KINDS = ("matrix", "convolution", "transposed", "embedding", "vector", "head")  # the order of the groups
-_HEAD_NAMES = ("lm_head", "head", "unembed", "unembedding", "embed_out", "output_projection")
+# The order of the groups, and what their "kind" says.
+_KINDS = {
+    "matrix": "matrix",
+    "convolution": "matrix",
+    "fused": "matrix",
+    "stack": "matrix",
+    "transposed": "transposed",
+    "embedding": "embedding",
+    "vector": "vector",
+    "head": "head",
+}
 
 
 def param_groups(
@@ -25,21 +34,31 @@ def param_groups(
     """Groups for :class:`torchdion.Dion` by the kind of each parameter (arXiv 2504.05295, Section 3.2 and Table 1).
 
     ==============================  ===================  ==================  ============
-    parameter                       algorithm            ``lr_multiplier``        weight decay
+    parameter                       algorithm            ``lr_multiplier``   weight decay
     ==============================  ===================  ==================  ============
     matrices, convolutions          dion                 1 (and sqrt(m/n))   weight_decay
     embeddings                      scalar_algorithm     1                   0
-    the LM head, d_in wide          scalar_algorithm     1 / sqrt(d_in)      0
+    the output layer, d_in wide     scalar_algorithm     1 / sqrt(d_in)      0
     biases, norms, other vectors    scalar_algorithm     1                   0
     ==============================  ===================  ==================  ============
+
+    Raw parameters that only look like matrices are vectors, by their names: learned positions, class, mask and query
+    tokens, biases and scales of several dimensions, gains of ``weight_norm``, ``A_log`` and ``D`` of state space
+    models, RWKV's ``time_...``. The three matrices of ``nn.MultiheadAttention.in_proj_weight`` are updated each by
+    itself (``blocks=3``). Three-dimensional parameters of experts are stacks (``batch_dims=1``, with
+    ``skip_zero_gradients``; ``fan_in_first`` where they are (experts, in, out), else ``gate_up_proj`` has
+    ``blocks=2``).
 
     Args:
         model: its trainable parameters are routed, each once; an embedding tied to the head counts as the head.
         weight_decay: λ of the matrices.
         scalar_algorithm: "lion" or "adamw" for what is no matrix.
-        head: the module name or names of the output layer. None: every Linear called lm_head, head, unembed,
-            unembedding, embed_out or output_projection; where there is none, every Linear whose out_features is the
-            num_embeddings of an Embedding.
+        head: the module name or names of the output layer. None: what the model's get_output_embeddings() returns,
+            every Linear tied to an Embedding, every one called lm_head, head, unembed, unembedding, embed_out or
+            output_projection, and ``output`` of the model itself. Where there is none: the last Linear with as many
+            outputs as the largest embedding of tokens has entries, with a warning if there are several. Else the last
+            Linear of all, if the model calls it, or what it is the last of, head, heads, classifier,
+            classification_head, score, fc or qa_outputs.
 
     Returns:
         Groups with named parameters (``params`` holds (name, parameter) pairs) and a ``kind`` key that says what
@@ -57,68 +76,44 @@ def param_groups(
     if not isinstance(model, nn.Module):
         raise TypeError(f"torchdion.param_groups: model must be a torch.nn.Module, got {type(model).__name__}")
     check_options({"scalar_algorithm": scalar_algorithm, "weight_decay": weight_decay}, " (param_groups)")
-    heads = _head_weights(model, head)
+    heads = head_weights(model, head)
+    routes = _routes(model, heads)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    seen: set[int] = set()
+    cut = []
     for kind in _KINDS:
-        for owner, name, param in _owned_parameters(model):
-            if not param.requires_grad or id(param) in seen or _kind(owner, param, heads) != kind:
-                continue
-            seen.add(id(param))
-            lr_multiplier = 1 / math.sqrt(param.shape[1]) if kind == "head" else 1.0
-            options = _options(kind, weight_decay, scalar_algorithm, lr_multiplier)
-            key = tuple(options.values())
-            groups.setdefault(key, {"params": [], **options})["params"].append((name, param))
+        for owned, form in (route[::2] for route in routes if route[1] == kind):
+            if is_cut_along_blocks(owned, form):
+                cut.append(owned.name)
+                form = {**form, "blocks": 1}
+            lr_multiplier = 1 / math.sqrt(owned.param.shape[1]) if kind == "head" else 1.0
+            options = _options(kind, weight_decay, scalar_algorithm, lr_multiplier) | form
+            group = groups.setdefault((kind, *options.values()), {"params": [], **options})
+            group["params"].append((owned.name, owned.param))
+    if cut:
+        warn(
+            f"torchdion.param_groups: {cut[0]!r} ({len(cut)} in all) holds fused matrices and is cut along them, so "
+            "that they are updated as one matrix, unlike on one process; a cut of its columns leaves them apart"
+        )
     return list(groups.values())
 
 
+def _routes(model: nn.Module, heads: set[int]) -> list[tuple[Owned, str, dict[str, Any]]]:
+    """Every trainable parameter once, by the first module that has it; an embedding is one whoever shares it."""
+    routes: dict[int, tuple[Owned, str, dict[str, Any]]] = {}
+    for owned in owned_parameters(model):
+        key = id(owned.param)
+        if not owned.param.requires_grad or (key in routes and not is_embedding(owned)):
+            continue
+        first = routes[key][0] if key in routes else owned
+        routes[key] = (first, "head", {}) if key in heads else (first, *kind_of(owned))
+    return list(routes.values())
+
+
 def _options(kind: str, weight_decay: float, scalar_algorithm: str, lr_multiplier: float) -> dict[str, Any]:
-    is_matrix = kind in ("matrix", "convolution", "transposed")
-    options: dict[str, Any] = {
-        "kind": "matrix" if kind == "convolution" else kind,
+    is_matrix = _KINDS[kind] in ("matrix", "transposed")
+    return {
+        "kind": _KINDS[kind],
         "algorithm": "dion" if is_matrix else scalar_algorithm,
         "lr_multiplier": lr_multiplier,
         "weight_decay": weight_decay if is_matrix else 0.0,
     }
-    if kind in ("convolution", "transposed"):  # elsewhere a third dimension may count experts: Dion warns of it
-        options |= {"batch_dims": 0, "fan_in_first": kind == "transposed"}
-    return options
-
-
-def _owned_parameters(model: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
-    return [
-        (module, f"{prefix}.{name}" if prefix else name, param)
-        for prefix, module in model.named_modules()
-        for name, param in module.named_parameters(recurse=False)
-    ]
-
-
-def _kind(owner: nn.Module, param: Tensor, heads: set[int]) -> str:
-    if id(param) in heads:
-        return "head"
-    if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)):
-        return "embedding"
-    if param.dim() < 2:
-        return "vector"
-    if isinstance(owner, _TRANSPOSED) or type(owner).__name__ == _LINEAR_OF_GPT2:
-        return "transposed"
-    if isinstance(owner, _CONVOLUTIONS):
-        return "convolution"
-    return "matrix"
-
-
-def _head_weights(model: nn.Module, head: str | Iterable[str] | None) -> set[int]:
-    """The ids of the output layers' weights; an id lives only as long as this call to param_groups."""
-    modules = dict(model.named_modules())
-    if head is not None:
-        names = list(head) if isinstance(head, Iterable) and not isinstance(head, str) else [head]
-        for name in names:
-            if not isinstance(getattr(modules.get(name), "weight", None), Tensor):
-                raise ValueError(f"torchdion.param_groups: head must name a module with a weight, got {name!r}")
-        return {id(modules[name].weight) for name in names}
-    linears = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
-    named = {id(module.weight) for name, module in linears.items() if name.rpartition(".")[2] in _HEAD_NAMES}
-    if named:  # an MLP may be as wide as the vocabulary of bytes is large
-        return named
-    vocabularies = {m.num_embeddings for m in modules.values() if isinstance(m, nn.Embedding)}
-    return {id(module.weight) for module in linears.values() if module.out_features in vocabularies}

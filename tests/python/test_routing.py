@@ -155,11 +155,14 @@ def test_convolutions_are_matrices_and_transposed_ones_have_their_fan_in_first()
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_convolution_does_not_warn_but_a_raw_stack_of_experts_does():
-    """A raw 3-D parameter is no convolution for certain: it may be a stack of experts, of which Dion must warn."""
+def test_convolutions_and_experts_do_not_warn_but_a_raw_parameter_of_three_dimensions_does():
+    """It may be a convolution or a stack of matrices."""
     torchdion.Dion(torchdion.param_groups(nn.Sequential(nn.Conv1d(3, 4, 5), nn.ConvTranspose1d(4, 3, 5))))
-    with pytest.raises(UserWarning, match=r"'blocks.0.experts' .*batch_dims=1"):
-        torchdion.Dion(torchdion.param_groups(Transformer()))
+    model = Transformer()
+    torchdion.Dion(torchdion.param_groups(model))
+    model.blocks[0].kernel = nn.Parameter(torch.randn(4, 5, 6))
+    with pytest.raises(UserWarning, match=r"'blocks.0.kernel' .*batch_dims=1"):
+        torchdion.Dion(torchdion.param_groups(model))
 
 
 def test_a_frozen_or_empty_model_has_no_groups():

@@ -1,0 +1,171 @@
+"""What a parameter is, by its module and its name: a matrix, in which form, or none."""
+
+import re
+import warnings
+
+import pytest
+import torch
+from architectures import ARCHITECTURES
+from fake_world import fake_world, mesh_of
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import Parameter
+
+import torchdion
+
+STACK = {"batch_dims": 1, "fan_in_first": False, "skip_zero_gradients": True}
+FUSED = STACK | {"blocks": 2}
+TRANSPOSED = STACK | {"fan_in_first": True}
+CONVOLUTION = {"batch_dims": 0, "fan_in_first": False}
+
+FORMS = {
+    "mixtral": {"experts.gate_up_proj": FUSED, "experts.down_proj": STACK, "mlp.gate.weight": {}},
+    "qwen3-moe": {"experts.gate_up_proj": FUSED, "experts.down_proj": STACK},
+    "deepseek-v3": {"experts.gate_up_proj": FUSED, "experts.down_proj": STACK, "shared_experts.up_proj.weight": {}},
+    "gpt-oss": {"experts.gate_up_proj": TRANSPOSED, "experts.down_proj": TRANSPOSED},
+    "llama4": {"experts.gate_up_proj": TRANSPOSED, "experts.down_proj": TRANSPOSED},
+    "siglip": {"attention.in_proj_weight": {"blocks": 3}},
+    "wav2vec2": {"conv.parametrizations.weight.original1": CONVOLUTION},
+    "mamba": {"mixer.x_proj.weight": {}, "mixer.conv1d.weight": CONVOLUTION},
+}
+NO_MATRICES = {
+    "gpt-oss": ["experts.gate_up_proj_bias", "experts.down_proj_bias"],
+    "vit": ["embeddings.cls_token", "embeddings.position_embeddings"],
+    "swin": ["relative_position_bias_table"],
+    "siglip": ["head.probe"],
+    "mamba": ["mixer.A_log"],
+    "rwkv": ["attention.time_mix_key", "feed_forward.time_mix_receptance", "attention.time_decay"],
+    "wav2vec2": ["conv.parametrizations.weight.original0"],
+}
+
+
+def route_of(model: nn.Module, suffix: str) -> dict:
+    [group] = [
+        group
+        for group in torchdion.param_groups(model)
+        if any(re.search(rf"(^|\.){re.escape(suffix)}$", name) for name, _ in group["params"])
+    ]
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def on_meta(name: str) -> nn.Module:
+    with torch.device("meta"):
+        return ARCHITECTURES[name]()
+
+
+@pytest.mark.parametrize(("name", "suffix"), [(name, suffix) for name in FORMS for suffix in FORMS[name]])
+def test_each_matrix_of_an_architecture_has_its_form(name, suffix):
+    route = route_of(on_meta(name), suffix)
+    assert route["algorithm"] == "dion"
+    form = {key: route[key] for key in ("batch_dims", "blocks", "fan_in_first", "skip_zero_gradients") if key in route}
+    assert form == FORMS[name][suffix]
+
+
+@pytest.mark.parametrize(("name", "suffix"), [(name, suffix) for name in NO_MATRICES for suffix in NO_MATRICES[name]])
+def test_what_only_looks_like_a_matrix_has_the_rule_of_vectors(name, suffix):
+    route = route_of(on_meta(name), suffix)
+    assert (route["kind"], route["algorithm"], route["lr_multiplier"], route["weight_decay"]) == (
+        "vector",
+        "lion",
+        1,
+        0,
+    )
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_no_architecture_is_warned_of(name):
+    model = ARCHITECTURES[name]()
+    optimizer = torchdion.Dion(torchdion.param_groups(model))
+    for param in model.parameters():
+        param.grad = torch.zeros_like(param)
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        ("pos_embed", (1, 7, 8)),
+        ("class_token", (2, 8)),
+        ("register_tokens", (4, 8)),
+        ("query_tokens", (1, 4, 8)),
+        ("queries", (4, 8)),
+        ("rel_pos_h", (9, 8)),
+        ("gate_up_proj_bias", (3, 8)),
+        ("bias_k", (1, 1, 8)),
+        ("gamma", (8, 1, 1)),
+        ("logit_scale", (4, 1, 1)),
+        ("scale_shift_table", (6, 8)),
+        ("codebook", (2, 5, 8)),
+        ("A_log", (8, 4)),
+        ("D", (4, 8)),
+        ("dt_bias", (4, 8)),
+        ("time_decay", (4, 8)),
+        ("time_faaaa", (4, 8)),
+    ],
+)
+def test_raw_parameters_by_their_names(key, shape):
+    module = nn.Module()
+    module.register_parameter(key, Parameter(torch.zeros(shape)))
+    assert route_of(module, key)["kind"] == "vector"
+
+
+@pytest.mark.parametrize("key", ["weight", "text_projection", "kernel", "time_decay_w1"])
+def test_other_raw_parameters_are_matrices(key):
+    module = nn.Module()
+    module.register_parameter(key, Parameter(torch.zeros(6, 4)))
+    assert route_of(module, key)["kind"] == "matrix"
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_weight_norm_leaves_a_matrix_and_its_gains(old):
+    norm = nn.utils.weight_norm if old else nn.utils.parametrizations.weight_norm
+    direction, gain = ("weight_v", "weight_g") if old else ("original1", "original0")
+    for layer, form in ((nn.Linear(6, 4), {}), (nn.ConvTranspose1d(6, 4, 3), CONVOLUTION | {"fan_in_first": True})):
+        route = route_of(norm(layer), direction)
+        assert route["algorithm"] == "dion"
+        assert form.items() <= route.items()
+        assert route_of(layer, gain)["kind"] == "vector"
+
+
+class GroupedExperts(nn.Module):
+    """torchtitan's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w1 = Parameter(torch.randn(3, 12, 8))
+        self.w2 = Parameter(torch.randn(3, 8, 12))
+        self.w3 = Parameter(torch.randn(3, 12, 8))
+
+
+def test_grouped_experts_are_stacks():
+    assert all(STACK.items() <= route_of(GroupedExperts(), key).items() for key in ("w1", "w2", "w3"))
+
+
+def test_each_matrix_of_a_stack_and_of_an_attention_is_orthonormalized_by_itself():
+    model = nn.ModuleDict({"experts": GroupedExperts(), "attention": nn.MultiheadAttention(8, 2)})
+    optimizer = torchdion.Dion(torchdion.param_groups(model))
+    for param in model.parameters():
+        param.grad = torch.randn_like(param)
+    optimizer.step()
+    assert optimizer.state[model["experts"].w2]["Q"].shape == (3, 8, 8)
+    assert optimizer.state[model["attention"].in_proj_weight]["Q"].shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_fused_matrices_that_are_cut_along_their_rows_are_one_matrix_and_a_warning_says_so(size):
+    with fake_world(0, size):
+        model = nn.Sequential(nn.MultiheadAttention(8, 2))
+        fully_shard(model, mesh=mesh_of(fs=size))
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            route = route_of(model, "in_proj_weight")
+        assert route["blocks"] == (1 if size > 1 else 3)
+        sentence = "torchdion.param_groups: '0.in_proj_weight' (1 in all) holds fused matrices and is cut"
+        assert [str(warning.message)[: len(sentence)] for warning in seen] == ([sentence] if size > 1 else [])
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_norms_of_several_dimensions_and_bilinear_layers_are_known():
+    assert route_of(nn.LayerNorm((3, 4)), "weight")["kind"] == "vector"
+    torchdion.Dion(torchdion.param_groups(nn.Bilinear(3, 4, 5)))
