@@ -18,7 +18,7 @@
 # replaces the one before. FLAGS go to the benchmarks, such as "--list 120m". The exit status is 0 only if no part
 # failed or ran over.
 #
-# Needs Python ($PYTHON, python3) with torch 2.11, pytest and matplotlib, nvcc, CMake, Ninja, pybind11 and, for its
+# Needs Python ($PYTHON, python3) with torch 2.10 or newer, pytest and matplotlib, nvcc, CMake, Ninja, pybind11 and, for its
 # part, compute-sanitizer; no network.
 set -uo pipefail
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchdion
+from torchdion.installation import interface
 
 SOURCES = Path(__file__).parents[1] / "consumer"
 
@@ -157,13 +158,30 @@ def test_cmake_package_works_after_find_package_torch(tmp_path):
     assert_same(out["params"], [param.detach() for param in params])
 
 
-def test_cmake_package_refuses_another_torch_in_one_sentence(tmp_path):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "version.py").write_text("__version__ = '1.0.0'\n")
-    done = configure(tmp_path / "tree", prefix(torchdion.cmake_prefix_path), f"-DTORCH_WHEEL_DIR={tmp_path / 'torch'}")
+def configure_with_torch(version: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Configures with a torch that calls itself this version and is the installed one in all else."""
+    (folder / "torch").mkdir()
+    for path in Path(torch.__file__).parent.iterdir():
+        if path.name in ("include", "lib"):
+            (folder / "torch" / path.name).symlink_to(path)
+    (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\n")
+    return configure(folder / "tree", prefix(torchdion.cmake_prefix_path), f"-DTORCH_WHEEL_DIR={folder / 'torch'}")
+
+
+RELEASE = interface(torch.__version__)
+
+
+@pytest.mark.parametrize("version", ["1.0.0", f"{RELEASE}0.0", f"{RELEASE}.0.dev20261101"])
+def test_cmake_package_refuses_another_torch_in_one_sentence(tmp_path, version):
+    done = configure_with_torch(version, tmp_path)
     assert done.returncode != 0
     words = " ".join(done.stderr.split())
-    assert f"was built for torch {torch.__version__}, but the torch at {tmp_path / 'torch'} is 1.0.0" in words
+    assert f"was built for torch {RELEASE}, but the torch at {tmp_path / 'torch'} is {version}: install" in words
+
+
+def test_cmake_package_takes_another_patch_release(tmp_path):
+    done = configure_with_torch(f"{RELEASE}.99+cpu", tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.timeout(600)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import torchdion
+from torchdion.installation import interface
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(torchdion.__file__).parent
@@ -66,12 +67,11 @@ def import_error(folder: Path) -> str:
 
 def test_import_under_another_torch_is_refused_in_one_sentence_that_names_both(copied_sources: Path) -> None:
     record = json.loads((copied_sources / "torchdion" / "_build.json").read_text())
-    record["torch"] = "2.10.9+cpu"
+    record["torch"] = "2.9.1+cpu"
     (copied_sources / "torchdion" / "_build.json").write_text(json.dumps(record))
     message = import_error(copied_sources)
     assert message.startswith("ImportError: torchdion")
-    assert "2.10.9+cpu" in message
-    assert torch.__version__ in message
+    assert "built for torch 2.9, but this is torch " + torch.__version__ in message
     assert "pip install" in message
 
 
@@ -183,6 +183,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, without_nvcc: dict[str, str]
 
 @pytest.mark.timeout(1000)
 def test_wheel_holds_the_library_headers_types_and_cmake_package(wheel: zipfile.ZipFile) -> None:
+    metadata = wheel.read(f"torchdion-{VERSION}.dist-info/METADATA").decode().splitlines()
+    assert f"Requires-Dist: torch=={interface(torch.__version__)}.*" in metadata
+    assert "License-Expression: MIT" in metadata
     names = {name.removeprefix("torchdion/") for name in wheel.namelist() if name.startswith("torchdion/")}
     assert {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")} <= names
     assert any(re.fullmatch(r"_C\.cpython-.*\.so", name) for name in names)
