@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from errors import Problem
+from errors import Problem, writing
 
 NAME = re.compile(r"checkpoint-(\d{8})(\.pt)?")
 UNFINISHED = ".unfinished"
@@ -21,14 +21,19 @@ DAMAGED = (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.Unpickl
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill `path`; whatever happens meanwhile, `path` is the old file or the whole new one."""
+    """Let `write` fill `path`; whatever happens meanwhile, `path` is the old file or the whole new one.
+
+    Raises:
+        Problem: the disk is full, say.
+    """
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
-        with unfinished.open("wb") as file:
+        with writing(path), unfinished.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        with writing(path):
+            unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
     flush(path.parent)

@@ -1,7 +1,8 @@
 """What a user did wrong, said in one sentence and with an exit code, never with a traceback."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -11,6 +12,23 @@ class Problem(Exception):
     def __init__(self, sentence: str, code: int = 2) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the file system refuses here, a full disk say, is a Problem that names `path`.
+
+    torch.save() raises an error of its own on top of it.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise Problem(f"{path} cannot be written: {cause.strerror or cause}", code=1) from error
 
 
 def run_script(main: Callable[[list[str]], int]) -> None:

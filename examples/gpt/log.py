@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from checkpoint import write_whole
-from errors import Problem
+from errors import Problem, writing
 
 Record = dict[str, Any]
 NAME = "log.jsonl"
@@ -39,31 +39,40 @@ class Log:
 
     def __init__(self, folder: Path | None, step: int, tensorboard: bool) -> None:
         self._discards = folder is None
-        self._file = (folder / NAME if folder else Path(os.devnull)).open("a")
-        self._board = _board(folder / "tensorboard", step) if folder and tensorboard else None
+        self._path = folder / NAME if folder else Path(os.devnull)
+        with writing(self._path):
+            self._file = self._path.open("a")
+            self._board = _board(folder / "tensorboard", step) if folder and tensorboard else None
 
     def __enter__(self) -> "Log":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
+        try:
+            with writing(self._path):
+                self._file.close()
+                if self._board is not None:
+                    self._board.close()
+        except Problem:
+            if error is None:  # what could not be written before cannot be now
+                raise
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Add a record of `kind`; it survives the death of this process from here on."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+        with writing(self._path):
+            self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._file.flush()
+            if self._board is not None:
+                for name, value in values.items():
+                    if isinstance(value, float):
+                        self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def sync(self) -> None:
         """Wait until the log is on the disk, so that no checkpoint is ahead of it."""
         if not self._discards:
-            os.fsync(self._file.fileno())
+            with writing(self._path):
+                os.fsync(self._file.fileno())
 
 
 def _board(folder: Path, step: int) -> Any:

@@ -16,6 +16,24 @@ from shards import TOKEN, write_shard
 from tokenizer import GPT2, Bytes, Tokenizer
 
 
+def check(files: Iterable[Path]) -> None:
+    """Raises Problem for a file without text, before anything is written."""
+    for path in files:
+        if path.is_file() and path.stat().st_size == 0:
+            raise Problem(f"{path} is empty")
+
+
+def split(files: list[Path], share: float) -> tuple[list[Path], list[Path]]:
+    """Training and validation files; a single one is for training."""
+    train: list[Path] = []
+    held_out: list[Path] = []
+    for path in files:
+        (held_out if len(files) > 1 and is_validation(str(path), share) else train).append(path)
+    if not train:
+        raise Problem(f"all files fell to validation at --validation {share}; lower it")
+    return train, held_out
+
+
 def documents(files: Iterable[Path], tokenizer: Tokenizer) -> Iterator[Tokens]:
     """Each file's tokens, after the separator."""
     for path in files:
@@ -63,16 +81,14 @@ def main(arguments: list[str]) -> int:
     tokenizer: Tokenizer = Bytes() if given.tokenizer == "bytes" else GPT2()
     if list(given.folder.glob("*.bin")):
         raise Problem(f"{given.folder} holds shards already")
-    train: list[Path] = []
-    held_out: list[Path] = []
-    for path in given.files:
-        (held_out if is_validation(str(path), given.validation) else train).append(path)
-    if not train:
-        raise Problem(f"all files fell to validation at --validation {given.validation}; lower it")
+    check(given.files)
+    train, held_out = split(given.files, given.validation)
     given.folder.mkdir(parents=True, exist_ok=True)
     write_all(given.folder, "train", train, tokenizer, given.shard_tokens)
     if held_out:
         write_all(given.folder, "val", held_out, tokenizer, given.shard_tokens)
+    elif given.validation > 0:
+        print("no file fell to validation: train.py takes the last shard for it, or the end of a single one")
     return 0
 
 

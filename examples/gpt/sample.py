@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import checkpoint
+import corpus
 import torch
 from errors import Problem, run_script
 from flags import OneSentenceParser, positive, whole
 from model import GPT, Shape
+from presets import STANDARD_LIBRARY
 from tokenizer import Tokenizer, for_vocabulary
 from torch import Tensor
 
@@ -34,10 +36,15 @@ def sample_text(
     return prompt + tokenizer.decode(drawn)
 
 
+def default_prompt(data: str | None) -> str:
+    """What a sample begins with unless the user says it: `data` is the recipe's, None where it names none."""
+    return corpus.PROMPT if data == STANDARD_LIBRARY else ""
+
+
 def main(arguments: list[str]) -> int:
     parser = OneSentenceParser(prog="sample.py", description="Continue a text with a trained model.")
     parser.add_argument("run", type=Path, help="the folder of a run")
-    parser.add_argument("--prompt", default="", help="text to continue (default: the start of a document)")
+    parser.add_argument("--prompt", help="text to continue (default: 'def ' for the standard library, else a start)")
     parser.add_argument("--length", type=whole(1), default=500, help="tokens to draw (500)")
     parser.add_argument("--temperature", type=positive, default=0.8, help="below 1: safer choices (0.8)")
     parser.add_argument("--seed", type=whole(0), default=0)
@@ -49,7 +56,8 @@ def main(arguments: list[str]) -> int:
     model = GPT(Shape(recipe["vocab"], recipe["layers"], recipe["d_model"], recipe["heads"]))
     model.load_state_dict(state["model"])
     tokenizer = for_vocabulary(recipe["vocab"])
-    print(sample_text(model, tokenizer, given.prompt, given.length, recipe["context"],
+    prompt = default_prompt(recipe.get("data")) if given.prompt is None else given.prompt
+    print(sample_text(model, tokenizer, prompt, given.length, recipe["context"],
                       given.temperature, given.seed))  # fmt: skip
     return 0
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from errors import Problem, writing
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
@@ -30,8 +32,15 @@ def write(folder: Path, model: nn.Module, optimizer: Optimizer, rest: dict[str, 
     assert isinstance(optimizer, Dion)  # no other runs on many processes
     optimizer.synchronize_for_checkpoint()
     weights, states = get_state_dict(model, optimizer)
-    save({"model": weights, "optimizer": states}, checkpoint_id=str(folder))
-    if dist.get_rank() == 0:
+    try:
+        save({"model": weights, "optimizer": states}, checkpoint_id=str(folder))
+    except CheckpointException as error:  # on every process, whichever it was that could not write
+        first, _ = next(iter(error.failures.values()))
+        reason = first.strerror if isinstance(first, OSError) else str(first).partition("\n")[0]
+        raise Problem(f"{folder} cannot be written: {reason}", code=1) from error
+    if dist.get_rank() != 0:
+        return
+    with writing(folder):
         files = {path.name: path.stat().st_size for path in folder.iterdir()}
         with (folder / REST).open("wb") as file:
             torch.save(rest | {"files": files}, file)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from data import Source, Tokens
-from errors import Problem
+from errors import Problem, writing
 
 MAGIC = 20240520
 VERSION = 1
@@ -22,7 +22,7 @@ def write_shard(path: Path, tokens: Tokens) -> None:
     """Write `tokens` (each below 65536) as one shard."""
     header = np.zeros(HEADER_LENGTH, dtype=HEADER)
     header[:3] = MAGIC, VERSION, len(tokens)
-    with path.open("wb") as file:
+    with writing(path), path.open("wb") as file:
         file.write(header.tobytes())
         file.write(np.asarray(tokens, dtype=TOKEN).tobytes())
 

@@ -18,7 +18,7 @@ from options import Recipe, Session
 from presets import STANDARD_LIBRARY
 from progress import Progress
 from run import Run
-from sample import sample_text
+from sample import default_prompt, sample_text
 from tokenizer import Tokenizer, for_vocabulary
 from trainer import Trainer
 
@@ -117,7 +117,8 @@ def main(arguments: list[str]) -> int:
             print(f"interrupted after step {trainer.step}; to go on: {command}")
         return 128 + ended_by
     if tokenizer is not None:
-        text = sample_text(trainer.model, tokenizer, session.prompt or "", session.sample_length,
+        prompt = default_prompt(recipe.data) if session.prompt is None else session.prompt
+        text = sample_text(trainer.model, tokenizer, prompt, session.sample_length,
                            recipe.context, SAMPLE_TEMPERATURE, recipe.seed)  # fmt: skip
         if ranks.speaks:
             print(text)

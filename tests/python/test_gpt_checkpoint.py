@@ -2,18 +2,26 @@
 
 import os
 import pickle
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpt"))
 
 import checkpoint
+import errors
 import log
+import sharded
 from errors import Problem
+
+import torchdion
 
 
 def state(step: int) -> dict[str, Any]:
@@ -22,6 +30,17 @@ def state(step: int) -> dict[str, Any]:
 
 def fail(*_: object) -> None:
     raise OSError("disk full")
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Files cannot grow beyond `size` bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_checkpoint_holds_what_was_saved(tmp_path: Path) -> None:
@@ -38,7 +57,7 @@ def test_a_failure_half_way_leaves_the_old_file_whole(tmp_path: Path) -> None:
         file.write(b"ne")
         fail()
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(Problem, match=f"^{path} cannot be written: disk full$"):
         checkpoint.write_whole(path, half)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -51,11 +70,49 @@ def test_a_failure_while_saving_leaves_the_older_checkpoint_loadable(
     checkpoint.save(tmp_path, 1, state(1), keep=1)
     with monkeypatch.context() as patch:
         patch.setattr(*((os, "fsync") if broken == "fsync" else (Path, "replace")), fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(Problem, match=r"checkpoint-00000002.pt cannot be written: disk full$"):
             checkpoint.save(tmp_path, 2, state(2), keep=1)
     newest = checkpoint.newest(tmp_path, fail)
     assert newest is not None
     assert newest["step"] == 1
+
+
+@pytest.mark.parametrize("size", [0, 10_000, 100_000])
+def test_a_disk_that_fills_up_is_one_sentence_and_the_older_checkpoint_stays(tmp_path: Path, size: int) -> None:
+    kept = checkpoint.save(tmp_path, 1, state(1), keep=1)
+    with largest_file(size), pytest.raises(Problem, match=r"checkpoint-00000002.pt cannot be written: File too large$"):
+        checkpoint.save(tmp_path, 2, {"first": torch.zeros(20_000), "second": torch.zeros(20_000)}, keep=1)
+    assert list(tmp_path.iterdir()) == [kept]
+    assert checkpoint.load(kept)["step"] == 1
+
+
+def test_an_error_that_is_not_the_disks_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="of another kind"), errors.writing(tmp_path):
+        raise RuntimeError("of another kind")
+
+
+def test_a_log_on_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    sentence = r"log.jsonl cannot be written: File too large$"
+    with (
+        pytest.raises(Problem, match=sentence) as problem,
+        largest_file(100),
+        log.Log(tmp_path, 0, tensorboard=False) as out,
+    ):
+        for step in range(9):
+            out.write("train", step, loss=0.1)
+    assert problem.value.code == 1
+    assert [record["step"] for record in log.read(tmp_path / log.NAME)] == [0, 1]
+
+
+def test_a_checkpoint_of_many_processes_on_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    model = torch.nn.Linear(200, 200)
+    optimizer = torchdion.Dion(model.parameters())
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with largest_file(10_000), pytest.raises(Problem, match=rf"^{tmp_path} cannot be written: File too large$"):
+            sharded.write(tmp_path, model, optimizer, {})
+    finally:
+        dist.destroy_process_group()
 
 
 def test_the_file_is_flushed_to_the_disk_before_it_gets_its_name(

@@ -197,6 +197,25 @@ def test_make_shards_keeps_every_byte_of_every_file(tmp_path: Path, library: Pat
         assert np.concatenate(pieces).tolist() == corpus.join(expected).tolist()
 
 
+@pytest.mark.parametrize("held_out", [False, True], ids=["of training", "of validation"])
+def test_a_single_file_is_for_training_and_the_user_is_told(tmp_path: Path, capsys, held_out: bool) -> None:
+    names = (tmp_path / f"{number}.txt" for number in range(1000))
+    path = next(path for path in names if corpus.is_validation(str(path)) is held_out)
+    path.write_text("a text")
+    assert make_shards.main([str(tmp_path / "shards"), str(path)]) == 0
+    assert [shard.name for shard in (tmp_path / "shards").iterdir()] == ["train_000000.bin"]
+    assert capsys.readouterr().out.splitlines()[1].startswith("no file fell to validation: train.py takes")
+
+
+def test_an_empty_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    full, empty = tmp_path / "full.txt", tmp_path / "empty.txt"
+    full.write_text("a text")
+    empty.touch()
+    with pytest.raises(Problem, match=f"^{empty} is empty$"):
+        make_shards.main([str(tmp_path / "shards"), str(full), str(empty)])
+    assert not (tmp_path / "shards").exists()
+
+
 def test_bytes_decode_to_the_text_they_encode() -> None:
     text = "naïve → x²"
     assert Bytes().decode([int(token) for token in Bytes().encode(text.encode())]) == text

@@ -92,6 +92,14 @@ def test_without_a_terminal_lines_and_a_sample_are_printed(tmp_path: Path, outco
     assert "\ndef " in out
 
 
+def test_without_a_prompt_a_sample_of_the_standard_library_is_a_function(tmp_path: Path, outcome) -> None:
+    folder = str(tmp_path / "run")
+    assert "\ndef " in outcome(train.main, *SMALL, "--run", folder)[1]
+    assert outcome(sample.main, folder, "--length", "3")[1].startswith("def ")
+    assert not outcome(sample.main, folder, "--length", "3", "--prompt", "")[1].startswith("def ")
+    assert sample.default_prompt("shards/*.bin") == sample.default_prompt(None) == ""
+
+
 def test_a_sample_is_the_prompt_and_what_follows_and_repeats_with_its_seed(finished: Path, outcome) -> None:
     flags = [str(finished), "--prompt", "the quick", "--length", "40"]
     first, again = (outcome(sample.main, *flags)[1] for _ in range(2))
