@@ -80,17 +80,43 @@ double all_reduce(double number, c10d::ReduceOp::RedOpType operation, c10d::Proc
 }
 
 std::array<pid_t, kMostRanks> children;  // 0: none, or ended
+volatile std::sig_atomic_t passed = 0;   // the signal that came last and went to the children
 
-void pass_on(int signal) {
+void send_to_all(int signal) {
   for (const pid_t child : children) {
     if (child > 0) kill(child, signal);
   }
+}
+
+void pass_on(int signal) {
+  passed = signal;
+  send_to_all(signal);
 }
 
 void set_handlers(void (*handler)(int)) {
   std::signal(SIGINT, handler);
   std::signal(SIGTERM, handler);
 }
+
+// While it lives, signals wait: one that came while children are made would reach some of them only.
+class Held {
+ public:
+  Held() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigprocmask(SIG_BLOCK, &signals, &before_);
+  }
+  ~Held() { release(); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  void release() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
 
 // A file's name in a folder of its own, which goes with the object.
 class MeetingPlace {
@@ -139,11 +165,13 @@ int wait_for_children(int count) {
     const int status = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     if (status == 0 || first_failure != 0) continue;
     first_failure = status;
-    if (WIFSIGNALED(how)) {
+    if (WIFSIGNALED(how) && WTERMSIG(how) == passed) {
+      std::cerr << "train: interrupted" << std::endl;  // before the first step, or twice
+    } else if (WIFSIGNALED(how)) {
       std::cerr << "train: process " << place - children.begin() << " was ended by signal " << WTERMSIG(how)
                 << std::endl;
     }
-    pass_on(SIGKILL);
+    send_to_all(SIGKILL);
   }
   return first_failure;
 }
@@ -173,16 +201,18 @@ int in_processes(int count, at::DeviceType type, const std::function<int(const J
   if (count == 1) return body(Job(type));
   const MeetingPlace meeting_place;
   const pid_t parent = getpid();
+  Held signals;
   set_handlers(pass_on);
   for (int rank = 0; rank < count; ++rank) {
     const pid_t child = fork();
     if (child < 0) {
-      pass_on(SIGKILL);
+      send_to_all(SIGKILL);
       throw Problem("process " + std::to_string(rank) + " cannot be started", Fault::run);
     }
     if (child == 0) {
       setpgid(0, 0);  // a terminal's Ctrl-C comes by the parent alone
       set_handlers(SIG_DFL);
+      signals.release();
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(static_cast<int>(Fault::run));
       const int status = status_of(rank, count, meeting_place.file(), type, body);
@@ -190,6 +220,7 @@ int in_processes(int count, at::DeviceType type, const std::function<int(const J
     }
     children[rank] = child;
   }
+  signals.release();
   const int status = wait_for_children(count);
   set_handlers(SIG_DFL);
   return status;

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -263,6 +264,24 @@ def test_processes_that_fail_say_so_once(place):
     done = run(place, TRAIN_IN_FOUR, *SHAPE, "--run", "failing four", "--lr", "1e300")
     assert re.fullmatch(r"train: the loss is not finite after \d steps; a lower --lr may help\n", done.stderr)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize("after", [0.0, 0.1, 0.5])
+def test_processes_interrupted_before_the_first_step_end_at_once_with_one_sentence(place, number, after):
+    folder = f"early {number.name} {after}"
+    command = [*shlex.split(TRAIN_IN_FOUR), *IN_RANKS, "--steps", "2000", "--run", folder]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=place, env=environment(), start_new_session=True, **output)
+    while process.poll() is None and not subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True).stdout:
+        pass  # reading the text
+    time.sleep(after)
+    process.send_signal(number)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    printed = [line for line in (out + error).splitlines() if not line.startswith("step ")]
+    assert len(printed) == 1 and re.match(r"train: interrupted$|interrupted after step \d+; to go on", printed[0])
+    assert subprocess.run(["pgrep", "-f", folder], capture_output=True).stdout == b""
 
 
 def test_no_process_outlives_one_that_is_killed(place):
