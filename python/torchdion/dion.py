@@ -21,6 +21,7 @@ from torchdion.options import (
     DEFAULTS,
     OPTIMIZER_WIDE,
     check_options,
+    nonfinite_of,
     rename_saved_options,
     resolve_betas,
     warn_of_near_misses,
@@ -195,10 +196,14 @@ class Dion(CheckpointedOptimizer):
         group = {**param_group, "params": entries}
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
-        options = {**self.defaults, **group}
+        own = self.defaults
+        if self.param_groups:  # set there since, or loaded
+            own = {**own, "nonfinite": nonfinite_of(self.param_groups)}
+            group.setdefault("nonfinite", own["nonfinite"])
+        options = {**own, **group}
         check_options(options, where)
         for name in OPTIMIZER_WIDE:
-            if options[name] != self.defaults[name]:
+            if options[name] != own[name]:
                 raise ValueError(f"torchdion.Dion: {name} holds for the whole optimizer, got {options[name]!r}{where}")
         resolve_betas(group, options)
         name_dtypes(group)
@@ -270,7 +275,7 @@ class Dion(CheckpointedOptimizer):
             writes = Writes()
             scaling = gradient_scaling(self, self._layouts)
             groups = engine_groups(self, self._layouts, created, writes, missing)
-            return _C.Step(groups, _C.Nonfinite.__members__[self.defaults["nonfinite"]], *scaling), writes
+            return _C.Step(groups, _C.Nonfinite.__members__[nonfinite_of(self.param_groups)], *scaling), writes
 
         try:
             planned = plan(())

@@ -1,7 +1,7 @@
 """What a state dict must be: all of it is checked before any of it is loaded."""
 
-import math
 from collections.abc import Callable
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,29 +12,40 @@ from torch.optim.optimizer import Optimizer
 from torchdion import _C
 from torchdion.dtensor import is_dtensor, local_part, state_like
 from torchdion.layout import Layouts
-from torchdion.mixed_precision import STATE_DTYPES, dtype_of
-from torchdion.options import check_options, rename_saved_options
+from torchdion.mixed_precision import STATE_DTYPES, dtype_of, name_dtypes
+from torchdion.options import check_options, nonfinite_of, rename_saved_options
 from torchdion.parameters import algorithm_of, form_of, name_of
 from torchdion.pieces import piece_of_state
 from torchdion.state import STATES, check_keys, check_placements, device_of_step
+from torchdion.wrappers import is_freed, readable
 
 if TYPE_CHECKING:
     from torchdion.checkpoints import CheckpointedOptimizer
+
+States = dict[Tensor, dict[str, Tensor]]
+"""The tensors of each parameter's state that are ours."""
+
+MOST_STEPS = 2**24
+"""What FP32 counts to in ones, where a count stays."""
 
 
 def load_checked(
     optimizer: "CheckpointedOptimizer", load_state_dict: Callable[[dict[str, Any]], None], state_dict: dict[str, Any]
 ) -> None:
     """Loads by torch's own method, checks before it writes and gives states their configured dtypes after."""
-    originals: list[dict[str, Any]] = []
+    states: States = {}
     check_is_state_dict(state_dict)
 
-    def check(_: Optimizer, loaded: dict[str, Any]) -> None:
+    def check(_: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
         check_state_dict(optimizer, loaded)
-        originals.append(loaded)
+        states.update(loaded_states(optimizer, loaded))
+        return _without_own(loaded)
 
     def restore(_: Optimizer) -> None:
-        restore_states(optimizer, originals[0])
+        for group in optimizer.param_groups:
+            group["capturable"] = optimizer.defaults["capturable"]  # a matter of this run
+        for param, state in states.items():
+            optimizer.state[param] = state | optimizer.state.get(param, {})
         optimizer._broken = None
         optimizer._momenta_are_equal()
 
@@ -42,8 +53,12 @@ def load_checked(
         optimizer.register_load_state_dict_pre_hook(check),
         optimizer.register_load_state_dict_post_hook(restore, prepend=True),
     ]
+    before = dict(vars(optimizer))
     try:
         load_state_dict(state_dict)
+    except BaseException:
+        vars(optimizer).update(before)  # loading replaces groups and states, and writes to none
+        raise
     finally:
         for hook in hooks:
             hook.remove()
@@ -72,14 +87,14 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
                 f"torchdion.Dion: the loaded group doesn't match the size of the optimizer's: {len(saved['params'])} "
                 f"parameters, where it has {len(group['params'])}{where}"
             )
-        options = dict(saved)
-        rename_saved_options(options)
-        options = {**optimizer.defaults, **options}
+        _check_names(saved, where)
+        options = _options_of(optimizer, saved)
         check_options(options, where)
         for place, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             state = state_dict["state"].get(key)
-            if state and not is_lazy(param):  # whose shape its module's first input tells
+            if state is not None and state != {}:
                 _check_state(state, param, options, name_of(group, place, f" (parameter group {index})"))
+    nonfinite_of([_options_of(optimizer, saved) for saved in groups], " of the state dict")
 
 
 def check_is_state_dict(state_dict: Any) -> None:
@@ -93,14 +108,41 @@ def check_is_state_dict(state_dict: Any) -> None:
             )
 
 
+def _check_names(saved: dict[str, Any], where: str) -> None:
+    """Of the parameters of a saved group: those that states have as keys, and those that people read."""
+    try:
+        is_distinct = len(set(saved["params"])) == len(saved["params"])
+    except TypeError:  # a list among them has no hash
+        is_distinct = False
+    if not is_distinct:
+        raise ValueError(f"torchdion.Dion: 'params' must be distinct numbers or names{where}")
+    names = saved.get("param_names")
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    if names is not None and not (is_list and len(names) == len(saved["params"])):
+        raise ValueError(f"torchdion.Dion: 'param_names' must be one str for each of 'params'{where}")
+
+
+def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """A group's options once it is loaded."""
+    options = dict(saved)
+    rename_saved_options(options)
+    name_dtypes(options)
+    return {**optimizer.defaults, **options, "capturable": optimizer.defaults["capturable"]}  # a matter of this run
+
+
 def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) -> None:
     if not isinstance(state, dict):
         raise ValueError(f"torchdion.Dion: the state of {name} must be a dict, got {type(state).__name__}")
+    for key, value in state.items():
+        if isinstance(value, Tensor) and key != "step":
+            _check_tensor(value, key, name)
+    _check_step(state.get("step", group.get("step", 0)), name)
+    if is_lazy(param):  # whose shape its module's first input tells
+        return
     algorithm = algorithm_of(param, group)
     keys = tuple(key for key in STATES[algorithm] if key != "step")  # the dion package's is in the group
     check_keys(param, state, keys, name)
     for key in keys:
-        _check_tensor(state[key], key, name)
         if key != "Q" and state[key].shape != param.shape:
             raise ValueError(
                 f"torchdion.Dion: the state {key!r} of {name} must have its shape {tuple(param.shape)}, "
@@ -110,32 +152,48 @@ def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) ->
         _check_Q(state["Q"], param, group, name)
     if not is_dtensor(param) or any(is_dtensor(state[key]) for key in keys):  # else they are whole
         check_placements(state, param, group, name)
-    _check_step(state.get("step", group.get("step", 0)), name)
 
 
-def restore_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any]) -> None:
-    """After torch has cast every state to its parameter's dtype: back to the configured ones, from the original.
+def loaded_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any]) -> States:
+    """The tensors of a checked state dict as copies, in the configured dtypes, on the devices of their parameters.
 
     A whole state of a cut parameter is cut. A state without a step of its own (the ``dion`` package counts in the
     group) takes the group's.
     """
-    for index, (group, saved_group) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=True)):
-        group["capturable"] = optimizer.defaults["capturable"]  # a matter of this run
-        for place, (param, saved) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-            original = state_dict["state"].get(saved)
-            if not original:
-                continue
-            name = name_of(group, place, f" (parameter group {index})")
-            state = optimizer.state[param]
-            for key in STATE_DTYPES:
-                if isinstance(original.get(key), Tensor):
-                    dtype = dtype_of(key, param, group)
-                    lying = _lying(original[key], key, param, group, optimizer._layouts, name)
-                    local = local_part(lying).to(param.device, dtype, copy=True).contiguous()
-                    state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
-            step = original.get("step", saved_group.get("step", 0))
-            device = device_of_step(param, group)
-            state["step"] = torch.as_tensor(step, dtype=torch.float32, device=device).detach().clone()
+    states: States = {}
+    for index, (group, saved) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=True)):
+        options = _options_of(optimizer, saved)
+        for place, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
+            original = state_dict["state"].get(key)
+            if original:
+                name = name_of(group, place, f" (parameter group {index})")
+                states[param] = _loaded_state(original, param, options, optimizer._layouts, name)
+    return states
+
+
+@torch.no_grad()
+def _loaded_state(
+    original: dict[str, Any], param: Tensor, group: dict[str, Any], layouts: Layouts, name: str
+) -> dict[str, Tensor]:
+    step = float(original.get("step", group.get("step", 0)))
+    state = {"step": torch.tensor(step, dtype=torch.float32, device=device_of_step(param, group))}
+    for key in STATE_DTYPES:
+        if isinstance(original.get(key), Tensor):
+            lying = _lying(original[key].detach(), key, param, group, layouts, name)
+            plain = readable(local_part(lying), f"the state {key!r} of {name}")
+            local = plain.to(param.device, dtype_of(key, param, group), copy=True).contiguous()
+            state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
+    return state
+
+
+def _without_own(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """What is left to torch: options, and entries of states that are none of ours."""
+    own = ("step", *STATE_DTYPES)
+    states = {
+        key: {name: value for name, value in state.items() if name not in own} if isinstance(state, dict) else state
+        for key, state in state_dict["state"].items()
+    }
+    return {**state_dict, "state": states}
 
 
 def _lying(original: Tensor, key: str, param: Tensor, group: dict[str, Any], layouts: Layouts, name: str) -> Tensor:
@@ -146,10 +204,14 @@ def _lying(original: Tensor, key: str, param: Tensor, group: dict[str, Any], lay
 
 
 def _check_tensor(value: Tensor, key: str, name: str) -> None:
-    if not value.is_floating_point() or value.layout != torch.strided:
+    if key in STATE_DTYPES and (not value.is_floating_point() or value.layout != torch.strided or value.is_nested):
         raise ValueError(
             f"torchdion.Dion: the state {key!r} of {name} must be a dense floating-point tensor, got {value.dtype}, "
             f"{value.layout}"
+        )
+    if is_freed(local_part(value)):
+        raise ValueError(
+            f"torchdion.Dion: the state {key!r} of {name} must have memory, got {value.device} without any"
         )
 
 
@@ -167,8 +229,11 @@ def _check_Q(Q: Tensor, param: Tensor, group: dict[str, Any], name: str) -> None
 
 
 def _check_step(step: Any, name: str) -> None:
-    number = step.item() if isinstance(step, Tensor) and step.numel() == 1 and not step.is_meta else step
-    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if not is_number or not math.isfinite(number) or number < 0:
-        shown = f"a tensor of shape {tuple(step.shape)}" if isinstance(number, Tensor) else repr(number)
-        raise ValueError(f"torchdion.Dion: the state 'step' of {name} must be a finite number ≥ 0, got {shown}")
+    is_read = isinstance(step, Tensor) and _C.has_memory(step) and step.numel() == 1
+    number = step.item() if is_read else step
+    is_number = isinstance(number, Real) and not isinstance(number, bool)
+    if not is_number or not 0 <= number <= MOST_STEPS or number != int(number):
+        shown = f"a {type(step).__name__} of shape {tuple(step.shape)}" if isinstance(number, Tensor) else repr(number)
+        raise ValueError(
+            f"torchdion.Dion: the state 'step' of {name} must be a whole number from 0 to {MOST_STEPS}, got {shown}"
+        )

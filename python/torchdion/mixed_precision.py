@@ -31,7 +31,7 @@ class DionMixedPrecisionConfig:
 
 
 def is_state_dtype(value: Any) -> bool:
-    return value is None or value in DTYPES or (isinstance(value, str) and value in _NAMES.values())
+    return value is None or (isinstance(value, (str, torch.dtype)) and value in (*DTYPES, *_NAMES.values()))
 
 
 def state_dtypes(config: Any, where: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def _is_int(value: Any) -> bool:
 
 def _is_rate(value: Any) -> bool:
     if isinstance(value, torch.Tensor):  # on another device it is not looked at, which would make the host wait
-        is_number = value.numel() == 1 and not value.is_complex()
+        is_number = _C.has_memory(value) and value.numel() == 1 and not value.is_complex()
         return is_number and (not value.is_cpu or (math.isfinite(value.item()) and value.item() >= 0))
     return _is_number(value) and value >= 0
 
@@ -47,7 +47,7 @@ def _is_betas(value: Any) -> bool:
 
 
 def _one_of(*allowed: Any) -> Check:
-    return (lambda value: any(value is a or value == a for a in allowed)), "one of " + ", ".join(map(repr, allowed))
+    return (lambda value: isinstance(value, str) and value in allowed), "one of " + ", ".join(map(repr, allowed))
 
 
 _BETA: Check = (lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"
@@ -150,6 +150,22 @@ def check_options(options: dict[str, Any], where: str) -> None:
                 f"torchdion.Dion: {name}={value!r} cannot be combined with capturable=True: the host would wait for "
                 f"the device{where}"
             )
+
+
+def nonfinite_of(groups: list[dict[str, Any]], whose: str = "") -> str:
+    """The policy of the optimizer: that of its groups, which have the same.
+
+    Raises:
+        ValueError: they have not; the sentence names the first group that differs.
+    """
+    policy: str = groups[0]["nonfinite"]
+    for index, group in enumerate(groups):
+        if group["nonfinite"] != policy:
+            raise ValueError(
+                f"torchdion.Dion: nonfinite must be the same in all groups, got {group['nonfinite']!r} (parameter "
+                f"group {index}{whose}) beside {policy!r}"
+            )
+    return policy
 
 
 def check_group(group: dict[str, Any], where: str) -> None:

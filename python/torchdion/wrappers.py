@@ -40,6 +40,11 @@ def readable(tensor: Tensor, what: str) -> Tensor:
     return plain
 
 
+def is_freed(tensor: Tensor) -> bool:
+    """Whether a plain tensor has no memory: one on the Meta device, of freed storage or inside of torch.func."""
+    return type(tensor) in _PLAIN and not _C.has_memory(tensor)
+
+
 def check_plain(tensor: Tensor, what: str) -> None:
     """Raises ValueError for a state that is no plain tensor: torchdion makes plain ones."""
     if not has_memory(tensor):

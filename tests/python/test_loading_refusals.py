@@ -11,7 +11,9 @@ import torch
 from refused import assert_refused_before_any_write, matrix, trained, untrained
 from runs import follow
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import Parameter
+from wrapped import Copying, Refusing
 
 import torchdion
 
@@ -24,6 +26,12 @@ def option(key: str, value: Any) -> Callable[[dict], None]:
     return lambda saved: saved["param_groups"][4].__setitem__(key, value)
 
 
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+STEP = "the state 'step' of parameter 0 .* must be a whole number from 0 to 16777216, got "
 Q_SHAPE = (
     r"the state 'Q' of parameter 0 \(parameter group 4\) must have the shape \[5, r\] or \[4, r\] with 1 ≤ r ≤ 4, "
 )
@@ -50,10 +58,45 @@ SPOILED = {  # the state dict of refused.trained(), from the last parameter of t
     "no Q": (lambda saved: saved["state"][4].pop("Q"), "parameter 0 .* lacks the tensor 'Q'"),
     "no momentum": (lambda saved: saved["state"][2].pop("momentum"), "parameter 0 .* lacks the tensor 'momentum'"),
     "no variance": (lambda saved: saved["state"][3].pop("variance"), "parameter 0 .* lacks the tensor 'variance'"),
-    "a step of NaN": (put(4, "step", torch.tensor(math.nan)), "'step' of parameter 0 .* finite number ≥ 0, got nan"),
+    "a step of NaN": (put(4, "step", torch.tensor(math.nan)), STEP + "nan"),
+    "a step beyond what FP32 counts": (put(4, "step", torch.tensor(1e30)), STEP + r"1\.0.*e\+30"),
+    "an integer step beyond it": (put(3, "step", 10**400), STEP + "1000"),
+    "half a step": (put(2, "step", 2.5), STEP + "2.5"),
+    "a step on the meta device": (put(4, "step", torch.zeros((), device="meta")), STEP + r"a Tensor of shape \(\)"),
+    "a momentum on the meta device": (
+        put(4, "momentum", torch.zeros(5, 4, device="meta")),
+        "'momentum' of parameter 0 .* must have memory, got meta without any",
+    ),
+    "a freed Q": (put(4, "Q", freed(torch.ones(5, 2))), "'Q' of parameter 0 .* must have memory, got cpu without any"),
+    "a momentum that no one can read": (
+        put(4, "momentum", Refusing(torch.ones(5, 4))),
+        "'momentum' of parameter 0 .* must have memory of its own or be read by copy_.., got a Refusing",
+    ),
+    "a fake Q": (
+        put(4, "Q", FakeTensorMode().from_tensor(torch.ones(5, 2))),
+        "'Q' of parameter 0 .* must have memory of its own .* got a FakeTensor",
+    ),
+    "a quantized momentum": (
+        put(4, "momentum", torch.quantize_per_tensor(torch.ones(5, 4), 0.1, 0, torch.quint8)),
+        "'momentum' of parameter 0 .* dense floating-point",
+    ),
+    "a freed state of no use": (put(4, "extra", freed(torch.ones(2))), "'extra' of parameter 0 .* must have memory"),
+    "a tensor as state": (
+        lambda saved: saved["state"].__setitem__(4, torch.ones(2)),
+        "state of parameter 0 .* be a dict, got Tensor",
+    ),
+    "a parameter twice": (
+        lambda saved: saved["param_groups"][4].__setitem__("params", [[4]]),
+        "'params' must be distinct numbers or names",
+    ),
+    "names of other parameters": (option("param_names", ["a", "b"]), "'param_names' must be one str for each"),
+    "another policy in one group": (
+        option("nonfinite", "raise"),
+        r"nonfinite must be the same in all groups, got 'raise' \(parameter group 4 of the state dict\) beside 'prop",
+    ),
     "an infinite step": (put(3, "step", math.inf), "'step' of parameter 0 .* got inf"),
     "a negative step": (put(2, "step", torch.tensor(-2.0)), "'step' of parameter 0 .* got -2.0"),
-    "two steps": (put(4, "step", torch.ones(2)), r"'step' of parameter 0 .* got a tensor of shape \(2,\)"),
+    "two steps": (put(4, "step", torch.ones(2)), r"'step' of parameter 0 .* got a Tensor of shape \(2,\)"),
     "a str as step": (put(4, "step", "7"), "'step' of parameter 0 .* got '7'"),
     "a complex step": (put(4, "step", torch.tensor(1j)), "'step' of parameter 0 .* got 1j"),
     "a list as state": (
@@ -176,3 +219,55 @@ def test_an_empty_state_and_one_of_zero_size_load():
     follow(optimizer, params, [[torch.zeros(0, 5), torch.ones(4, 3)]])
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert optimizer.state[params[1]]["step"] == 1
+
+
+def test_tensors_that_can_be_read_load_as_the_plain_ones_that_they_look_like():
+    """Wrapped, expanded, transposed, tracked by autograd, of another dtype, and integers as steps."""
+    params, optimizer = trained()
+    saved = copy.deepcopy(optimizer.state_dict())
+    states = saved["state"]
+    states[0]["momentum"] = Copying(states[0]["momentum"])
+    states[1]["momentum"] = states[1]["momentum"].mT.contiguous().mT.double()
+    states[2]["momentum"] = torch.full((), 3.0).expand(7)
+    states[3]["variance"] = states[3]["variance"].requires_grad_()
+    states[4]["step"] = torch.tensor(2, dtype=torch.int16)
+    plain = copy.deepcopy(optimizer.state_dict())
+    plain["state"][2]["momentum"] = torch.full((7,), 3.0)
+    optimizer.load_state_dict(saved)
+    for param, expected in zip(params, plain["state"].values(), strict=True):
+        for key, value in expected.items():
+            loaded = optimizer.state[param][key]
+            assert type(loaded) is torch.Tensor
+            assert loaded.is_contiguous()
+            assert not loaded.requires_grad
+            assert torch.equal(loaded, value)
+    optimizer.step()
+
+
+def test_a_load_that_fails_after_torch_has_replaced_the_state_changes_nothing():
+    params, optimizer = trained()
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][0]["momentum"] += 1
+
+    def fail(_: torchdion.Dion) -> None:
+        raise ValueError("a hook of the program's own")
+
+    hook = optimizer.register_load_state_dict_post_hook(fail)
+    assert_refused_before_any_write(
+        params, optimizer, ValueError, "a hook of the program's own", lambda: optimizer.load_state_dict(saved)
+    )
+    hook.remove()
+    optimizer.step()
+
+
+def test_a_count_of_steps_stays_where_fp32_can_count_no_further():
+    params, optimizer = trained()
+    saved = copy.deepcopy(optimizer.state_dict())
+    for state in saved["state"].values():
+        state["step"] = torch.tensor(2.0**24 - 1)
+    optimizer.load_state_dict(saved)
+    for _ in range(2):
+        optimizer.step()
+        assert {float(optimizer.state[param]["step"]) for param in params} == {2.0**24}
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert all(param.isfinite().all() for param in params)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from refused import assert_refused_before_any_write, trained
 from runs import follow, normals, run
 from torch import Tensor
 from torch.nn import Parameter
@@ -150,3 +151,39 @@ def test_the_count_does_not_depend_on_threads(policy, threads):
     optimizer = torchdion.Dion(params, nonfinite=policy)
     follow(optimizer, params, [[G, g]])
     assert optimizer.stats()["nonfinite_entries"] == 100 * 29 + 4546
+
+
+@pytest.mark.parametrize("how", ["by hand", "loaded"])
+def test_a_policy_set_in_all_groups_holds_from_the_next_step(how):
+    """A run that resumes goes on under the policy that it was saved with."""
+    other = trained(nonfinite="skip_step")[1]
+    params, optimizer = trained()
+    if how == "loaded":
+        optimizer.load_state_dict(other.state_dict())
+    else:
+        for group in optimizer.param_groups:
+            group["nonfinite"] = "skip_step"
+    before = [param.detach().clone() for param in params]
+    params[-1].grad = torch.full_like(params[-1], math.nan)
+    optimizer.step()
+    assert all(map(torch.equal, params, before))
+    assert optimizer.stats()["skipped_steps"] == 1
+    added = Parameter(torch.ones(3, 3))
+    optimizer.add_param_group({"params": [added]})
+    assert optimizer.param_groups[-1]["nonfinite"] == "skip_step"
+    with pytest.raises(ValueError, match=r"^torchdion.Dion: nonfinite holds for the whole optimizer, got 'propagate'"):
+        optimizer.add_param_group({"params": [Parameter(torch.ones(2))], "nonfinite": "propagate"})
+
+
+def test_a_policy_set_in_one_group_alone_is_refused_before_any_write():
+    params, optimizer = trained()
+    optimizer.param_groups[2]["nonfinite"] = "raise"
+    sentence = r"nonfinite must be the same in all groups, got 'raise' \(parameter group 2\) beside 'propagate'$"
+    assert_refused_before_any_write(params, optimizer, ValueError, sentence)
+
+
+def test_a_loaded_policy_that_capturable_forbids_is_refused_at_loading():
+    saved = trained(nonfinite="raise")[1].state_dict()
+    params, optimizer = trained(capturable=True)
+    sentence = r"^torchdion.Dion: nonfinite='raise' cannot be combined with capturable=True"
+    assert_refused_before_any_write(params, optimizer, ValueError, sentence, lambda: optimizer.load_state_dict(saved))
