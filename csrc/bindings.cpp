@@ -198,26 +198,23 @@ void bind_trace(py::module_& m) {
 }
 
 void bind_agreement(py::module_& m) {
-  using Properties = std::vector<std::pair<std::string, std::string>>;
-  m.def(
-      "open_step",
-      [](bool refuses, bool is_new, const std::vector<bool>& has_gradient, const std::vector<std::vector<Axis>>& axes,
-         const std::vector<Axis>& others) {
-        const engine::Opening all = engine::open_step({refuses, is_new}, has_gradient, axes, others);
-        return std::tuple(all.refused, all.is_new, all.is_uneven);
-      },
-      py::arg("refuses"), py::arg("is_new"), py::arg("has_gradient"), py::arg("axes"), py::arg("others"),
-      py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def("any_of_ranks", &engine::any_of_ranks, py::arg("flags"), py::arg("axes"),
+  py::enum_<engine::Operation>(m, "Operation")
+      .value("step", engine::Operation::step)
+      .value("resize_rank", engine::Operation::resize_rank)
+      .value("synchronize_for_checkpoint", engine::Operation::synchronize_for_checkpoint)
+      .value("check_replicas", engine::Operation::check_replicas)
+      .value("synchronize_replicas", engine::Operation::synchronize_replicas);
+  py::class_<engine::Claim>(m, "Claim")
+      .def(py::init([](std::string name, std::vector<std::pair<std::string, std::string>> properties,
+                       std::vector<Axis> axes, bool is_parameter, std::optional<at::ScalarType> gradient,
+                       std::vector<Axis> shared) {
+             return engine::Claim{std::move(name), std::move(properties), std::move(axes), is_parameter,
+                                  gradient,        std::move(shared)};
+           }),
+           py::arg("name"), py::arg("properties"), py::arg("axes"), py::kw_only(), py::arg("is_parameter") = true,
+           py::arg("gradient") = py::none(), py::arg("shared") = std::vector<Axis>());
+  m.def("agree", &engine::agree, py::arg("operation"), py::arg("refuses"), py::arg("claims"),
         py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def(
-      "check_agreement",
-      [](const std::vector<std::tuple<std::string, Properties, std::vector<Axis>>>& all) {
-        std::vector<engine::Claim> claims;
-        for (const auto& [name, properties, axes] : all) claims.push_back({name, properties, axes});
-        engine::check_agreement(claims);
-      },
-      py::arg("claims"), py::call_guard<py::gil_scoped_release, PythonWords>());
 }
 
 void bind_traffic(py::module_& m) {

@@ -3,8 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 
-#include <string_view>
-
+#include "comm/digest.h"
 #include "comm/failure.h"
 #include "comm/line.h"
 #include "comm/trace.h"
@@ -13,10 +12,9 @@ namespace torchdion::comm {
 
 namespace {
 
-int64_t digest(const at::Tensor& tensor) {
+int64_t digest_of(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.cpu().contiguous();
-  const std::string_view bytes(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
-  return static_cast<int64_t>(std::hash<std::string_view>{}(bytes));
+  return digest({static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
 }
 
 void all_reduce_and_wait(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const Axis& axis) {
@@ -55,7 +53,7 @@ void copy_from_first(const at::Tensor& tensor, const Axis& axis) {
 std::vector<bool> differing(const std::vector<at::Tensor>& tensors, const Axis& axis) {
   const auto count = static_cast<int64_t>(tensors.size());
   const at::Tensor digests = at::empty({count}, at::kLong);
-  for (int64_t i = 0; i < count; ++i) digests.mutable_data_ptr<int64_t>()[i] = digest(tensors[i]);
+  for (int64_t i = 0; i < count; ++i) digests.mutable_data_ptr<int64_t>()[i] = digest_of(tensors[i]);
   return differing_entries(digests, axis);
 }
 

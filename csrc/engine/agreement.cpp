@@ -4,9 +4,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <functional>
+#include <array>
 
 #include "comm/copies.h"
+#include "comm/digest.h"
 #include "comm/line.h"
 #include "engine/words.h"
 
@@ -14,17 +15,19 @@ namespace torchdion::engine {
 
 namespace {
 
-// An axis and the places of the parameters that are on it.
+using Gradient = std::optional<c10::ScalarType>;
+
+// An axis and the places of the claims that are on it.
 struct Members {
   Axis axis;
   std::vector<std::size_t> places;
 };
 
 // Sorted by name, so that ranks which do not agree on the parameters still meet along one axis after the other.
-std::vector<Members> members_of(const std::vector<std::vector<Axis>>& axes) {
+std::vector<Members> members_of(const std::vector<Claim>& claims, std::vector<Axis> Claim::*axes = &Claim::axes) {
   std::vector<Members> all;
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    for (const Axis& axis : axes[i]) {
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    for (const Axis& axis : claims[i].*axes) {
       if (axis.absent()) continue;
       const auto is_same = [&](const Members& members) { return members.axis.line->group == axis.line->group; };
       auto found = std::find_if(all.begin(), all.end(), is_same);
@@ -37,91 +40,161 @@ std::vector<Members> members_of(const std::vector<std::vector<Axis>>& axes) {
   return all;
 }
 
+const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::step:
+      return "step()";
+    case Operation::resize_rank:
+      return "resize_rank()";
+    case Operation::synchronize_for_checkpoint:
+      return "synchronize_for_checkpoint()";
+    case Operation::check_replicas:
+      return "check_replicas()";
+    case Operation::synchronize_replicas:
+      return "synchronize_replicas()";
+    case Operation::whole_state_dict:
+      return "whole_state_dict()";
+  }
+  return "something else";
+}
+
 at::Tensor integers(const std::vector<int64_t>& numbers) {
   const at::Tensor tensor = at::empty({static_cast<int64_t>(numbers.size())}, at::kLong);
   std::copy(numbers.begin(), numbers.end(), tensor.mutable_data_ptr<int64_t>());
   return tensor;
 }
 
-int64_t digest(const std::string& text) { return static_cast<int64_t>(std::hash<std::string>{}(text)); }
+// 0 for none, so that the largest of ranks is one that some rank has.
+uint8_t code_of(const Gradient& gradient) { return gradient ? 1 + static_cast<uint8_t>(*gradient) : 0; }
+Gradient gradient_of(uint8_t code) { return code ? Gradient(static_cast<c10::ScalarType>(code - 1)) : std::nullopt; }
 
-// Everything that a rank claims along an axis: name and property values of one parameter after the other.
-std::vector<std::string> texts_of(const std::vector<Claim>& claims, const Members& members) {
-  std::vector<std::string> texts;
+// A text that a rank claims: the name of a claim, or the value of one of its properties.
+struct Text {
+  const std::string* text;
+  const Claim* claim;
+  const std::string* property;  // null: the name
+};
+
+std::vector<Text> texts_of(const std::vector<Claim>& claims, const Members& members) {
+  std::vector<Text> texts;
   for (const std::size_t i : members.places) {
-    texts.push_back(claims[i].name);
-    for (const auto& [property, value] : claims[i].properties) texts.push_back(value);
+    texts.push_back({&claims[i].name, &claims[i], nullptr});
+    for (const auto& [property, value] : claims[i].properties) texts.push_back({&value, &claims[i], &property});
   }
   return texts;
 }
 
-// The sentence for the first difference; empty where there is none. What all claim is compared first, as two numbers.
-std::string difference(const std::vector<Claim>& claims, const Members& members) {
-  const std::vector<std::string> texts = texts_of(claims, members);
-  std::vector<int64_t> digests;
+int64_t digest_of(const std::vector<Text>& texts) {
   std::string all;
-  for (const std::string& text : texts) {
-    digests.push_back(digest(text));
-    all += text + '\n';
+  for (const Text& text : texts) (all += *text.text) += '\n';
+  return comm::digest(all);
+}
+
+int64_t digest_of_gradients(const std::vector<Claim>& claims, const Members& members) {
+  std::string codes;
+  for (const std::size_t i : members.places) codes += static_cast<char>(code_of(claims[i].gradient));
+  return comm::digest(codes);
+}
+
+// What any of the ranks says: what it does, and how it compares with the others.
+struct Opening {
+  bool refused = false, differs = false, is_uneven = false;
+  int64_t last, first;  // of the operations that ranks began, by their numbers
+};
+
+Opening open(Operation operation, bool refuses, const std::vector<Claim>& claims, const std::vector<Members>& axes) {
+  const auto own = static_cast<int64_t>(operation);
+  Opening all{refuses, false, false, own, own};
+  for (const Members& members : axes) {
+    const int64_t claimed = digest_of(texts_of(claims, members)), gradients = digest_of_gradients(claims, members);
+    const at::Tensor message = integers(
+        {all.refused, all.differs, all.is_uneven, all.last, ~all.first, claimed, ~claimed, gradients, ~gradients});
+    comm::max_(message, members.axis);  // the largest complement is that of the smallest
+    const auto* largest = message.const_data_ptr<int64_t>();
+    all = {largest[0] != 0, largest[1] != 0 || largest[5] != ~largest[6], largest[2] != 0 || largest[7] != ~largest[8],
+           largest[3], ~largest[4]};
   }
+  return all;
+}
+
+// The sentence for the first difference; empty where there is none.
+std::string difference(const std::vector<Claim>& claims, const Members& members) {
+  const std::vector<Text> texts = texts_of(claims, members);
   const std::vector<bool> differs =
-      comm::differing_entries(integers({static_cast<int64_t>(texts.size()), digest(all)}), members.axis);
+      comm::differing_entries(integers({static_cast<int64_t>(texts.size()), digest_of(texts)}), members.axis);
   const std::string who = c10::str("the ranks of the axis '", members.axis.name(), "' must ");
-  if (differs[0]) return c10::str(who, "update as many parameters over it, got ", members.places.size());
+  if (differs[0]) {
+    const auto is_parameter = [&](std::size_t i) { return claims[i].is_parameter; };
+    const auto count = std::count_if(members.places.begin(), members.places.end(), is_parameter);
+    return c10::str(who, "update as many parameters over it, got ", count);
+  }
   if (!differs[1]) return {};
+  std::vector<int64_t> digests;
+  for (const Text& text : texts) digests.push_back(comm::digest(*text.text));
   const std::vector<bool> each = comm::differing_entries(integers(digests), members.axis);
-  const std::size_t first = std::find(each.begin(), each.end(), true) - each.begin();
-  const std::size_t per_claim = texts.size() / members.places.size();
-  const Claim& claim = claims[members.places[first / per_claim]];
-  if (first % per_claim == 0) return c10::str(who, "have the same parameters in the same order, got ", claim.name);
-  const auto& [property, value] = claim.properties[first % per_claim - 1];
-  return c10::str(who, "agree on the ", property, " of ", claim.name, ", got ", value);
+  const Text& first = texts[std::find(each.begin(), each.end(), true) - each.begin()];
+  if (!first.property) return c10::str(who, "have the same parameters in the same order, got ", first.claim->name);
+  return c10::str(who, "agree on the ", *first.property, " of ", first.claim->name, ", got ", *first.text);
+}
+
+// The largest codes of all ranks along the axes that a missing gradient is made up along.
+std::vector<uint8_t> largest_of_ranks(const std::vector<Claim>& claims, std::vector<uint8_t> codes,
+                                      std::vector<Axis> Claim::*axes) {
+  for (const Members& members : members_of(claims, axes)) {
+    const at::Tensor numbers = at::empty({static_cast<int64_t>(members.places.size())}, at::kByte);
+    auto* values = numbers.mutable_data_ptr<uint8_t>();
+    for (std::size_t k = 0; k < members.places.size(); ++k) values[k] = codes[members.places[k]];
+    comm::max_(numbers, members.axis);
+    for (std::size_t k = 0; k < members.places.size(); ++k) codes[members.places[k]] = values[k];
+  }
+  return codes;
+}
+
+// Compares the claims of all ranks, one by one along each axis.
+void check_equal(const std::vector<Claim>& claims) {
+  Claim all;
+  std::string sentence;
+  for (const Members& members : members_of(claims)) {
+    const std::string found = difference(claims, members);
+    if (sentence.empty()) sentence = found;
+    all.axes.push_back(members.axis);
+  }
+  if (largest_of_ranks({all}, {!sentence.empty()}, &Claim::axes).front() == 0) return;
+  TORCH_CHECK_VALUE(
+      false, prefix(),
+      sentence.empty() ? "other ranks of the job disagree about parameters, options or layouts" : sentence);
+}
+
+// Ranks that have none take the dtype of those that do, which must all have the same.
+std::vector<uint8_t> agree_on_gradients(const std::vector<Claim>& claims, const std::vector<uint8_t>& own) {
+  const std::vector<uint8_t> codes = largest_of_ranks(claims, own, &Claim::shared);
+  std::vector<Claim> gradients;
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    const Gradient gradient = gradient_of(own[i] ? own[i] : codes[i]);
+    const std::string dtype(gradient ? c10::getDtypeNames(*gradient).first : "none");
+    gradients.push_back({claims[i].name, {{"dtype of the gradient", dtype}}, claims[i].axes});
+  }
+  check_equal(gradients);
+  return codes;
 }
 
 }  // namespace
 
-Opening open_step(Opening own, const std::vector<bool>& has_gradient, const std::vector<std::vector<Axis>>& axes,
-                  const std::vector<Axis>& others) {
-  std::vector<std::vector<Axis>> all = axes;
-  all.push_back(others);
-  for (const Members& members : members_of(all)) {
-    std::string present;
-    for (const std::size_t i : members.places) {
-      if (i < has_gradient.size()) present += has_gradient[i] ? '1' : '0';
-    }
-    const int64_t number = digest(present);  // the largest complement is that of the smallest
-    const at::Tensor message = integers({own.refused, own.is_new, own.is_uneven, number, ~number});
-    comm::max_(message, members.axis);
-    const auto* largest = message.const_data_ptr<int64_t>();
-    own = {largest[0] != 0, largest[1] != 0, largest[2] != 0 || largest[3] != ~largest[4]};
-  }
-  return own;
-}
-
-std::vector<bool> any_of_ranks(std::vector<bool> flags, const std::vector<std::vector<Axis>>& axes) {
-  for (const Members& members : members_of(axes)) {
-    const at::Tensor numbers = at::empty({static_cast<int64_t>(members.places.size())}, at::kByte);
-    auto* values = numbers.mutable_data_ptr<uint8_t>();
-    for (std::size_t k = 0; k < members.places.size(); ++k) values[k] = flags[members.places[k]];
-    comm::max_(numbers, members.axis);
-    for (std::size_t k = 0; k < members.places.size(); ++k) flags[members.places[k]] = values[k] != 0;
-  }
-  return flags;
-}
-
-void check_agreement(const std::vector<Claim>& claims) {
-  std::vector<std::vector<Axis>> axes, all(1);
-  for (const Claim& claim : claims) axes.push_back(claim.axes);
-  std::string sentence;
-  for (const Members& members : members_of(axes)) {
-    const std::string found = difference(claims, members);
-    if (sentence.empty()) sentence = found;
-    all.front().push_back(members.axis);
-  }
-  if (!any_of_ranks({!sentence.empty()}, all).front()) return;
-  TORCH_CHECK_VALUE(
-      false, prefix(),
-      sentence.empty() ? "other ranks of the job disagree about parameters, options or layouts" : sentence);
+std::vector<Gradient> agree(Operation operation, bool refuses, const std::vector<Claim>& claims) {
+  const std::vector<Members> axes = members_of(claims);
+  const Opening all = open(operation, refuses, claims, axes);
+  const int64_t own = static_cast<int64_t>(operation), other = all.last != own ? all.last : all.first;
+  TORCH_CHECK(other == own, prefix(), "every rank must call the same at the same time, got ", name_of(operation),
+              " here and ", name_of(static_cast<Operation>(other)), " on another rank");
+  TORCH_CHECK(!all.refused, prefix(), "another rank refused ",
+              operation == Operation::step ? "this step" : name_of(operation), ", and its error says why");
+  if (all.differs) check_equal(claims);
+  std::vector<uint8_t> codes;
+  for (const Claim& claim : claims) codes.push_back(code_of(claim.gradient));
+  if (all.is_uneven) codes = agree_on_gradients(claims, codes);
+  std::vector<Gradient> gradients;
+  for (const uint8_t code : codes) gradients.push_back(gradient_of(code));
+  return gradients;
 }
 
 }  // namespace torchdion::engine

@@ -1,39 +1,44 @@
-// What ranks must agree on before they communicate: a disagreement is an error on all of them, not a hang.
+// What ranks must agree on before they communicate: a disagreement is an error on all of them, not a hang, and no
+// collective ever moves pieces of different things.
 #pragma once
 
+#include <c10/core/ScalarType.h>
 #include <torchdion/layout.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace torchdion::engine {
 
-// What any of the ranks says before a step.
-struct Opening {
-  bool refused = false;    // it cannot take the step
-  bool is_new = false;     // it has not compared yet what ranks take the parameters for
-  bool is_uneven = false;  // it has gradients that others have not, or the reverse
+// What ranks do together, each of which begins with one message along the same axes.
+enum class Operation {
+  step,
+  resize_rank,
+  synchronize_for_checkpoint,
+  check_replicas,
+  synchronize_replicas,
+  whole_state_dict,
 };
 
-// One message of fixed size along each axis, so that ranks which disagree get an answer too. has_gradient[i] belongs to
-// the parameter that axes[i] cut; `others` are axes of ranks that are to know. Waits for the ranks of all these.
-Opening open_step(Opening own, const std::vector<bool>& has_gradient, const std::vector<std::vector<Axis>>& axes,
-                  const std::vector<Axis>& others);
-
-// The flags, each true where it is on any rank of its axes: flags[i] belongs to axes[i]. Waits for those ranks, which
-// call this at the same time with as many flags for the axes that they share.
-std::vector<bool> any_of_ranks(std::vector<bool> flags, const std::vector<std::vector<Axis>>& axes);
-
-// What a rank takes one parameter for.
+// What a rank takes a parameter for, a parameter group, or the optimizer.
 struct Claim {
   std::string name;
-  std::vector<std::pair<std::string, std::string>> properties;  // their names and values, the same names for all claims
+  std::vector<std::pair<std::string, std::string>> properties;  // their names and values, the same names on all ranks
   std::vector<Axis> axes;                                       // along which ranks must claim the same
+  bool is_parameter = true;
+  std::optional<c10::ScalarType> gradient = {};  // that this rank has of the parameter
+  std::vector<Axis> shared = {};                 // along which a missing gradient is zero where another rank has one
 };
 
-// Compares the claims of all ranks, one by one along each axis. Throws c10::ValueError on every rank of the axes when
-// any two differ; it names the parameter, the property and this rank's value where they are its own.
-void check_agreement(const std::vector<Claim>& claims);
+// One message of fixed size along each axis of the claims, with digests of them, so that ranks which disagree get an
+// answer too; a few more where the digests differ. Waits for the ranks of all axes. Returns, for each claim, the dtype
+// of the gradient that any rank of its `shared` axes has.
+//
+// Throws on every rank of the axes: c10::Error where one `refuses` (its own error says why, and this one is for it to
+// forget) or where ranks began different operations, c10::ValueError where claims or the dtypes of gradients differ,
+// with a sentence that names what differs.
+std::vector<std::optional<c10::ScalarType>> agree(Operation operation, bool refuses, const std::vector<Claim>& claims);
 
 }  // namespace torchdion::engine

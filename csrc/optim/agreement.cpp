@@ -1,9 +1,11 @@
 #include "optim/agreement.h"
 
+#include <limits>
+#include <map>
 #include <sstream>
 
-#include "engine/agreement.h"
 #include "engine/shapes.h"
+#include "engine/state.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -11,18 +13,17 @@ namespace torchdion::optim {
 
 namespace {
 
+using engine::Claim;
+
 template <class Value>
 std::string text(const Value& value) {
   std::ostringstream stream;
+  stream.precision(std::numeric_limits<double>::max_digits10);
   stream << value;
   return stream.str();
 }
 
-std::string text(const DionOptions& options) {
-  std::string all;
-  for (const auto& [name, value] : to_entries(options)) all += (all.empty() ? "" : ", ") + name + " " + text(value);
-  return all;
-}
+std::string name_of(at::ScalarType dtype) { return std::string(c10::getDtypeNames(dtype).first); }
 
 std::string text(const Layout& layout) {
   std::string all;
@@ -36,75 +37,144 @@ std::string text(const Layout& layout) {
   return all;
 }
 
-// A parameter that is cut or has replicas.
+// A parameter that takes part.
 struct Shared {
   const at::Tensor& param;
   const Layout* layout;
   std::size_t group, place;
+
+  std::vector<Axis> axes() const { return {layout->rows, layout->cols, layout->batch, layout->replicas}; }
 };
 
-std::vector<Shared> shared_parameters(const Dion& optimizer, const Layouts& layouts) {
+std::vector<Shared> parameters(const Dion& optimizer, const Layouts& layouts, bool with_local_ones) {
   std::vector<Shared> shared;
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
     for (std::size_t k = 0; k < params.size(); ++k) {
       const Layout& layout = layout_of(layouts, params[k]);
-      if (!layout.is_local()) shared.push_back({params[k], &layout, i, k});
+      if (with_local_ones || !layout.is_local()) shared.push_back({params[k], &layout, i, k});
     }
   }
   return shared;
 }
 
-engine::Claim claim_of(const Dion& optimizer, const Shared& shared) {
-  const auto& [param, layout, group, place] = shared;
+// Dtypes, and the sizes of Q: what there is, or else what a first step makes.
+std::string text_of_state(const Dion& optimizer, const Shared& shared, const DionOptions& options) {
+  const at::Tensor& param = shared.param;
+  const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
+  const DionParamState none;
+  const DionParamState& state =
+      found == optimizer.state().end() ? none : static_cast<const DionParamState&>(*found->second);
+  const auto dtype = [&](const at::Tensor& tensor, const std::optional<at::ScalarType>& configured) {
+    return name_of(tensor.defined() ? tensor.scalar_type() : configured.value_or(param.scalar_type()));
+  };
+  std::string all = "momentum of " + dtype(state.momentum(), options.momentum_dtype());
+  const Algorithm algorithm = algorithm_of(param, options);
+  if (algorithm == Algorithm::adamw) all += ", variance of " + dtype(state.variance(), options.variance_dtype());
+  if (algorithm != Algorithm::dion) return all;
+  std::vector<int64_t> sizes = state.whole_Q();
+  if (sizes.empty() && state.Q().defined()) sizes = state.Q().sizes().vec();
+  if (sizes.empty()) {
+    const engine::QStart start{options.orientation(), options.rank_fraction(), options.rank_multiple_of(),
+                               options.seed()};
+    sizes = engine::sizes_of_Q(engine::whole_sizes(param, *shared.layout), form_of(options), start);
+  }
+  return all + ", Q of " + dtype(state.Q(), options.Q_dtype()) + " and shape " + text(at::IntArrayRef(sizes));
+}
+
+Claim claim_of(const Dion& optimizer, const Shared& shared) {
+  const at::Tensor& param = shared.param;
+  const DionOptions& options = options_of(optimizer.param_groups()[shared.group], shared.group);
   const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
   const bool has_state = found != optimizer.state().end();
   const double steps = has_state ? static_cast<const DionParamState&>(*found->second).step().item<double>() : 0;
-  return {parameter_name(place, group),
-          {{"shape", text(engine::whole_sizes(param, *layout))},
-           {"dtype", text(param.scalar_type())},
-           {"options", text(options_of(optimizer.param_groups()[group], group))},
-           {"layout", text(*layout)},
-           {"steps taken", text(steps)}},
-          {layout->rows, layout->cols, layout->batch, layout->replicas}};
+  return {parameter_name(shared.place, shared.group),
+          {{"shape", text(engine::whole_sizes(param, *shared.layout))},
+           {"dtype", name_of(param.scalar_type())},
+           {"kind of device", text(param.device().type())},
+           {"layout", text(*shared.layout)},
+           {"requires_grad", param.requires_grad() ? "true" : "false"},
+           {"steps taken", text(steps)},
+           {"state", text_of_state(optimizer, shared, options)}},
+          shared.axes()};
+}
+
+// Of the optimizer and its groups, then of each parameter.
+std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& shared, engine::Operation operation,
+                             bool decoupled) {
+  const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
+  const Entries of_all = to_entries(defaults);
+  Claim all{"the optimizer", {{"momenta", decoupled ? "each replica's own" : "equal"}}, {}, /*is_parameter=*/false};
+  all.properties.emplace_back("nonfinite", text(of_all.at("nonfinite")));
+  std::map<std::size_t, Claim> groups;
+  std::vector<Claim> parameters;
+  for (const Shared& one : shared) {
+    const auto [group, is_new] = groups.try_emplace(one.group);
+    if (is_new) {
+      group->second.name = "parameter group " + std::to_string(one.group);
+      group->second.is_parameter = false;
+      const DionOptions& options = options_of(optimizer.param_groups()[one.group], one.group);
+      for (const auto& [name, value] : to_entries(options)) group->second.properties.emplace_back(name, text(value));
+    }
+    parameters.push_back(claim_of(optimizer, one));
+    const std::vector<Axis>& axes = parameters.back().axes;
+    group->second.axes.insert(group->second.axes.end(), axes.begin(), axes.end());
+    all.axes.insert(all.axes.end(), axes.begin(), axes.end());
+    if (operation != engine::Operation::step) continue;
+    if (one.param.grad().defined()) parameters.back().gradient = one.param.grad().scalar_type();
+    parameters.back().shared = axes;
+  }
+  std::vector<Claim> claims{std::move(all)};
+  for (auto& [index, group] : groups) claims.push_back(std::move(group));
+  claims.insert(claims.end(), parameters.begin(), parameters.end());
+  return claims;
+}
+
+// Nothing but who is to hear of it: what is wrong may be just what a claim would be made of.
+void refuse(const std::vector<Shared>& shared, engine::Operation operation) {
+  std::vector<Claim> claims;
+  for (const Shared& one : shared) claims.push_back({parameter_name(one.place, one.group), {}, one.axes()});
+  try {
+    engine::agree(operation, /*refuses=*/true, claims);
+  } catch (const std::exception&) {  // this rank's own error says more
+  }
 }
 
 }  // namespace
 
-std::unordered_set<const void*> agree(const Dion& optimizer, const Layouts& layouts, bool& agreed,
-                                      const std::exception_ptr& refusal) {
-  const std::vector<Shared> shared = shared_parameters(optimizer, layouts);
-  std::vector<Axis> every;
-  for (const Shared& one : shared) {
-    every.insert(every.end(), {one.layout->rows, one.layout->cols, one.layout->batch, one.layout->replicas});
+Missing agree(const Dion& optimizer, const Layouts& layouts, engine::Operation operation, bool decoupled,
+              const std::exception_ptr& refusal) {
+  const std::vector<Shared> shared = parameters(optimizer, layouts, /*with_local_ones=*/false);
+  if (refusal) {
+    refuse(shared, operation);
+    std::rethrow_exception(refusal);
   }
-  std::vector<bool> has_gradient;
-  std::vector<std::vector<Axis>> cuts;
-  for (const Shared& one : shared) {
-    has_gradient.push_back(one.param.grad().defined());
-    cuts.push_back({one.layout->rows, one.layout->cols, one.layout->batch});
-  }
-  engine::Opening opening{refusal != nullptr, !agreed};
-  try {
-    opening = engine::open_step(opening, has_gradient, cuts, every);
-  } catch (const std::exception&) {
-    if (!refusal) throw;  // else this rank's own error says more
-  }
-  if (refusal) std::rethrow_exception(refusal);
-  TORCH_CHECK(!opening.refused, "torchdion::Dion: another rank refused this step, and its error says why");
-  if (opening.is_new) {
-    std::vector<engine::Claim> claims;
-    for (const Shared& one : shared) claims.push_back(claim_of(optimizer, one));
-    engine::check_agreement(claims);
-    agreed = true;
-  }
-  std::unordered_set<const void*> missing;
-  if (!opening.is_uneven) return missing;
-  const std::vector<bool> anywhere = engine::any_of_ranks(has_gradient, cuts);
+  const auto gradients = engine::agree(operation, false, claims_of(optimizer, shared, operation, decoupled));
+  const std::size_t before = gradients.size() - shared.size();
+  Missing missing;
   for (std::size_t i = 0; i < shared.size(); ++i) {
-    if (anywhere[i] && !has_gradient[i]) missing.insert(shared[i].param.unsafeGetTensorImpl());
+    const bool is_missing = gradients[before + i] && !shared[i].param.grad().defined();
+    if (is_missing) missing.emplace(shared[i].param.unsafeGetTensorImpl(), *gradients[before + i]);
   }
   return missing;
+}
+
+void begin(const Dion& optimizer, const Layouts& layouts, engine::Operation operation, bool decoupled,
+           const std::function<void()>& check, const Axis& copies) {
+  std::exception_ptr refusal;
+  try {
+    check();
+  } catch (...) {
+    refusal = std::current_exception();
+  }
+  agree(optimizer, layouts, operation, decoupled, refusal);
+  if (copies.absent()) return;
+  std::vector<Claim> claims;
+  for (const Shared& one : parameters(optimizer, layouts, /*with_local_ones=*/true)) {
+    claims.push_back(claim_of(optimizer, one));
+    claims.back().axes = {copies};
+  }
+  engine::agree(operation, false, claims);
 }
 
 }  // namespace torchdion::optim

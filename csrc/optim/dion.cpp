@@ -138,7 +138,7 @@ at::Tensor Dion::step(LossClosure closure) {
   const auto& defaults = static_cast<const DionOptions&>(this->defaults());
   std::optional<optim::Gathering> gathering;
   std::optional<engine::Step> step;
-  const auto plan = [&](std::unordered_set<const void*> missing) {
+  const auto plan = [&](optim::Missing missing) {
     optim::check_groups(param_groups(), defaults);  // anyone may have written to them
     gathering.emplace(state(), private_->layouts, std::move(missing));
     for (std::size_t i = 0; i < param_groups().size(); ++i) gathering->add(param_groups()[i], i);
@@ -150,7 +150,9 @@ at::Tensor Dion::step(LossClosure closure) {
   } catch (...) {
     refusal = std::current_exception();
   }
-  std::unordered_set<const void*> missing = optim::agree(*this, private_->layouts, private_->agreed, refusal);
+  optim::Missing missing =
+      optim::agree(*this, private_->layouts, engine::Operation::step, private_->decoupled, refusal);
+  private_->agreed = true;
   if (!missing.empty()) plan(std::move(missing));
   private_->decoupled = private_->decoupled || gathering->averages();
   engine::Report report;

@@ -70,11 +70,10 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
   hand_over(adamw, groups.adamw);
 }
 
-// Where replicas take part, a missing gradient is zero: the others may have one, and all issue the same collectives.
 at::Tensor Gathering::gradient_of(const at::Tensor& param) const {
-  const bool averaged = !layout_of(layouts_, param).replicas.absent() && param.requires_grad();
-  if (param.grad().defined() || !(averaged || missing_.contains(param.unsafeGetTensorImpl()))) return param.grad();
-  return at::zeros(param.sizes(), param.options());
+  const auto missing = missing_.find(param.unsafeGetTensorImpl());
+  if (param.grad().defined() || missing == missing_.end()) return param.grad();
+  return at::zeros(param.sizes(), param.options().dtype(missing->second));
 }
 
 bool Gathering::averages() const {

@@ -5,11 +5,11 @@
 
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "engine/groups.h"
+#include "optim/agreement.h"
 #include "optim/layouts.h"
 
 namespace torchdion::optim {
@@ -21,7 +21,7 @@ class Gathering {
   using States = decltype(std::declval<Dion&>().state());
 
   // missing: the parameters whose gradient, which only other ranks have, is zero here.
-  Gathering(States states, const Layouts& layouts, std::unordered_set<const void*> missing = {})
+  Gathering(States states, const Layouts& layouts, Missing missing = {})
       : states_(states), layouts_(layouts), missing_(std::move(missing)) {}
 
   void add(const torch::optim::OptimizerParamGroup& group, std::size_t group_index);
@@ -44,7 +44,7 @@ class Gathering {
 
   States states_;
   const Layouts& layouts_;
-  std::unordered_set<const void*> missing_;
+  Missing missing_;
   std::vector<std::pair<void*, std::unique_ptr<DionParamState>>> made_;
   int64_t index_ = 0;
 };

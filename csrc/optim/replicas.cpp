@@ -5,6 +5,7 @@
 
 #include "comm/copies.h"
 #include "engine/shapes.h"
+#include "optim/agreement.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -64,6 +65,7 @@ void Dion::Private::refuse_if_decoupled(const Dion& optimizer) const {
 
 void Dion::synchronize_for_checkpoint() {
   if (!private_->decoupled) return;
+  optim::begin(*this, private_->layouts, engine::Operation::synchronize_for_checkpoint, private_->decoupled);
   const at::NoGradGuard no_grad;
   for (const Replica& replica : private_->replicas(*this)) {
     for (const at::Tensor& momentum : replica.decoupled) comm::average(momentum, replica.layout->replicas);
@@ -72,6 +74,8 @@ void Dion::synchronize_for_checkpoint() {
 }
 
 void Dion::check_replicas(const Axis& copies) const {
+  optim::begin(
+      *this, private_->layouts, engine::Operation::check_replicas, private_->decoupled, [] {}, copies);
   std::map<const void*, std::vector<const Replica*>> lines;  // which of them have the same replicas to compare with
   std::vector<const Axis*> axes;                             // in an order that all ranks share
   const std::vector<Replica> all = private_->replicas(*this);
@@ -103,6 +107,8 @@ void Dion::check_replicas(const Axis& copies) const {
 }
 
 void Dion::synchronize_replicas(const Axis& copies) {
+  optim::begin(
+      *this, private_->layouts, engine::Operation::synchronize_replicas, private_->decoupled, [] {}, copies);
   const at::NoGradGuard no_grad;
   for (const Replica& replica : private_->replicas(*this)) {
     for (const at::Tensor& tensor : replica.common) {

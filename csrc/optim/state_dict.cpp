@@ -10,6 +10,7 @@
 
 #include "engine/checks.h"
 #include "engine/shapes.h"
+#include "optim/agreement.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 #include "optim/whole.h"
@@ -163,6 +164,8 @@ class SavedState {
 IValue Dion::state_dict() const { return state_dict_of(false); }
 
 IValue Dion::whole_state_dict() {
+  const auto check = [&] { private_->refuse_if_broken(); };
+  optim::begin(*this, private_->layouts, engine::Operation::whole_state_dict, private_->decoupled, check);
   synchronize_for_checkpoint();
   return state_dict_of(true);
 }

@@ -5,6 +5,7 @@
 #include "comm/pieces.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "optim/agreement.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -70,8 +71,11 @@ DionParamState gather_state(const at::Tensor& param, const DionParamState& state
 }  // namespace optim
 
 void Dion::resize_rank() {
-  private_->refuse_if_broken();
-  optim::check_groups(param_groups(), static_cast<const DionOptions&>(defaults()));
+  const auto check = [&] {
+    private_->refuse_if_broken();
+    optim::check_groups(param_groups(), static_cast<const DionOptions&>(defaults()));
+  };
+  optim::begin(*this, private_->layouts, engine::Operation::resize_rank, private_->decoupled, check);
   synchronize_for_checkpoint();
   const at::NoGradGuard no_grad;
   int64_t index = -1;

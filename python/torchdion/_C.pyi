@@ -177,17 +177,27 @@ class Step:
     @property
     def completed(self) -> int: ...
 
-def open_step(
-    refuses: bool,
-    is_new: bool,
-    has_gradient: Sequence[bool],
-    axes: Sequence[Sequence[Axis]],
-    others: Sequence[Axis],
-) -> tuple[bool, bool, bool]: ...
-def any_of_ranks(flags: Sequence[bool], axes: Sequence[Sequence[Axis]]) -> list[bool]: ...
-def check_agreement(
-    claims: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Axis]]],
-) -> None: ...
+class Operation(_Enum):
+    __members__: ClassVar[dict[str, Operation]]  # type: ignore[assignment]
+    step: ClassVar[Operation]
+    resize_rank: ClassVar[Operation]
+    synchronize_for_checkpoint: ClassVar[Operation]
+    check_replicas: ClassVar[Operation]
+    synchronize_replicas: ClassVar[Operation]
+
+class Claim:
+    def __init__(
+        self,
+        name: str,
+        properties: Sequence[tuple[str, str]],
+        axes: Sequence[Axis],
+        *,
+        is_parameter: bool = True,
+        gradient: dtype | None = None,
+        shared: Sequence[Axis] = (),
+    ) -> None: ...
+
+def agree(operation: Operation, refuses: bool, claims: Sequence[Claim]) -> list[dtype | None]: ...
 def start_trace() -> None: ...
 def take_trace() -> list[dict[str, str | int]]: ...
 def compresses(m: int, n: int, r: int, layout: Layout) -> bool: ...

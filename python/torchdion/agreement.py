@@ -1,17 +1,25 @@
-"""What the ranks of a job agree on before a step: a disagreement is an error on all of them, not a hang."""
+"""What the ranks of a job agree on before they communicate: a disagreement is an error on all of them, not a hang."""
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.layout import Layouts
-from torchdion.options import CHECKS
-from torchdion.parameters import name_of
-from torchdion.state import is_capturing
+from torchdion.mixed_precision import dtype_of
+from torchdion.options import CHECKS, DEFAULTS
+from torchdion.parameters import algorithm_of, name_of
+from torchdion.state import STATES, is_capturing, shape_of_Q
+
+if TYPE_CHECKING:
+    from torchdion.replicas import ReplicatedOptimizer
 
 
 class Shared(NamedTuple):
@@ -19,70 +27,162 @@ class Shared(NamedTuple):
 
     param: Tensor
     group: dict[str, Any]
+    index: int  # of the group
     name: str
-    layout: _C.Layout
 
 
-def agree(optimizer: Optimizer, layouts: Layouts, agreed: bool, refuses: bool = False) -> set[Tensor]:
-    """Waits before each step for the ranks of all layouts, which say whether they can take it.
+def agree(
+    optimizer: "ReplicatedOptimizer",
+    layouts: Layouts,
+    operation: _C.Operation = _C.Operation.step,
+    refuses: bool = False,
+    options: dict[str, Any] | None = None,
+    copies: ProcessGroup | None = None,
+) -> dict[Tensor, torch.dtype]:
+    """Waits for the ranks of all layouts, which say what they are about to do and what they take everything for.
 
     Args:
-        agreed: the ranks have compared what they take each parameter for. When any has not, all do.
-        refuses: this rank cannot take the step, and is about to raise its own error.
+        operation: what all ranks do now.
+        refuses: this rank cannot, and is about to raise its own error.
+        options: that the operation gives to all groups.
+        copies: other ranks that take part, with copies of everything.
 
     Returns:
-        The cut parameters that have no gradient on this rank, but on another one: theirs is zero here.
+        The parameters that have no gradient on this rank but on another one, where it is zero here: its dtype there.
 
     Raises:
-        ValueError: on every rank, where they differ; the sentence names the parameter and what differs.
-        RuntimeError: another rank refuses.
+        ValueError: on every rank, where they differ; the sentence names the parameter or option and what differs.
+        RuntimeError: another rank refuses, or does something else.
     """
-    shared = _shared_parameters(optimizer, layouts)
-    if not shared:
-        return set()
-    if is_capturing(shared[0].param):
-        raise RuntimeError(
-            "torchdion.Dion: a CUDA graph cannot capture the first step that ranks take: take one before"
-        )
+    shared = [
+        Shared(param, group | (options or {}), index, name_of(group, place, f" (parameter group {index})"))
+        for index, group in enumerate(optimizer.param_groups)
+        for place, param in enumerate(group["params"])
+        if (layouts.averages or is_dtensor(param)) and not is_lazy(param)
+    ]
+    missing = {}
+    if shared:
+        if is_capturing(shared[0].param):
+            raise RuntimeError(
+                "torchdion.Dion: a CUDA graph cannot capture the first step that ranks take: take one before"
+            )
+        claims = _refusals(shared, layouts) if refuses else _claims(optimizer, layouts, shared, operation)
+        gradients = zip(shared, _C.agree(operation, refuses, claims)[-len(shared) :], strict=True)
+        missing = {one.param: dtype for one, dtype in gradients if dtype is not None and one.param.grad is None}
+    if copies is not None:
+        _agree_with_copies(optimizer, operation, copies)
+    return missing
+
+
+@contextmanager
+def refusing(
+    optimizer: "ReplicatedOptimizer", layouts: Layouts, operation: _C.Operation = _C.Operation.step
+) -> Iterator[None]:
+    """Where what this rank does in here raises, the others are told: they wait for it in agree()."""
+    try:
+        yield
+    except Exception:
+        with suppress(Exception):  # this rank's own error says more
+            agree(optimizer, layouts, operation, refuses=True)
+        raise
+
+
+def _refusals(shared: list[Shared], layouts: Layouts) -> list[_C.Claim]:
+    """Nothing but who is to hear of it: what is wrong may be just what a claim would be made of."""
+    return [_C.Claim(one.name, [], layouts.axes_of(one.param)) for one in shared]
+
+
+def _claims(
+    optimizer: "ReplicatedOptimizer", layouts: Layouts, shared: list[Shared], operation: _C.Operation
+) -> list[_C.Claim]:
+    """Of the optimizer and its groups, then of each parameter."""
     axes = [layouts.axes_of(one.param) for one in shared]
-    every_axis = list({id(axis): axis for along in axes for axis in along}.values())
-    cuts = [(one.layout.rows, one.layout.cols, one.layout.batch) for one in shared]
-    has_gradient = [one.param.grad is not None for one in shared]
-    any_refuses, any_is_new, is_uneven = _C.open_step(refuses, not agreed, has_gradient, cuts, every_axis)
-    if any_refuses:
-        raise RuntimeError("torchdion.Dion: another rank refused this step, and its error says why")
-    if any_is_new:
-        claims = zip(shared, axes, strict=True)
-        _C.check_agreement([(one.name, _properties(one, optimizer), along) for one, along in claims])
-    if not is_uneven:
-        return set()
-    anywhere = zip(shared, _C.any_of_ranks(has_gradient, cuts), strict=True)
-    return {one.param for one, is_there in anywhere if is_there and one.param.grad is None}
+    of_groups: dict[int, dict[int, _C.Axis]] = {}
+    for one, along in zip(shared, axes, strict=True):
+        of_groups.setdefault(one.index, {}).update((id(axis), axis) for axis in along)
+    everyone = {key: axis for along in of_groups.values() for key, axis in along.items()}
+    groups = {one.index: one.group for one in shared}
+    claims = [_C.Claim("the optimizer", _of_optimizer(optimizer), list(everyone.values()), is_parameter=False)]
+    claims += [
+        _C.Claim(f"parameter group {index}", _of_group(group), list(of_groups[index].values()), is_parameter=False)
+        for index, group in groups.items()
+    ]
+    for one, along in zip(shared, axes, strict=True):
+        gradient, sums = None, []
+        if operation == _C.Operation.step:
+            layout = layouts.declared(one.param, one.group, one.name).layout
+            gradient = one.param.grad.dtype if one.param.grad is not None else None
+            sums = [layout.rows, layout.cols, layout.batch, layout.replicas]
+        claims.append(
+            _C.Claim(one.name, _of_parameter(one, optimizer), along, gradient=gradient, shared=sums),
+        )
+    return claims
 
 
-def _shared_parameters(optimizer: Optimizer, layouts: Layouts) -> list[Shared]:
-    shared = []
-    for index, group in enumerate(optimizer.param_groups):
-        for place, param in enumerate(group["params"]):
-            if (layouts.averages or is_dtensor(param)) and not is_lazy(param):
-                name = name_of(group, place, f" (parameter group {index})")
-                shared.append(Shared(param, group, name, layouts.declared(param, group, name).layout))
-    return shared
+def _agree_with_copies(optimizer: Optimizer, operation: _C.Operation, copies: ProcessGroup) -> None:
+    axis = _C.Axis(copies, name="copies")
+    every = [
+        Shared(param, group, index, name_of(group, place, f" (parameter group {index})"))
+        for index, group in enumerate(optimizer.param_groups)
+        for place, param in enumerate(group["params"])
+        if not is_lazy(param)
+    ]
+    _C.agree(operation, False, [_C.Claim(one.name, _of_parameter(one, optimizer), [axis]) for one in every])
 
 
-def _properties(shared: Shared, optimizer: Optimizer) -> list[tuple[str, str]]:
-    param, group = shared.param, shared.group
-    options = {name: group[name] for name in CHECKS if name in group} | {
-        name: float(group[name]) for name in ("lr", "weight_decay")
+def _of_optimizer(optimizer: "ReplicatedOptimizer") -> list[tuple[str, str]]:
+    scaling = {
+        name: "none" if getattr(optimizer, name, None) is None else "set" for name in ("grad_scale", "found_inf")
     }
+    defaults = {name: repr(optimizer.defaults[name]) for name in ("nonfinite", "capturable")}
+    momenta = "each replica's own" if optimizer._may_be_decoupled() else "equal"
+    return [*scaling.items(), *defaults.items(), ("momenta", momenta)]
+
+
+def _of_group(group: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, _text(name, group[name])) for name in CHECKS if name in group]
+
+
+def _text(name: str, value: Any) -> str:
+    """The same for equal values, whether they are plain numbers or tensors."""
+    if isinstance(value, (list, tuple)):
+        return repr(tuple(map(float, value)))
+    return repr(float(value)) if isinstance(DEFAULTS.get(name), float) else repr(value)
+
+
+def _of_parameter(shared: Shared, optimizer: Optimizer) -> list[tuple[str, str]]:
+    param, group, index, _ = shared
     state = optimizer.state.get(param, {})
-    steps = float(state.get("step", 0))
-    has_own_Q = steps > 0 and "Q" in state  # before its first step it is what the options say
     return [
+        ("group", str(index)),
         ("shape", str(tuple(param.shape))),
         ("dtype", str(param.dtype)),
-        ("placements", str(param.placements if is_dtensor(param) else "a plain tensor")),
-        ("options", ", ".join(f"{name}={value!r}" for name, value in options.items())),
-        ("steps taken", f"{steps:g}"),
-        ("shape of Q", str(tuple(state["Q"].shape)) if has_own_Q else "none"),
+        ("kind of device", param.device.type),
+        ("placements", str(param.placements) if is_dtensor(param) else "a plain tensor"),
+        ("requires_grad", str(param.requires_grad)),
+        ("steps taken", f"{float(state.get('step', 0)):.17g}"),
+        ("state", _state_text(param, group, state)),
     ]
+
+
+def _state_text(param: Tensor, group: dict[str, Any], state: dict[str, Any]) -> str:
+    """Dtypes, and the shape of Q: what there is, or else what a first step makes."""
+    words = []
+    for key in STATES[algorithm_of(param, group)]:
+        if key == "step":
+            continue
+        tensor = state.get(key)
+        dtype = tensor.dtype if isinstance(tensor, Tensor) else dtype_of(key, param, group)
+        words.append(f"{key} of {dtype}".replace("torch.", ""))
+        if key == "Q":
+            words[-1] += f" and shape {tuple(tensor.shape if isinstance(tensor, Tensor) else shape_of_Q(param, group))}"
+    return ", ".join(words)
+
+
+def missing_when_alone(optimizer: Optimizer, layouts: Layouts) -> dict[Tensor, torch.dtype]:
+    """Where ranks exchange no messages: zero are the missing gradients of parameters that replicas have stepped."""
+    if not layouts.averages:
+        return {}
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    stepped = (param for param in params if param.grad is None and param.requires_grad and optimizer.state.get(param))
+    return {param: getattr(param, "grad_dtype", None) or param.dtype for param in stepped}

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from torchdion import _C
+from torchdion.agreement import agree, refusing
 from torchdion.loading import load_checked
 from torchdion.options import check_group
 from torchdion.parameters import form_of
@@ -57,14 +58,17 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             rank_fraction, rank_multiple_of: for all groups; None: what each group has.
 
         Raises:
-            ValueError: an option out of its range; nothing was changed.
-            RuntimeError: a step failed after it had begun to write.
+            ValueError: an option out of its range, or another one than on other ranks; nothing was changed.
+            RuntimeError: a step failed after it had begun to write, or other ranks did not call this; nothing was
+                changed.
         """
-        self._refuse_if_broken()
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = {name: value for name, value in given.items() if value is not None}
-        for index, group in enumerate(self.param_groups):
-            check_group({**group, **options}, f" (parameter group {index})")
+        with refusing(self, self._layouts, _C.Operation.resize_rank):
+            self._refuse_if_broken()
+            for index, group in enumerate(self.param_groups):
+                check_group({**group, **options}, f" (parameter group {index})")
+        agree(self, self._layouts, _C.Operation.resize_rank, options=options)
         self.synchronize_for_checkpoint()
         for group in self.param_groups:
             group |= options

@@ -1,7 +1,6 @@
 """The optimizer: owns parameters and state, and hands both to the C++ engine once a step."""
 
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
 import torch
@@ -10,7 +9,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from torchdion import _C
-from torchdion.agreement import agree
+from torchdion.agreement import agree, missing_when_alone, refusing
 from torchdion.checkpoints import CheckpointedOptimizer
 from torchdion.dtensor import mark_written
 from torchdion.hand_over import engine_groups, gradient_scaling
@@ -271,22 +270,17 @@ class Dion(CheckpointedOptimizer):
         # A captured step has no time for what ranks have to say, once they have compared their parameters.
         is_alone = self._agreed and self.defaults["capturable"]
 
-        def plan(missing: Collection[Tensor]) -> tuple[_C.Step, Writes]:
+        def plan(missing: Mapping[Tensor, torch.dtype]) -> tuple[_C.Step, Writes]:
             writes = Writes()
             scaling = gradient_scaling(self, self._layouts)
             groups = engine_groups(self, self._layouts, created, writes, missing)
             return _C.Step(groups, _C.Nonfinite.__members__[nonfinite_of(self.param_groups)], *scaling), writes
 
-        try:
-            planned = plan(())
-        except Exception:
-            with suppress(Exception):  # this rank's own error says more
-                if not is_alone:
-                    agree(self, self._layouts, self._agreed, refuses=True)
-            raise
         if is_alone:
-            return planned
-        missing = agree(self, self._layouts, self._agreed)
+            return plan(missing_when_alone(self, self._layouts))
+        with refusing(self, self._layouts):
+            planned = plan({})
+        missing = agree(self, self._layouts)
         self._agreed = True
         return plan(missing) if missing else planned
 

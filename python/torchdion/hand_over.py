@@ -1,11 +1,10 @@
 """What a step hands to the C++ engine: parameters, gradients, states and hyperparameters, by algorithm."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
@@ -35,16 +34,18 @@ class Handed(NamedTuple):
 
 
 def engine_groups(
-    optimizer: Optimizer, layouts: Layouts, created: list[Tensor], writes: Writes, missing: Collection[Tensor] = ()
+    optimizer: Optimizer,
+    layouts: Layouts,
+    created: list[Tensor],
+    writes: Writes,
+    missing: Mapping[Tensor, torch.dtype],
 ) -> _C.Groups:
     """The parameters that have gradients, in the engine's terms: this rank's pieces, and where they lie.
-
-    Where the optimizer averages over replicas, a missing gradient is zero: the other replicas may have one.
 
     Args:
         created: gets the parameters whose states were missing and are new.
         writes: gets the parameters that have no memory of their own, to be written once the step has run.
-        missing: parameters whose gradient only other ranks have; it is zero here.
+        missing: parameters whose gradient only other ranks have, and its dtype there; it is zero here.
 
     Raises:
         ValueError: an option that was set after construction is out of its range, or a state or a gradient cannot be.
@@ -59,7 +60,7 @@ def engine_groups(
             )
         members: dict[str, list[Member]] = {algorithm: [] for algorithm in STATES}
         for place, param in enumerate(group["params"]):
-            member = _member(param, group, layouts, name_of(group, place, where), param in missing)
+            member = _member(param, group, layouts, name_of(group, place, where), missing.get(param))
             if member is not None:
                 members[algorithm_of(param, group)].append(member)
         for algorithm, ours in members.items():
@@ -68,19 +69,19 @@ def engine_groups(
     return groups
 
 
-def _member(param: Tensor, group: dict[str, Any], layouts: Layouts, name: str, is_missing: bool) -> Member | None:
+def _member(
+    param: Tensor, group: dict[str, Any], layouts: Layouts, name: str, missing: torch.dtype | None
+) -> Member | None:
+    if param.grad is None and missing is None:
+        return None
     if param.grad is not None:
         check_gradient(param.grad, param)
-        place = layouts.of(param, group, name)
+    place = layouts.of(param, group, name)
+    if param.grad is not None:
         gradient = readable(local_piece(local_gradient(param, name), place.shape), f"the gradient of {name}")
         return Member(param, gradient, place, name)
-    if not is_missing and (not layouts.averages or not param.requires_grad or is_lazy(param)):
-        return None
-    place = layouts.of(param, group, name)
     piece = local_piece(param, place.shape)
-    if not has_memory(piece):
-        piece = torch.empty(piece.shape, dtype=piece.dtype, device=piece.device)
-    return Member(param, torch.zeros_like(piece), place, name)
+    return Member(param, torch.zeros(piece.shape, dtype=missing, device=piece.device), place, name)
 
 
 def _shared(group: dict[str, Any], handed: Handed) -> tuple[dict[str, Any], _C.Multipliers]:

@@ -9,6 +9,7 @@ from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C, exchange
+from torchdion.agreement import agree
 from torchdion.dtensor import local_part
 from torchdion.layout import Layouts
 from torchdion.mixed_precision import STATE_DTYPES
@@ -36,6 +37,7 @@ class ReplicatedOptimizer(Optimizer):
         if self._may_be_decoupled():
             group = replica_group(self)
             assert group is not None
+            agree(self, self._layouts, _C.Operation.synchronize_for_checkpoint)
             with torch.no_grad():
                 exchange.average(_decoupled_momenta(self), group)
             self._momenta_are_equal()
@@ -50,10 +52,12 @@ class ReplicatedOptimizer(Optimizer):
 
         Raises:
             RuntimeError: replicas differ; the sentence names the parameters. Raised on all ranks of the group.
-            ValueError: no group is given, and the optimizer has no ``replicate_mesh``.
+            ValueError: no group is given, and the optimizer has no ``replicate_mesh``; or ranks differ in more than
+                bytes, say in options, shapes or steps taken.
         """
+        copies = self._begin(_C.Operation.check_replicas, group)
         named = list(_common(self))
-        different = exchange.differing([readable(tensor, name) for name, tensor in named], self._copies(group))
+        different = exchange.differing([readable(tensor, name) for name, tensor in named], copies)
         names = dict.fromkeys(name for (name, _), differs in zip(named, different, strict=True) if differs)
         if names:
             raise RuntimeError(
@@ -71,16 +75,20 @@ class ReplicatedOptimizer(Optimizer):
         Raises:
             ValueError: no group is given, and the optimizer has no ``replicate_mesh``.
         """
+        copies = self._begin(_C.Operation.synchronize_replicas, group)
         writes = Writes()
         with torch.no_grad():
-            exchange.copy_from_first([writes.to(tensor, name) for name, tensor in _common(self)], self._copies(group))
+            exchange.copy_from_first([writes.to(tensor, name) for name, tensor in _common(self)], copies)
             writes.finish()
 
-    def _copies(self, group: ProcessGroup | None) -> ProcessGroup:
+    def _begin(self, operation: _C.Operation, group: ProcessGroup | None) -> ProcessGroup:
+        """The ranks that hold copies, once all of them and of the layouts are here for the same."""
         replicas = self._layouts.meshes.replicas
         if group is None and replicas is None:
             raise ValueError("torchdion.Dion: group must be the ranks that hold copies where replicate_mesh is None")
-        return group if group is not None else replicas.group  # type: ignore[union-attr]
+        copies = group if group is not None else replicas.group  # type: ignore[union-attr]
+        agree(self, self._layouts, operation, copies=None if copies == replica_group(self) else copies)
+        return copies
 
     def _members(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
         """All parameters with the names that errors call them and their groups."""

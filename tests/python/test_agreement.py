@@ -86,13 +86,13 @@ def as_replicas(rank: int) -> torchdion.Dion:
 
 
 DISAGREEMENTS = {
-    "options": (with_other_options, "'fs' must agree on the options of parameter 'tall' .*, got lr="),
+    "options": (with_other_options, "'fs' must agree on the lr of parameter group 0, got 0.[12]$"),
     "cuts": (with_another_cut, "'fs' must agree on the placements of parameter 'wide' .*, got .Shard"),
     "count": (with_fewer_parameters, "'fs' must update as many parameters over it, got "),
     "order": (with_another_order, "'fs' must have the same parameters in the same order, got parameter '(tall|wide)'"),
     "dtype": (with_another_dtype, "'fs' must agree on the dtype of parameter 'tall' .*, got torch.float"),
     "state": (with_a_state_on_one_rank, "'fs' must agree on the steps taken of parameter 'tall' .*, got [01]"),
-    "replicas": (as_replicas, "'replicas' must agree on the options of parameter 'tall' .* rank_fraction=0.(25|5)"),
+    "replicas": (as_replicas, "'replicas' must agree on the rank_fraction of parameter group 0, got 0.(25|5)$"),
 }
 
 
@@ -249,3 +249,152 @@ def one_does_not_come(rank: int, world_size: int) -> None:
 
 def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_time_limit_of_the_group() -> None:
     run_ranks(one_does_not_come, 2, time_limit=30)
+
+
+def replicated(sizes: int = 4, dtype: torch.dtype = torch.float64) -> torchdion.Dion:
+    generator = torch.Generator().manual_seed(3)
+    params = [Parameter(torch.randn(12, 12, generator=generator).to(dtype)) for _ in range(sizes)]
+    return torchdion.Dion(params, lr=0.1, rank_fraction=0.25, replicate_mesh=dist.group.WORLD)
+
+
+def params_of(optimizer: torchdion.Dion) -> list[Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def give(optimizer: torchdion.Dion, rank: int, dtype: torch.dtype | None = None) -> None:
+    for param in params_of(optimizer):
+        if dtype is not None:
+            param.grad_dtype = dtype
+        param.grad = param.detach().to(dtype).mul(rank + 1).sin()
+
+
+def freeze(optimizer: torchdion.Dion, rank: int) -> None:
+    params_of(optimizer)[rank].requires_grad_(False)
+
+
+def change_an_option(optimizer: torchdion.Dion, rank: int, name: str, value: Any) -> None:
+    if rank == 1:
+        optimizer.param_groups[0][name] = value
+
+
+def scale(optimizer: torchdion.Dion, rank: int) -> None:
+    optimizer.found_inf = torch.zeros(()) if rank == 1 else None
+
+
+AFTER_A_STEP: dict[str, tuple[Any, ...]] = {
+    "frozen": (freeze, (), "the requires_grad of parameter 0 "),
+    "algorithm": (change_an_option, ("algorithm", "lion"), "the algorithm of parameter group 0, got '(dion|lion)'"),
+    "orthonormalize": (change_an_option, ("orthonormalize", "rcqr"), "the orthonormalize of parameter group 0"),
+    "lr": (change_an_option, ("lr", 0.2), "the lr of parameter group 0, got 0.[12]$"),
+    "mu": (change_an_option, ("mu", 0.9), "the mu of parameter group 0, got 0.9"),
+}
+
+
+def part_after_a_step(rank: int, world_size: int, make_them_part: Any, args: tuple[Any, ...], sentence: str) -> None:
+    optimizer = replicated()
+    give(optimizer, rank)
+    optimizer.step()
+    make_them_part(optimizer, rank, *args)
+    before = [param.detach().clone() for param in params_of(optimizer)]
+    with pytest.raises(ValueError, match=f"^torchdion.Dion: the ranks of the axis 'replicas' must agree on {sentence}"):
+        optimizer.step()
+    assert all(map(torch.equal, params_of(optimizer), before))
+
+
+@pytest.mark.parametrize(("make_them_part", "args", "sentence"), AFTER_A_STEP.values(), ids=AFTER_A_STEP)
+def test_ranks_that_part_after_a_step_are_told_so_on_every_rank(
+    make_them_part: Any, args: tuple[Any, ...], sentence: str
+) -> None:
+    run_ranks(part_after_a_step, 2, make_them_part, args, sentence, time_limit=30)
+
+
+def overflow_on_one(rank: int, world_size: int) -> None:
+    optimizer = torchdion.Dion(cut_parameters(), lr=0.1)
+    give_gradients(optimizer)
+    scale(optimizer, rank)
+    with pytest.raises(ValueError, match="must agree on the found_inf of the optimizer, got (none|set)$"):
+        optimizer.step()
+
+
+def test_a_scaler_on_some_ranks_is_an_error_on_all() -> None:
+    run_ranks(overflow_on_one, 2, time_limit=30)
+
+
+def gradients_of_another_dtype(rank: int, world_size: int, each: bool) -> list[Tensor]:
+    """BF16 weights, FP32 gradients: each rank lacks another one, or one lacks one."""
+    optimizer = replicated(dtype=torch.bfloat16)
+    for _ in range(2):
+        give(optimizer, rank, torch.float32)
+        if each or rank == 1:
+            params_of(optimizer)[1 + rank].grad = None
+        optimizer.step()
+    optimizer.check_replicas()
+    give(optimizer, rank, torch.float32 if rank else torch.bfloat16)
+    with pytest.raises(
+        ValueError, match="must agree on the dtype of the gradient of parameter 0 .*, got (bfloat16|float32)$"
+    ):
+        optimizer.step()
+    return [param.detach() for param in params_of(optimizer)]
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_missing_gradient_is_zero_in_the_dtype_that_it_has_on_other_ranks(each: bool) -> None:
+    first, second = run_ranks(gradients_of_another_dtype, 2, each, time_limit=30)
+    assert all(map(torch.equal, first, second))
+
+
+def unused(rank: int, world_size: int) -> None:
+    """Parameter 1 has a gradient nowhere, parameter 2 on rank 1 alone."""
+    optimizer = replicated()
+    before = [param.detach().clone() for param in params_of(optimizer)]
+    for _ in range(2):
+        give(optimizer, rank)
+        params_of(optimizer)[1].grad = None
+        if rank == 0:
+            params_of(optimizer)[2].grad = None
+        optimizer.step()
+    assert [torch.equal(*pair) for pair in zip(params_of(optimizer), before, strict=True)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert params_of(optimizer)[1] not in optimizer.state
+    optimizer.check_replicas()
+
+
+def test_a_parameter_without_a_gradient_on_any_replica_is_skipped() -> None:
+    run_ranks(unused, 2, time_limit=30)
+
+
+OTHER_CALLS = {
+    "resize_rank": lambda optimizer: optimizer.resize_rank(0.5),
+    "synchronize_for_checkpoint": lambda optimizer: optimizer.synchronize_for_checkpoint(),
+    "check_replicas": lambda optimizer: optimizer.check_replicas(),
+    "synchronize_replicas": lambda optimizer: optimizer.synchronize_replicas(),
+}
+
+
+def one_does_something_else(rank: int, world_size: int) -> None:
+    optimizer = replicated()
+    give(optimizer, rank)
+    optimizer.step()
+    for name, call in OTHER_CALLS.items():
+        here, there = (f"{name}()", "step()") if rank == 1 else ("step()", f"{name}()")
+        with pytest.raises(RuntimeError) as caught:
+            call(optimizer) if rank == 1 else optimizer.step()
+        sentence = f"every rank must call the same at the same time, got {here} here and {there} on another rank"
+        assert str(caught.value).splitlines()[0] == f"torchdion.Dion: {sentence}"
+    with pytest.raises(ValueError, match=r"must agree on the rank_fraction of parameter group 0, got 0\.(25|5)$"):
+        optimizer.resize_rank(0.5 if rank == 1 else 0.25)
+    sentence = "rank_fraction must be in" if rank == 1 else r"another rank refused resize_rank\(\), and its error"
+    with pytest.raises((ValueError, RuntimeError), match=f"^torchdion.Dion: {sentence}"):
+        optimizer.resize_rank(2.0 if rank == 1 else 0.25)
+    assert optimizer.param_groups[0]["rank_fraction"] == 0.25
+    optimizer.resize_rank(0.5)
+    optimizer.step()
+    optimizer.check_replicas()
+
+
+def test_a_rank_that_calls_something_else_than_the_others_is_an_error_on_all() -> None:
+    run_ranks(one_does_something_else, 2, time_limit=30)

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "comm/digest.h"
 #include "comm/mesh_as_threads.h"
 
 namespace torchdion::engine {
@@ -11,34 +14,57 @@ namespace {
 using comm::Mesh;
 using comm::MeshAxes;
 
-// Claims of two parameters, one on both axes and one on fs alone, as a rank makes them.
+// Claims of a group and of two parameters, one on both axes and one on fs alone, as a rank makes them.
 std::vector<Claim> claims_of(const MeshAxes& axes) {
-  return {{"parameter 0", {{"shape", "[4, 3]"}, {"options", "lr 0.1"}}, {axes.fs, axes.tp}},
-          {"parameter 1", {{"shape", "[5]"}, {"options", "lr 0.2"}}, {axes.fs}}};
+  std::vector<Claim> claims{
+      {"parameter group 0", {{"lr", "0.1"}, {"mu", "0.95"}}, {axes.fs, axes.tp}, /*is_parameter=*/false},
+      {"parameter 0", {{"shape", "[4, 3]"}}, {axes.fs, axes.tp}},
+      {"parameter 1", {{"shape", "[5]"}}, {axes.fs}}};
+  for (std::size_t i : {1, 2}) claims[i].gradient = at::kFloat, claims[i].shared = claims[i].axes;
+  return claims;
 }
 
-std::string error_of(const std::vector<Claim>& claims) {
+std::string error_of(const std::vector<Claim>& claims, bool refuses = false, Operation operation = Operation::step) {
   try {
-    check_agreement(claims);
-  } catch (const c10::ValueError& error) {
+    agree(operation, refuses, claims);
+  } catch (const c10::Error& error) {
     return error.what_without_backtrace();
   }
   return "";
 }
 
-TEST(Agreement, OfRanksThatClaimTheSameIsSilent) {
-  Mesh({1, 2, 2}).run([](MeshAxes axes) { EXPECT_EQ(error_of(claims_of(axes)), ""); });
+TEST(Digest, IsTheSameEverywhereAndOfEveryByte) {
+  EXPECT_EQ(comm::digest(""), comm::digest(std::string_view()));
+  std::set<int64_t> all{comm::digest("")};
+  std::string text = "the ranks of a job";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    text[i] ^= 1;
+    all.insert(comm::digest(text));
+    all.insert(comm::digest(text.substr(0, i + 1)));
+    text[i] ^= 1;
+  }
+  EXPECT_EQ(all.size(), 2 * text.size());
+  EXPECT_EQ(comm::digest("torchdion"), -1381794885612921548);
 }
 
-TEST(Agreement, NamesParameterPropertyAndOwnValueOnTheRanksThatDiffer) {
+TEST(Agreement, OfRanksThatClaimTheSameIsOneMessageOnEachAxis) {
+  Mesh({1, 2, 2}).run([](MeshAxes axes) {
+    EXPECT_EQ(error_of(claims_of(axes)), "");
+    EXPECT_EQ(axes.fs.traffic().agreement.calls, 1);
+    EXPECT_EQ(axes.tp.traffic().agreement.calls, 1);
+    EXPECT_EQ(axes.fs.traffic().elements(), 0) << "digests are none";
+  });
+}
+
+TEST(Agreement, NamesOptionGroupAndOwnValueOnTheRanksThatDiffer) {
   Mesh({1, 2, 2}).run([](MeshAxes axes) {
     std::vector<Claim> claims = claims_of(axes);
-    if (axes.rank == 3) claims[0].properties[1].second = "lr 0.3";
+    if (axes.rank == 3) claims[0].properties[1].second = "0.9";
     const std::string expected[] = {
         "torchdion::Dion: other ranks of the job disagree about parameters, options or layouts",
-        "torchdion::Dion: the ranks of the axis 'fs' must agree on the options of parameter 0, got lr 0.1",
-        "torchdion::Dion: the ranks of the axis 'tp' must agree on the options of parameter 0, got lr 0.1",
-        "torchdion::Dion: the ranks of the axis 'fs' must agree on the options of parameter 0, got lr 0.3"};
+        "torchdion::Dion: the ranks of the axis 'fs' must agree on the mu of parameter group 0, got 0.95",
+        "torchdion::Dion: the ranks of the axis 'tp' must agree on the mu of parameter group 0, got 0.95",
+        "torchdion::Dion: the ranks of the axis 'fs' must agree on the mu of parameter group 0, got 0.9"};
     EXPECT_EQ(error_of(claims), expected[axes.rank]);
   });
 }
@@ -46,7 +72,7 @@ TEST(Agreement, NamesParameterPropertyAndOwnValueOnTheRanksThatDiffer) {
 TEST(Agreement, IsRefusedToOtherParametersAndToMoreOfThem) {
   Mesh({1, 2, 1}).run([](MeshAxes axes) {
     std::vector<Claim> claims = claims_of(axes);
-    if (axes.rank == 1) std::swap(claims[0].name, claims[1].name);
+    if (axes.rank == 1) std::swap(claims[1].name, claims[2].name);
     EXPECT_EQ(error_of(claims), c10::str("torchdion::Dion: the ranks of the axis 'fs' must have the same parameters in "
                                          "the same order, got parameter ",
                                          axes.rank));
@@ -58,33 +84,38 @@ TEST(Agreement, IsRefusedToOtherParametersAndToMoreOfThem) {
   });
 }
 
-TEST(OpenStep, TellsEveryRankWhatAnySays) {
+TEST(Agreement, TellsEveryRankThatAnyRefusesOrDoesSomethingElse) {
   for (int who = 0; who < 4; ++who) {
     Mesh({1, 2, 2}).run([who](MeshAxes axes) {
-      const std::vector<std::vector<Axis>> cuts{{axes.fs, axes.tp}, {axes.tp}};
       const bool is_who = axes.rank == who;
-      EXPECT_TRUE(open_step({.refused = is_who}, {true, true}, cuts, {}).refused);
-      EXPECT_TRUE(open_step({.is_new = is_who}, {true, true}, {{}, {}}, {axes.fs, axes.tp}).is_new);
-      const Opening even = open_step({}, {true, false}, cuts, {axes.fs});
-      EXPECT_FALSE(even.refused || even.is_new || even.is_uneven);
-      EXPECT_TRUE(open_step({}, {is_who, true}, cuts, {}).is_uneven);
-      EXPECT_EQ(open_step({}, {true, axes.tp.rank == 0}, cuts, {}).is_uneven, true) << "along tp";
-      EXPECT_FALSE(open_step({}, {true, axes.fs.rank == 0}, cuts, {}).is_uneven) << "cut along tp alone";
+      EXPECT_EQ(error_of(claims_of(axes), is_who),
+                "torchdion::Dion: another rank refused this step, and its error says why");
+      const std::string other = is_who ? "resize_rank() here and step()" : "step() here and resize_rank()";
+      EXPECT_EQ(error_of(claims_of(axes), false, is_who ? Operation::resize_rank : Operation::step),
+                "torchdion::Dion: every rank must call the same at the same time, got " + other + " on another rank");
     });
   }
 }
 
-TEST(AnyOfRanks, IsTrueOnTheRanksOfTheAxesOfEachFlag) {
+TEST(Agreement, GivesAMissingGradientTheDtypeThatItHasOnOtherRanks) {
   Mesh({1, 2, 2}).run([](MeshAxes axes) {
-    const bool is_last = axes.rank == 3;
-    const std::vector<bool> flags =
-        any_of_ranks({is_last, is_last, is_last, false}, {{axes.fs, axes.tp}, {axes.fs}, {}, {axes.fs, axes.tp}});
-    EXPECT_TRUE(flags[0]);
-    EXPECT_EQ(flags[1], axes.tp.rank == 1);
-    EXPECT_EQ(flags[2], is_last);
-    EXPECT_FALSE(flags[3]);
-    EXPECT_EQ(axes.fs.traffic().agreement.calls, 1);
-    EXPECT_EQ(axes.fs.traffic().elements(), 0) << "flags are none";
+    std::vector<Claim> claims = claims_of(axes);
+    const auto dtypes = [&] { return agree(Operation::step, false, claims); };
+    if (axes.rank != 3) claims[1].gradient.reset();
+    claims[2].gradient.reset();
+    std::vector<std::optional<c10::ScalarType>> expected{std::nullopt, at::kFloat, std::nullopt};
+    EXPECT_EQ(dtypes(), expected);
+    claims[2].gradient = axes.tp.rank == 0 ? std::optional(at::kBFloat16) : std::nullopt;
+    expected[2] = claims[2].gradient;
+    EXPECT_EQ(dtypes(), expected) << "not along tp";
+    claims[2].gradient = axes.fs.rank == 0 ? at::kBFloat16 : at::kFloat;
+    EXPECT_EQ(error_of(claims), c10::str("torchdion::Dion: the ranks of the axis 'fs' must agree on the dtype of the "
+                                         "gradient of parameter 1, got ",
+                                         axes.fs.rank == 0 ? "bfloat16" : "float32"));
+    claims[2].gradient.reset();
+    claims[1].gradient = axes.fs.rank == 0 ? std::optional(at::kFloat) : std::nullopt;
+    claims[1].shared = {axes.tp};
+    EXPECT_NE(error_of(claims).find("gradient of parameter 0, got "), std::string::npos) << "no zero along fs";
   });
 }
 

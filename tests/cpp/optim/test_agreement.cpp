@@ -10,12 +10,11 @@ namespace {
 using comm::Mesh;
 using comm::MeshAxes;
 
-TEST(DionAgreement, OnOptionsIsAskedForAtTheFirstStepAndWhenTheyMayHaveChanged) {
+TEST(DionAgreement, OnOptionsIsAskedForAtEveryStepByOneMessage) {
   const Model model;
   Mesh({1, 2, 1}).run([&](MeshAxes axes) {
     const std::string sentence =
-        "torchdion::Dion: the ranks of the axis 'fs' must agree on the options of parameter 0 "
-        "(parameter group 0), got ";
+        "torchdion::Dion: the ranks of the axis 'fs' must agree on the lr of parameter group 0, got 0.";
     ModelOnMesh training(model, axes, 1, DionOptions(axes.rank == 0 ? 0.1 : 0.2));
     const at::Tensor before = training.local.weight.detach().clone();
     EXPECT_EQ(message_of([&] { training.step(0); }).substr(0, sentence.size()), sentence);
@@ -25,13 +24,82 @@ TEST(DionAgreement, OnOptionsIsAskedForAtTheFirstStepAndWhenTheyMayHaveChanged) 
     agreed.step(0);
     const int64_t calls = axes.fs.traffic().agreement.calls;
     agreed.step(1);
-    EXPECT_EQ(axes.fs.traffic().agreement.calls - calls, 1) << "flags alone";
-    if (axes.rank == 0) agreed.optimizer.load_state_dict(agreed.optimizer.state_dict());
+    EXPECT_EQ(axes.fs.traffic().agreement.calls - calls, 1) << "digests alone";
+    auto& options = static_cast<DionOptions&>(agreed.optimizer.param_groups()[1].options());
+    if (axes.rank == 0) options.mu(0.5);
+    EXPECT_NE(message_of([&] { agreed.step(2); }).find("must agree on the mu of parameter group 1, got 0."),
+              std::string::npos);
+    options.mu(0.95);
     agreed.step(2);
     const c10::IValue other = ModelOnMesh(model, {}, 1, kCompressed).optimizer.state_dict();
     if (axes.rank == 0) agreed.optimizer.load_state_dict(other);  // steps taken: none
     EXPECT_NE(message_of([&] { agreed.step(3); }).find("must agree on the steps taken of parameter 0"),
               std::string::npos);
+  });
+}
+
+TEST(DionAgreement, OnTheSizesOfQNamesTheParameter) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed);
+    training.step(0);
+    training.optimizer.synchronize_for_checkpoint();
+    if (axes.rank == 0) {
+      ModelOnMesh other(model, {}, 1, DionOptions(0.1).rank_fraction(0.75));
+      other.step(0);
+      training.optimizer.load_state_dict(other.optimizer.state_dict());
+      for (auto& group : training.optimizer.param_groups()) {
+        static_cast<DionOptions&>(group.options()).rank_fraction(0.25);
+      }
+    }
+    EXPECT_NE(message_of([&] { training.step(1); }).find("must agree on the state of parameter 0 (parameter group 0)"),
+              std::string::npos);
+  });
+}
+
+TEST(DionAgreement, OnWhatIsCalledKeepsARankFromResizingAlone) {
+  const Model model;
+  Mesh({2, 2, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed);
+    training.step(0);
+    const at::Tensor Q = training.optimizer.state_of(training.local.weight).Q().clone();
+    const auto call = [&](auto alone) {
+      return message_of([&] { axes.rank == 3 ? alone(training.optimizer) : training.step(1); });
+    };
+    const auto expect = [&](const std::string& name, const std::string& message) {
+      EXPECT_NE(message.find(axes.rank == 3 ? name + "() here and step()" : "step() here and " + name + "()"),
+                std::string::npos)
+          << message;
+    };
+    expect("resize_rank", call([](Dion& optimizer) { optimizer.resize_rank(); }));
+    expect("check_replicas", call([](Dion& optimizer) { optimizer.check_replicas(); }));
+    expect("synchronize_replicas", call([](Dion& optimizer) { optimizer.synchronize_replicas(); }));
+    expect("synchronize_for_checkpoint", call([](Dion& optimizer) { optimizer.synchronize_for_checkpoint(); }));
+    expect("whole_state_dict", call([](Dion& optimizer) { optimizer.whole_state_dict(); }));
+    EXPECT_TRUE(bitwise_equal(training.optimizer.state_of(training.local.weight).Q(), Q));
+    training.step(1);
+    training.optimizer.check_replicas();
+  });
+}
+
+TEST(DionAgreement, SkipsWhatNoReplicaHasAGradientOfAndZeroesWhatOneLacks) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed);
+    const auto params = training.local.params();
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      at::Tensor param = params[i];
+      const bool is_there = i != 1 && (i != 0 || axes.rank == 0);
+      param.mutable_grad() = is_there ? training.gradient(i, 0, axes.rank) : at::Tensor();
+    }
+    training.optimizer.step();
+    EXPECT_TRUE(bitwise_equal(training.local.square.detach(), model.square.detach()));
+    EXPECT_FALSE(bitwise_equal(training.local.weight.detach(), model.weight.detach()));
+    training.optimizer.check_replicas();
+    training.local.square.requires_grad_(axes.rank == 0);
+    EXPECT_NE(
+        message_of([&] { training.optimizer.step(); }).find("the requires_grad of parameter 1 (parameter group 0)"),
+        std::string::npos);
   });
 }
 
@@ -64,7 +132,7 @@ TEST(DionAgreement, MakesTheMissingGradientOfOneRankZeroThere) {
 
 TEST(DionFault, NamesAxisAndBatchAndLeavesTheOptimizerBroken) {
   comm::Meeting meeting(2);
-  meeting.fails_at = 6;
+  meeting.fails_at = 4;
   comm::on_every_rank(&meeting, [&](Axis unnamed) {
     const Axis axis = comm::axis_of(&meeting, unnamed.rank, {.name = "fs"});
     const at::Tensor param = Model::leaf({6, 20}, 1), other = Model::leaf({4, 9}, 2);
