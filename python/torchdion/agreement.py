@@ -27,7 +27,7 @@ class Shared(NamedTuple):
 
     param: Tensor
     group: dict[str, Any]
-    index: int  # of the group
+    place: int  # of the group
     name: str
 
 
@@ -99,9 +99,9 @@ def _claims(
     axes = [layouts.axes_of(one.param) for one in shared]
     of_groups: dict[int, dict[int, _C.Axis]] = {}
     for one, along in zip(shared, axes, strict=True):
-        of_groups.setdefault(one.index, {}).update((id(axis), axis) for axis in along)
+        of_groups.setdefault(one.place, {}).update((id(axis), axis) for axis in along)
     everyone = {key: axis for along in of_groups.values() for key, axis in along.items()}
-    groups = {one.index: one.group for one in shared}
+    groups = {one.place: one.group for one in shared}
     claims = [_C.Claim("the optimizer", _of_optimizer(optimizer), list(everyone.values()), is_parameter=False)]
     claims += [
         _C.Claim(f"parameter group {index}", _of_group(group), list(of_groups[index].values()), is_parameter=False)
@@ -151,10 +151,10 @@ def _text(name: str, value: Any) -> str:
 
 
 def _of_parameter(shared: Shared, optimizer: Optimizer) -> list[tuple[str, str]]:
-    param, group, index, _ = shared
+    param, group, place, _ = shared
     state = optimizer.state.get(param, {})
     return [
-        ("group", str(index)),
+        ("group", str(place)),
         ("shape", str(tuple(param.shape))),
         ("dtype", str(param.dtype)),
         ("kind of device", param.device.type),

@@ -13,7 +13,7 @@ from torchdion.layout import Layouts, Place, check_orthonormalize
 from torchdion.options import check_group
 from torchdion.parameters import algorithm_of, check_gradient, form_of, name_of
 from torchdion.state import STATES, check_keys, check_placements, create_state, orientation_of
-from torchdion.wrappers import Writes, check_plain, has_memory, readable
+from torchdion.wrappers import Writes, check_plain, readable
 
 
 class Member(NamedTuple):

@@ -263,6 +263,7 @@ def params_of(optimizer: torchdion.Dion) -> list[Tensor]:
 
 def give(optimizer: torchdion.Dion, rank: int, dtype: torch.dtype | None = None) -> None:
     for param in params_of(optimizer):
+        param.grad = None
         if dtype is not None:
             param.grad_dtype = dtype
         param.grad = param.detach().to(dtype).mul(rank + 1).sin()
@@ -312,7 +313,7 @@ def overflow_on_one(rank: int, world_size: int) -> None:
     optimizer = torchdion.Dion(cut_parameters(), lr=0.1)
     give_gradients(optimizer)
     scale(optimizer, rank)
-    with pytest.raises(ValueError, match="must agree on the found_inf of the optimizer, got (none|set)$"):
+    with pytest.raises(ValueError, match=r"must agree on the found_inf of the optimizer, got (none|set)$"):
         optimizer.step()
 
 
@@ -331,7 +332,7 @@ def gradients_of_another_dtype(rank: int, world_size: int, each: bool) -> list[T
     optimizer.check_replicas()
     give(optimizer, rank, torch.float32 if rank else torch.bfloat16)
     with pytest.raises(
-        ValueError, match="must agree on the dtype of the gradient of parameter 0 .*, got (bfloat16|float32)$"
+        ValueError, match=r"must agree on the dtype of the gradient of parameter 0 .*, got (bfloat16|float32)$"
     ):
         optimizer.step()
     return [param.detach() for param in params_of(optimizer)]

@@ -117,4 +117,7 @@ def test_ranks_compare_the_numbers_in_tensors() -> None:
     equal: list[Any] = [torch.tensor(0.5), 0.5]
     assert run_ranks(step_with, 2, equal) == ["agreed"] * 2
     different: list[Any] = [torch.tensor(0.100001), torch.tensor(0.100002)]
-    assert all("must agree on the weight_decay of parameter group 0, got 0.1000" in said for said in run_ranks(step_with, 2, different))
+    assert all(
+        "must agree on the weight_decay of parameter group 0, got 0.1000" in said
+        for said in run_ranks(step_with, 2, different)
+    )

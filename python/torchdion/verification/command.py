@@ -20,6 +20,7 @@ from torchdion.verification.checks import Row
 from torchdion.verification.launch import RanksFailed, Terminated, launch
 from torchdion.verification.mesh import Sizes, sizes
 from torchdion.verification.network import MODELS
+from torchdion.verification.room import ranks_that_fit
 from torchdion.verification.run import Training
 from torchdion.verification.transport import Transport, meet
 from torchdion.verification.verify import verify
@@ -123,6 +124,9 @@ def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
         return f"argument --checkpoints: must be a folder that can be written to, got {options.checkpoints}"
     if environment.get("LOCAL_WORLD_SIZE", str(ranks)) != str(ranks) and options.checkpoints is None:
         return "argument --checkpoints: must be a folder on storage that all machines share, got none"
+    room = ranks_that_fit()
+    if "RANK" not in environment and ranks > room:
+        return f"argument --mesh: must have at most {room} ranks, for which there are cores and memory, got {ranks}"
     return refused_transport(transport_of(options), int(environment.get("LOCAL_WORLD_SIZE", ranks)))
 
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing import connection, get_context, reduction
 from multiprocessing.process import BaseProcess
@@ -30,6 +30,7 @@ from torchdion.verification.transport import Transport, barrier, meet
 
 PR_SET_PDEATHSIG = 1
 LAST_LINES = 12
+KERNEL_SECONDS = 5.0
 STACK = "Stack (most recent call first):"  # how faulthandler begins
 
 
@@ -91,10 +92,18 @@ class Rank:
         begin = lines.index(STACK) if STACK in lines else len(lines)
         return "\n".join([f"rank {self.number} was in:", *lines[begin + 1 :][:LAST_LINES]])
 
+    def kill(self) -> None:
+        """With whatever it has started."""
+        if self.process.pid is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()  # also before it leads a group
+
     def end(self) -> None:
+        """Once it is killed; what the kernel takes long to end is not waited for."""
         if self.process.pid is not None:
-            self.process.kill()
-            self.process.join()
+            self.process.join(KERNEL_SECONDS)
         self.output.content.close()
         self.result.content.close()
 
@@ -112,15 +121,20 @@ def launch(
         RanksFailed: within `time_limit` seconds.
     """
     ranks: list[Rank] = []
+    deadline = time.monotonic() + time_limit
     with socket.create_server(("127.0.0.1", 0), backlog=world_size) as meeting, _sigterm_unwinds():
         job = Job(body, arguments, world_size, time_limit, transport, meeting, os.getpid())
         try:
             for number in range(world_size):
                 _start(number, job, ranks)
-            _wait(ranks, time_limit)
+                if time.monotonic() >= deadline:
+                    raise RanksFailed(f"{number + 1} of {world_size} ranks were started in {time_limit:g} s, and ended")
+            _wait(ranks, time_limit, deadline)
             ranks[0].result.content.seek(0)
             return pickle.load(ranks[0].result.content)
         finally:
+            for rank in ranks:
+                rank.kill()
             for rank in ranks:
                 rank.end()
 
@@ -147,9 +161,8 @@ def _sigterm_unwinds() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _wait(ranks: list[Rank], time_limit: float) -> None:
+def _wait(ranks: list[Rank], time_limit: float, deadline: float) -> None:
     """Until all have returned, the first has failed, or the time is over."""
-    deadline = time.monotonic() + time_limit
     running = list(ranks)
     while running:
         sentinels = [rank.process.sentinel for rank in running]
@@ -190,6 +203,7 @@ def _stacks(running: list[Rank], time_limit: float) -> str:
 
 def _live(number: int, job: Job, output: File, result: File) -> None:
     """The life of a rank."""
+    os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     _die_with(job.parent)
