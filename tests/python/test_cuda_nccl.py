@@ -157,10 +157,13 @@ def engine_alone(rank: int, world: int) -> None:
     """What ranks tell each other in numbers that lie on the CPU."""
     mesh = alone("fs")
     axis = _C.Axis(mesh.get_group(), name="fs", real_when_alone=True)
-    assert _C.open_step(False, True, [True, False], [[axis], [axis]], [axis]) == (False, True, False)
-    assert _C.open_step(True, False, [True], [[axis]], []) == (True, False, False)
-    assert _C.any_of_ranks([True, False, True], [[axis]] * 3) == [True, False, True]
-    _C.check_agreement([("weight", [("shape", "(3, 4)")], [axis])])
+    claims = [
+        _C.Claim("weight", [("shape", "(3, 4)")], [axis], gradient=torch.float32, shared=[axis]),
+        _C.Claim("bias", [("shape", "(3,)")], [axis], shared=[axis]),
+    ]
+    assert _C.agree(_C.Operation.step, False, claims) == [torch.float32, None]
+    with pytest.raises(RuntimeError, match="another rank refused this step"):
+        _C.agree(_C.Operation.step, True, claims)
     piece = torch.arange(15.0).view(5, 3)
     for lies_on in ("cpu", DEVICE):
         for dim in (0, 1):
