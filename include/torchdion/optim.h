@@ -114,9 +114,9 @@ class Dion : public torch::optim::Optimizer {
   //   auto group = ...;  // c10::intrusive_ptr<c10d::ProcessGroup>
   //   optimizer.set_layout(weight, {.rows = torchdion::Axis(group, {.name = "shards"}), .sizes = {1024, 256}});
   //
-  // With `replicas`, step() averages over them, and a gradient that is undefined on some of them counts as zero there; a
-  // parameter without one on any is skipped. A matrix whose (m + n) r elements of P and R are fewer than its own is compressed to them (arXiv 2504.05295,
-  // Section 4.3), and its momentum is each replica's own.
+  // With `replicas`, step() averages over them, and a gradient that is undefined on some of them counts as zero there;
+  // a parameter without one on any is skipped. A matrix whose (m + n) r elements of P and R are fewer than its own is
+  // compressed to them (arXiv 2504.05295, Section 4.3), and its momentum is each replica's own.
   //
   // Give the parameters that share a line of ranks copies of one Axis: they are updated and counted together then.
   //
