@@ -112,6 +112,15 @@ test-example: build  ## five steps of the GPT example
 	@$(PY) examples/gpt/train.py --overwrite --run build/example --layers 1 --d-model 32 --heads 2 --context 32 \
 	  --batch 2 --steps 5 --val-sequences 2 --sample-length 20
 
+.PHONY: wheel
+wheel: .venv/.installed | tools  ## a wheel for other machines, tried at another path, in dist/
+	@$(PY) release/make_wheel.py
+
+# VERSIONS="2.10 2.15/3.13": under these alone, of which the second has another Python.
+.PHONY: test-versions
+test-versions: .venv/.installed | tools  ## build and test under each minor version of torch; VERSIONS="2.10 2.15/3.13"
+	@$(PY) release/try_versions.py $(VERSIONS)
+
 .PHONY: bench
 bench: build  ## time the optimizer's step against its peers'
 	$(PY) benchmarks/step.py

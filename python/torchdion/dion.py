@@ -5,7 +5,6 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from torchdion import _C
@@ -28,6 +27,7 @@ from torchdion.options import (
 from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
 from torchdion.state import is_recorded, state_bytes
 from torchdion.stats import NO_STEPS, as_numbers, count
+from torchdion.torch_versions import disable_dynamo
 from torchdion.wrappers import Writes
 
 
@@ -243,7 +243,7 @@ class Dion(CheckpointedOptimizer):
         self._update()
         return loss
 
-    @_disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
+    @disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
     def _update(self) -> None:
         self._refuse_if_broken()
         step = None

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import GroupName
+
+from torchdion.torch_versions import GroupName, resolve_process_group
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Line:
 def _find_line(group_name: str, ranks: frozenset[int], name: str) -> Line:
     """The line of the group that has this name in this process, where it must hold the same ranks."""
     try:
-        line = Line(_resolve_process_group(GroupName(group_name)), name)
+        line = Line(resolve_process_group(GroupName(group_name)), name)
     except (RuntimeError, ValueError):
         line = None
     if line is None or line.ranks != ranks:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("benchmarks", "cmake", "csrc", "docs", "examples", "include", "python", "tests")
+FOLDERS = ("benchmarks", "cmake", "csrc", "docs", "examples", "include", "python", "release", "tests")
 BUILT = ("python/torchdion/lib", "python/torchdion/include", "python/torchdion/share")  # by an editable install
 SUFFIXES = {".cmake", ".cpp", ".cu", ".h", ".in", ".md", ".py", ".pyi", ".sh", ".txt", ".typed"}
 

@@ -5,11 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion import _C
+from torchdion.torch_versions import HashStore
 
 DESCRIBED = ("dp", "fs", "tp")
 """What the sides may be called where parameters are plain tensors: replicas, fully sharded, tensor parallel."""

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import torch
 import torch._dynamo
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 
+from torchdion.torch_versions import TCPStore
 from torchdion.verification.transport import Transport, barrier, meet
 
 PR_SET_PDEATHSIG = 1
