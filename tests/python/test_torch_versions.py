@@ -16,6 +16,8 @@ def test_the_private_names_of_torch_are_imported_by_one_module_alone() -> None:
 
 
 def test_no_code_asks_for_the_version_of_torch() -> None:
-    asked = re.compile(r"TORCH_VERSION_M|TORCH_VERSION_P|torch\.__version__ *[<>=!]|torch\.__version__\.split|Version\(torch")
+    asked = re.compile(
+        r"TORCH_VERSION_M|TORCH_VERSION_P|torch\.__version__ *[<>=!]|torch\.__version__\.split|Version\(torch"
+    )
     files = [*PACKAGE.rglob("*.py"), *CSRC.rglob("*.h"), *CSRC.rglob("*.cpp")]
     assert [path.name for path in files if asked.search(path.read_text())] == []
