@@ -8,6 +8,7 @@
 #include "engine/step.h"
 #include "optim/agreement.h"
 #include "optim/hand_over.h"
+#include "optim/names.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -45,14 +46,19 @@ engine::Words words_of(const std::vector<OptimizerParamGroup>& groups) {
   return words;
 }
 
+Nonfinite nonfinite_of(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
+  return groups.empty() || !groups[0].has_options() ? defaults.nonfinite() : options_of(groups[0], 0).nonfinite();
+}
+
 void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
+  const Nonfinite nonfinite = nonfinite_of(groups, defaults);
   std::unordered_set<const void*> seen;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const DionOptions& options = groups[i].has_options() ? options_of(groups[i], i) : defaults;
     check_options(options, group_name(i));
-    TORCH_CHECK_VALUE(options.nonfinite() == defaults.nonfinite(),
-                      "torchdion::Dion: nonfinite holds for the whole optimizer and must be that of the defaults",
-                      group_name(i));
+    TORCH_CHECK_VALUE(options.nonfinite() == nonfinite,
+                      "torchdion::Dion: nonfinite must be the same in all groups, got ", name_of(options.nonfinite()),
+                      " beside ", name_of(nonfinite), group_name(i));
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = parameter_name(k, i);
@@ -70,6 +76,9 @@ Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions def
   optim::check_options(defaults, "");
   TORCH_CHECK_VALUE(!param_groups.empty(), "torchdion::Dion: param_groups must not be empty");
   optim::check_groups(param_groups, defaults);
+  TORCH_CHECK_VALUE(optim::nonfinite_of(param_groups, defaults) == defaults.nonfinite(),
+                    "torchdion::Dion: nonfinite holds for the whole optimizer and must be that of the defaults",
+                    optim::group_name(0));
   const auto has_params = [](const OptimizerParamGroup& group) { return !group.params().empty(); };
   TORCH_CHECK_VALUE(std::any_of(param_groups.begin(), param_groups.end(), has_params),
                     "torchdion::Dion: params must not be empty");
@@ -86,8 +95,13 @@ Dion::~Dion() = default;
 void Dion::add_param_group(const OptimizerParamGroup& param_group) {
   std::vector<OptimizerParamGroup> groups = param_groups();
   groups.push_back(param_group);
+  if (!param_group.has_options()) {  // the policy may have been set since, or loaded
+    DionOptions options = static_cast<const DionOptions&>(defaults());
+    options.nonfinite(optim::nonfinite_of(param_groups(), options));
+    groups.back().set_options(std::make_unique<DionOptions>(options));
+  }
   optim::check_groups(groups, static_cast<const DionOptions&>(defaults()));
-  add_checked(param_group);
+  add_checked(groups.back());
 }
 
 void Dion::add_checked(const OptimizerParamGroup& param_group) {
@@ -142,7 +156,7 @@ at::Tensor Dion::step(LossClosure closure) {
     optim::check_groups(param_groups(), defaults);  // anyone may have written to them
     gathering.emplace(state(), private_->layouts, std::move(missing));
     for (std::size_t i = 0; i < param_groups().size(); ++i) gathering->add(param_groups()[i], i);
-    step.emplace(gathering->groups, defaults.nonfinite());
+    step.emplace(gathering->groups, optim::nonfinite_of(param_groups(), defaults));
   };
   std::exception_ptr refusal;
   try {

@@ -39,4 +39,12 @@ inline constexpr Named<c10::ScalarType> names<c10::ScalarType>[] = {{c10::Scalar
                                                                     {c10::ScalarType::BFloat16, "bfloat16"},
                                                                     {c10::ScalarType::Half, "float16"}};
 
+template <class T>
+const char* name_of(T value) {
+  for (const Named<T>& known : names<T>) {
+    if (known.value == value) return known.name;
+  }
+  return "none of its values";
+}
+
 }  // namespace torchdion::optim

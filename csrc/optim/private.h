@@ -46,6 +46,9 @@ const DionOptions& options_of(const torch::optim::OptimizerParamGroup& group, st
 // What the engine calls the parameters of these groups, which must outlive the words.
 engine::Words words_of(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
+// What the optimizer does with gradients that are not finite: what its groups say, which must not differ.
+Nonfinite nonfinite_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
+
 // Throws c10::ValueError with one sentence for what no step could use: an option, a parameter, one that is given twice.
 void check_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
 

@@ -6,10 +6,12 @@
 #include <ATen/ops/full.h>
 #include <torch/serialize/archive.h>
 
+#include <cmath>
 #include <map>
 
 #include "engine/checks.h"
 #include "engine/shapes.h"
+#include "linalg/memory.h"
 #include "optim/agreement.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -143,12 +145,14 @@ class SavedState {
 
   at::Tensor step() const {
     const IValue saved = value("step");
-    const bool one = saved.isTensor() && saved.toTensor().numel() == 1 && !saved.toTensor().is_complex();
+    const bool one = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
+                     !saved.toTensor().is_complex();
     TORCH_CHECK_VALUE(one || saved.isInt() || saved.isDouble(), "torchdion::Dion: the step of ", name_,
                       " must be a number, got ", saved.tagKind());
     const double count = one ? saved.toTensor().item<double>() : saved.toScalar().toDouble();
-    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53, "torchdion::Dion: the step of ", name_,
-                      " must be a number from 0 to 2^53, got ", count);
+    // FP32 counts no further in ones: a count stays there.
+    TORCH_CHECK_VALUE(count >= 0 && count <= 0x1p24 && count == std::floor(count), "torchdion::Dion: the step of ",
+                      name_, " must be a whole number from 0 to 16777216, got ", count);
     return at::full({}, count, at::kFloat);
   }
 
@@ -219,7 +223,6 @@ void Dion::load_state_dict(const IValue& state_dict) {
     entries.erase("params");
     auto& options = static_cast<DionOptions&>(groups[i].options());
     unknown.push_back(optim::from_entries(entries, options, where));
-    options.nonfinite(static_cast<const DionOptions&>(defaults()).nonfinite());  // the whole optimizer's
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = optim::parameter_name(k, i);

@@ -128,6 +128,15 @@ TEST(DionRefuses, GroupsThatDisagreeOnNonfinite) {
   EXPECT_EQ(message_of([&] { Dion(model.groups(), DionOptions().nonfinite(Nonfinite::raise)); }), sentence);
 }
 
+TEST(DionRefuses, APolicyThatIsSetInOneGroupAlone) {
+  const Model model;
+  Dion optimizer(model.groups(), DionOptions());
+  static_cast<DionOptions&>(optimizer.param_groups()[1].options()).nonfinite(Nonfinite::raise);
+  EXPECT_EQ(
+      message_of([&] { optimizer.step(); }),
+      "torchdion::Dion: nonfinite must be the same in all groups, got raise beside propagate (parameter group 1)");
+}
+
 struct GradientCase {
   std::string name;
   at::Tensor gradient;
@@ -201,6 +210,21 @@ TEST(DionNonfinite, SkipStepLeavesTheWholeStepOutAndCountsIt) {
   expect_bitwise_equal(model.params(), before);
   EXPECT_EQ(optimizer.stats().skipped_steps, 1);
   EXPECT_EQ(optimizer.stats().nonfinite_entries, 1);
+}
+
+TEST(DionNonfinite, APolicyThatIsLoadedHoldsAndSoDoesItForGroupsThatAreAddedLater) {
+  const Model model, other = model.clone();
+  const DionOptions options = DionOptions(0.1).nonfinite(Nonfinite::skip_step);
+  Dion saved(other.groups(options), options), optimizer(model.groups());
+  take_steps(saved, other, 0, 1);
+  optimizer.load_state_dict(saved.state_dict());
+  model.give_gradients(1);
+  model.bias.grad()[2] = kNaN;
+  optimizer.step();
+  EXPECT_EQ(optimizer.stats().skipped_steps, 1);
+  optimizer.add_param_group(OptimizerParamGroup({at::zeros({3, 2})}));
+  EXPECT_EQ(static_cast<const DionOptions&>(optimizer.param_groups().back().options()).nonfinite(),
+            Nonfinite::skip_step);
 }
 
 }  // namespace

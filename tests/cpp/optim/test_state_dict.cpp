@@ -232,11 +232,21 @@ INSTANTIATE_TEST_SUITE_P(
             "the state momentum of parameter 1 (parameter group 0) of shape [9, 9] must have that shape, got [9, 8]"},
         Damage{"NoVariance", [](Dict& saved) { (void)state_of(saved, 4).erase("variance"); }, "lacks 'variance'"},
         Damage{"StepIsNaN", [](Dict& saved) { state_of(saved, 0).insert_or_assign("step", at::full({}, NAN)); },
-               "the step of parameter 0 (parameter group 0) must be a number from 0 to 2^53, got nan"},
+               "the step of parameter 0 (parameter group 0) must be a whole number from 0 to 16777216, got nan"},
         Damage{"NegativeStep", [](Dict& saved) { state_of(saved, 0).insert_or_assign("step", -1); },
-               "must be a number from 0 to 2^53, got -1"},
+               "must be a whole number from 0 to 16777216, got -1"},
         Damage{"StepBeyondIntegers", [](Dict& saved) { state_of(saved, 4).insert_or_assign("step", 1e30); },
-               "must be a number from 0 to 2^53, got 1e+30"}),
+               "must be a whole number from 0 to 16777216, got 1e+30"},
+        Damage{"HalfAStep", [](Dict& saved) { state_of(saved, 4).insert_or_assign("step", 2.5); },
+               "must be a whole number from 0 to 16777216, got 2.5"},
+        Damage{"MetaStep",
+               [](Dict& saved) { state_of(saved, 4).insert_or_assign("step", at::zeros({}, at::device(at::kMeta))); },
+               "must be a number, got Tensor"},
+        Damage{"MetaQ",
+               [](Dict& saved) {
+                 state_of(saved, 0).insert_or_assign("Q", at::ones({12, 4}, at::device(at::kMeta)));
+               },
+               "must have memory"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(StateDict, OfNoDictIsRefused) {
