@@ -16,6 +16,7 @@ from measure import emit, table
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.options import Orientation
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
 from oracle import DionState, dion
@@ -24,7 +25,7 @@ from runs import error, follow, normals, start
 STEPS = 20
 
 
-def benchmark(m: int, n: int, fraction: float, orientation: str, dtype: torch.dtype) -> dict[str, Any]:
+def benchmark(m: int, n: int, fraction: float, orientation: Orientation, dtype: torch.dtype) -> dict[str, Any]:
     [first], *gradients = normals(STEPS + 1, (m, n), dtype=dtype)
     first = first / n**0.5
     param = Parameter(first.clone())

@@ -21,12 +21,19 @@ from orthonormalize import conditioned
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.options import Precision
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
 from oracle import DionState, dion
 from runs import error, follow, normals, start
 
-PRECISIONS = ("highest", "high", "medium")
+PRECISIONS: tuple[Precision, ...] = ("highest", "high", "medium")
+DISTANCES: tuple[tuple[str, Precision], ...] = (
+    ("FP32", "highest"),
+    ("FP32", "high"),
+    ("FP32", "medium"),
+    ("BF16", "high"),
+)
 CONDITIONS = (1e0, 1e2, 1e4, 1e6, 1e8)
 METHODS = ("auto", "rcqr")
 STEPS = 20
@@ -46,7 +53,9 @@ def orthogonality_rows(machine: Machine, m: int, r: int, condition: float) -> It
             yield {**row, "zero_columns": r - live.shape[1]}
 
 
-def distance_rows(machine: Machine, m: int, n: int, rank: str, state: str, precision: str) -> Iterator[dict[str, Any]]:
+def distance_rows(
+    machine: Machine, m: int, n: int, rank: str, state: str, precision: Precision
+) -> Iterator[dict[str, Any]]:
     [first], *gradients = normals(STEPS + 1, (m, n), dtype=torch.float32)
     first = first / n**0.5
     param = Parameter(first.to(machine.device, copy=True))
@@ -73,7 +82,7 @@ def main(arguments: list[str]) -> int:
     side = min(LARGEST, max(max(shape) for name in given.list for shape in LISTS[name]()))
     for m, n in ((side, side // 4), (side // 4, side)):
         for rank in ("d", "d/4"):
-            for state, precision in (("FP32", "highest"), ("FP32", "high"), ("FP32", "medium"), ("BF16", "high")):
+            for state, precision in DISTANCES:
                 labels = {"kind": "distance", "m": m, "n": n, "rank": rank, "state": state, "precision": precision}
                 machine.attempt(labels, distance_rows(machine, m, n, rank, state, precision))
     return 0

@@ -7,7 +7,7 @@ import torch
 from torchdion import _C
 from torchdion.agreement import agree, refusing
 from torchdion.loading import load_checked
-from torchdion.options import check_group
+from torchdion.options import as_plain_numbers, check_group
 from torchdion.parameters import form_of
 from torchdion.pieces import piece_of_state, whole_Q
 from torchdion.replicas import ReplicatedOptimizer
@@ -31,6 +31,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                 :meth:`synchronize_for_checkpoint`.
         """
         self._refuse_if_broken()
+        for group in self.param_groups:  # a schedule may have written NumPy's numbers, which not every unpickler knows
+            group |= as_plain_numbers(group)
         state_dict = super().state_dict()
         self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
         return state_dict

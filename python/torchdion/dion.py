@@ -1,7 +1,7 @@
 """The optimizer: owns parameters and state, and hands both to the C++ engine once a step."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -18,13 +18,20 @@ from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, sta
 from torchdion.options import (
     DEFAULTS,
     OPTIMIZER_WIDE,
+    Nonfinite,
+    Orientation,
+    Orthonormalize,
+    Precision,
+    ScalarAlgorithm,
+    as_plain_numbers,
     check_options,
     nonfinite_of,
+    refuse_unknown,
     rename_saved_options,
     resolve_betas,
     warn_of_near_misses,
 )
-from torchdion.parameters import check_parameters, entries_of, parameters_by_algorithm
+from torchdion.parameters import check_named_dion, check_parameters, each_once, entries_of, parameters_by_algorithm
 from torchdion.state import is_recorded, state_bytes
 from torchdion.stats import NO_STEPS, as_numbers, count
 from torchdion.torch_versions import disable_dynamo
@@ -112,21 +119,24 @@ class Dion(CheckpointedOptimizer):
         epsilon: float = 1e-8,
         rank_fraction: float = 1.0,
         rank_multiple_of: int = 1,
-        orientation: str = "right",
-        orthonormalize: str = "auto",
+        orientation: Orientation = "right",
+        orthonormalize: Orthonormalize = "auto",
         rcqr_oversample: float = 1.25,
-        scalar_algorithm: str = "lion",
+        scalar_algorithm: ScalarAlgorithm = "lion",
         maximize: bool = False,
         capturable: bool = False,
-        nonfinite: str = "propagate",
-        precision: str = "high",
+        nonfinite: Nonfinite = "propagate",
+        precision: Precision = "high",
         seed: int = 0,
         replicate_mesh: Any = None,
         outer_shard_mesh: Any = None,
         inner_shard_mesh: Any = None,
         replicate_mesh_grad_sync: bool = True,
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        if unknown:
+            refuse_unknown(unknown, [*DEFAULTS, "replicate_mesh_grad_sync"])
         defaults = DEFAULTS | {
             "lr": lr,
             "mu": mu,
@@ -146,6 +156,7 @@ class Dion(CheckpointedOptimizer):
             "seed": seed,
             **state_dtypes(mixed_precision_config, ""),
         }
+        defaults = as_plain_numbers(defaults)
         check_options(defaults, "")
         if not isinstance(params, Iterable):
             raise TypeError(
@@ -177,6 +188,7 @@ class Dion(CheckpointedOptimizer):
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
             rename_saved_options(group)
+            group |= as_plain_numbers(group)
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
             resolve_betas(group, group)
@@ -191,8 +203,8 @@ class Dion(CheckpointedOptimizer):
         if not isinstance(param_group, dict):
             raise TypeError(f"torchdion.Dion: a parameter group must be a dict, got {type(param_group).__name__}")
         where = f" (parameter group {len(self.param_groups)})"
-        entries = entries_of(param_group, where)
-        group = {**param_group, "params": entries}
+        entries = each_once(entries_of(param_group, where), where)
+        group = as_plain_numbers({**param_group, "params": entries})
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
         own = self.defaults
@@ -208,6 +220,7 @@ class Dion(CheckpointedOptimizer):
         name_dtypes(group)
         warn_of_near_misses(group, where)
         check_parameters(entries, options, where)
+        check_named_dion(entries, group, where)
         given = dict(param_group)
         param_group.clear()
         param_group.update(group)
@@ -233,8 +246,8 @@ class Dion(CheckpointedOptimizer):
         Raises:
             ValueError: a gradient or a state that does not fit its parameter, or, with ``nonfinite="raise"``,
                 gradients that are not finite, or ranks that disagree on options or layouts. Nothing was written.
-            RuntimeError: an earlier step failed after it had begun to write, another rank refused this one, or a
-                collective failed; its sentence names the axis and, once weights are written, the batch.
+            RuntimeError: a gradient is sparse, another rank refused this step, an earlier one failed after it had begun
+                to write, or a collective failed; its sentence names the axis and, once weights are written, the batch.
         """
         loss = None
         if closure is not None:

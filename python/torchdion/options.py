@@ -2,9 +2,9 @@
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -12,9 +12,14 @@ from torchdion import _C
 from torchdion.mixed_precision import is_state_dtype
 from torchdion.warning import warn
 
-ALGORITHMS = ("dion", "lion", "adamw")
-SCALAR_ALGORITHMS = ("lion", "adamw")
 BETAS = {"lion": (0.95, 0.98), "adamw": (0.9, 0.95)}
+
+Algorithm = Literal["dion", "lion", "adamw"]
+ScalarAlgorithm = Literal["lion", "adamw"]
+Orientation = Literal["right", "left"]
+Orthonormalize = Literal["auto", "rcqr", "cholesky_qr", "qr"]
+Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]
+Precision = Literal["highest", "high", "medium"]
 
 Check = tuple[Callable[[Any], bool], str]
 
@@ -57,7 +62,7 @@ _RATE: Check = _is_rate, "a finite number ≥ 0 or a tensor of one"
 _DTYPE: Check = is_state_dtype, "None, a floating-point torch.dtype or its name"
 
 CHECKS: dict[str, Check] = {
-    "lr": _RATE,
+    "lr": (_is_rate, "a finite number ≥ 0 (a Tensor lr must be 1-element)"),
     "mu": ((lambda value: _is_number(value) and 0 <= value < 1), "in [0, 1)"),
     "betas": (_is_betas, "None or two numbers in [0, 1)"),
     "beta1": _BETA,
@@ -69,8 +74,8 @@ CHECKS: dict[str, Check] = {
     "orientation": _one_of(*_C.Orientation.__members__),
     "orthonormalize": _one_of(*_C.Orthonormalize.__members__),
     "rcqr_oversample": ((lambda value: _is_number(value) and value >= 1), "a number ≥ 1"),
-    "algorithm": _one_of(*ALGORITHMS),
-    "scalar_algorithm": _one_of(*SCALAR_ALGORITHMS),
+    "algorithm": _one_of(*get_args(Algorithm)),
+    "scalar_algorithm": _one_of(*get_args(ScalarAlgorithm)),
     "lr_multiplier": _NOT_NEGATIVE,
     "batch_dims": (
         (lambda value: value is None or (_is_int(value) and value >= 0)),
@@ -83,7 +88,7 @@ CHECKS: dict[str, Check] = {
     "capturable": _FLAG,
     "differentiable": ((lambda value: value is False), "False (no graph goes through a step)"),
     "nonfinite": _one_of(*_C.Nonfinite.__members__),
-    "precision": _one_of("highest", "high", "medium"),
+    "precision": _one_of(*get_args(Precision)),
     "seed": ((lambda value: _is_int(value) and -(2**63) <= value < 2**63), "an integer of 64 bits"),
     "momentum_dtype": _DTYPE,
     "Q_dtype": _DTYPE,
@@ -136,6 +141,9 @@ _TORCH_KEYS = (
     "max_momentum",
 )
 
+# What others call an option.
+_OTHER_NAMES = {"eps": "epsilon", "momentum": "mu", "oversample": "rcqr_oversample", "rank": "rank_fraction"}
+
 
 def check_options(options: dict[str, Any], where: str) -> None:
     """Raises ValueError with one sentence for the first option outside its range; ``where`` names the group."""
@@ -183,9 +191,37 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
     for key in group:
         if key in CHECKS or key in _TORCH_KEYS or not isinstance(key, str):
             continue
-        near = difflib.get_close_matches(key, CHECKS, n=1, cutoff=0.8)
+        near = _option_meant_by(key, CHECKS)
         if near:
-            warn(f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near[0]!r}?")
+            warn(f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near!r}?")
+
+
+def refuse_unknown(options: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError for the first keyword that the constructor does not have, with the one that may be meant."""
+    for name in options:
+        near = _option_meant_by(name, known)
+        advice = f"; did you mean {near!r}?" if near else ""
+        if name in ("fused", "foreach"):
+            advice = ": every step is fused, there is nothing to choose"
+        raise TypeError(f"torchdion.Dion: unexpected keyword argument {name!r}{advice}")
+
+
+def _option_meant_by(name: str, known: Iterable[str]) -> str | None:
+    if name in _OTHER_NAMES:
+        return _OTHER_NAMES[name]
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+def as_plain_numbers(options: dict[str, Any]) -> dict[str, Any]:
+    """NumPy's scalars as Python's own, which every unpickler knows; all else as it is."""
+    return {name: _as_plain_number(value) for name, value in options.items()}
+
+
+def _as_plain_number(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_as_plain_number, value))
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
 def rename_saved_options(group: dict[str, Any]) -> None:

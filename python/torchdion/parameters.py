@@ -30,6 +30,20 @@ def entries_of(param_group: dict[str, Any], where: str) -> list[Any]:
     return list(params)
 
 
+def each_once(entries: list[Any], where: str) -> list[Any]:
+    """Without those that are given again, of which a warning tells, in torch's words for it."""
+    kept: dict[int, Any] = {}
+    for index, entry in enumerate(entries):
+        tensor = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+        if id(tensor) in kept:
+            warn(
+                "torchdion.Dion: the optimizer contains a parameter group with duplicate parameters: "
+                f"{describe(entry, index, where)} is given twice and updated once"
+            )
+        kept.setdefault(id(tensor), entry)
+    return list(kept.values())
+
+
 def describe(entry: Any, index: int, where: str) -> str:
     """The words for a parameter in an error: its name where it has one, else its place."""
     if isinstance(entry, tuple) and len(entry) == 2:
@@ -66,15 +80,22 @@ def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def check_parameters(entries: list[Any], group: dict[str, Any], where: str) -> None:
-    """Raises ValueError or TypeError with one sentence for the first that cannot be updated or is given twice."""
-    seen: set[int] = set()
+    """Raises ValueError or TypeError with one sentence for the first that cannot be updated."""
     for index, entry in enumerate(entries):
-        name = describe(entry, index, where)
-        _check_parameter(entry, group, name)
-        tensor = entry[1] if isinstance(entry, tuple) else entry
-        if id(tensor) in seen:
-            raise ValueError(f"torchdion.Dion: {name} is given twice")
-        seen.add(id(tensor))
+        _check_parameter(entry, group, describe(entry, index, where))
+
+
+def check_named_dion(entries: list[Any], group: dict[str, Any], where: str) -> None:
+    """Raises ValueError where a group names Dion, and its batch_dims leave no matrix of a parameter that is one."""
+    if group.get("algorithm") != "dion" or not group.get("batch_dims"):
+        return
+    for index, entry in enumerate(entries):
+        param = entry[1] if isinstance(entry, tuple) else entry
+        if not is_lazy(param) and param.dim() >= 2 and param.dim() - group["batch_dims"] < 2:
+            raise ValueError(
+                f"torchdion.Dion: batch_dims must leave a matrix of {describe(entry, index, where)} of shape "
+                f"{tuple(param.shape)} to algorithm='dion', got {group['batch_dims']}"
+            )
 
 
 def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
@@ -118,8 +139,8 @@ def _check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
 
 
 def check_gradient(gradient: Tensor, param: Tensor) -> None:
-    """Raises ValueError for a gradient that the kernels cannot read."""
+    """Raises ValueError for a gradient that the kernels cannot read; for a sparse one RuntimeError, as torch does."""
     if gradient.layout != torch.strided:
-        raise ValueError(f"torchdion.Dion: gradients must be dense, got {gradient.layout} for a {tuple(param.shape)}")
+        raise RuntimeError(f"torchdion.Dion: gradients must be dense, got {gradient.layout} for a {tuple(param.shape)}")
     if gradient.dtype not in DTYPES:
         raise ValueError(f"torchdion.Dion: gradients must be real floating-point, got {gradient.dtype}")

@@ -8,7 +8,7 @@ from torch import nn
 
 from torchdion.heads import head_weights
 from torchdion.kinds import Owned, is_cut_along_blocks, is_embedding, kind_of, owned_parameters
-from torchdion.options import check_options
+from torchdion.options import ScalarAlgorithm, check_options
 from torchdion.warning import warn
 
 # The order of the groups, and what their "kind" says.
@@ -28,7 +28,7 @@ def param_groups(
     model: nn.Module,
     *,
     weight_decay: float = 0.01,
-    scalar_algorithm: str = "lion",
+    scalar_algorithm: ScalarAlgorithm = "lion",
     head: str | Iterable[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Groups for :class:`torchdion.Dion` by the kind of each parameter (arXiv 2504.05295, Section 3.2 and Table 1).

@@ -1,6 +1,7 @@
 """What this optimizer cannot do is refused in a sentence that says so, before anything changes."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -18,11 +19,56 @@ def test_options_of_adamw_that_do_not_exist_here_are_refused_by_name(option):
         torchdion.Dion(parameters(), **{option: True})
 
 
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    {
+        "eps": "; did you mean 'epsilon'?",
+        "momentum": "; did you mean 'mu'?",
+        "oversample": "; did you mean 'rcqr_oversample'?",
+        "rank_frction": "; did you mean 'rank_fraction'?",
+        "fused": ": every step is fused, there is nothing to choose",
+        "foreach": ": every step is fused, there is nothing to choose",
+        "amsgrad": "",
+    }.items(),
+)
+def test_an_unknown_keyword_is_refused_with_the_option_that_may_be_meant(option, advice):
+    sentence = f"torchdion.Dion: unexpected keyword argument {option!r}{advice}"
+    with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
+        torchdion.Dion(parameters(), **{option: 1})
+
+
+@pytest.mark.parametrize(("key", "meant"), [("eps", "epsilon"), ("momentum", "mu"), ("oversample", "rcqr_oversample")])
+def test_another_name_of_an_option_in_a_group_is_warned_of(key, meant):
+    sentence = (
+        f"torchdion.Dion: unknown option {key!r} (parameter group 0) is kept and ignored; did you mean {meant!r}?"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(sentence)}$"):
+        torchdion.Dion([{"params": parameters(), key: 0.5}])
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "expected", "words"),
+    [
+        (lambda X, Y: X, {}, TypeError, "should be an iterable of Tensors or dicts"),
+        (lambda X, Y: [X, X], {}, UserWarning, "a parameter group with duplicate parameters"),
+        (lambda X, Y: [{"params": X}, {"params": X}], {}, ValueError, "appear in more than one parameter group"),
+        (lambda X, Y: None, {"lr": torch.tensor([0.001, 0.001])}, ValueError, "Tensor lr must be 1-element"),
+        (lambda X, Y: [("weight", X), Y], {}, ValueError, "all optimizer params should be with/without names"),
+    ],
+)
+def test_what_torch_asks_all_optimizers_to_refuse_or_to_warn_of(given, options, expected, words):
+    """What torch's own test_errors gives to each."""
+    X, Y = Parameter(torch.randn(1, 1)), Parameter(torch.randn(1, 1))
+    expect = pytest.warns if issubclass(expected, Warning) else pytest.raises
+    with expect(expected, match=words):
+        torchdion.Dion(given(X, Y), **options)
+
+
 def test_keys_of_other_optimizers_in_a_group_are_kept_and_change_nothing():
     expected, _ = trained(0)
     params = parameters()
     reference = torchdion.Dion(expected)
-    optimizer = torchdion.Dion([{"params": params, "fused": True, "foreach": False, "amsgrad": True, "eps": 1e-3}])
+    optimizer = torchdion.Dion([{"params": params, "fused": True, "foreach": False, "amsgrad": True, "nesterov": True}])
     for each in (expected, params):
         for param in each:
             param.grad = torch.ones_like(param)
@@ -66,7 +112,7 @@ def test_the_sparse_gradient_of_an_embedding_is_refused_before_any_write(layer, 
     linear(embedding(torch.tensor([[1, 2]]))).sum().backward()
     before = copy.deepcopy(params)
     with pytest.raises(
-        ValueError, match=r"^torchdion.Dion: gradients must be dense, got torch.sparse_coo for a \(10, 4"
+        RuntimeError, match=r"^torchdion.Dion: gradients must be dense, got torch.sparse_coo for a \(10, 4"
     ):
         optimizer.step()
     assert all(map(torch.equal, params, before))

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 
+import numpy
 import pytest
 import torch
 from regression import CONFIGURATIONS, assert_same_state_dict, closure, options, parameters, trained
@@ -153,6 +154,21 @@ def test_the_lr_scale_of_a_schedule_is_kept_and_changes_nothing():
         another = torchdion.Dion(parameters())
         another.load_state_dict({"state": scaled.state_dict()["state"], "param_groups": [group]})
         assert (another.param_groups[0]["lr_scale"], another.param_groups[0]["lr_multiplier"]) == (0.25, 1)
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones():
+    params = parameters()
+    group = {"params": params, "rank_multiple_of": numpy.int64(2), "betas": (numpy.float32(0.5), 0.9)}
+    optimizer = torchdion.Dion([group], lr=numpy.float32(0.25), mu=numpy.float64(0.9), maximize=numpy.bool_(False))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: numpy.cos(step))
+    optimizer.step(closure(optimizer, params))
+    schedule.step()
+    saved = optimizer.state_dict()
+    assert types_in(saved) <= {dict, list, tuple, Tensor, int, float, str, bool, type(None)}
+    assert (saved["param_groups"][0]["initial_lr"], saved["param_groups"][0]["mu"]) == (0.25, 0.9)
+    saved["param_groups"][0]["lr"] = numpy.float64(0.5)
+    optimizer.load_state_dict(saved)
+    assert type(optimizer.param_groups[0]["lr"]) is float
 
 
 def test_the_defaults_are_those_of_the_signature():

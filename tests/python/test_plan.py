@@ -251,3 +251,10 @@ def test_distributed_parameters_need_the_mesh_itself_and_no_rules() -> None:
 def test_groups_need_names() -> None:
     with pytest.raises(ValueError, match=r"must hold \(name, parameter\) pairs, got Parameter \(parameter group 0\)"):
         torchdion.plan([{"params": [Parameter(torch.empty(2, 2))]}], {})
+
+
+@pytest.mark.parametrize("groups", [[torch.zeros(3, 3)], [("weight", torch.zeros(3, 3))], [{"lr": 1.0}]])
+def test_a_list_that_holds_no_groups_is_refused_in_one_sentence(groups):
+    sentence = r"^torchdion.plan: model must be a module or a list of groups of \(name, parameter\) pairs, such as "
+    with pytest.raises(TypeError, match=sentence + rf".*got a list that holds {type(groups[0]).__name__}$"):
+        torchdion.plan(groups, {"dp": 2})

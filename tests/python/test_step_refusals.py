@@ -190,7 +190,7 @@ def test_the_first_step_that_is_refused_or_left_out_writes_nothing(nonfinite):
 def test_a_refused_first_step_leaves_no_state_from_options_that_change_before_the_next():
     params, optimizer = untrained(rank_fraction=0.5)
     params[-1].grad = params[-1].detach().to_sparse()
-    assert_refused_before_any_write(params, optimizer, ValueError, "gradients must be dense")
+    assert_refused_before_any_write(params, optimizer, RuntimeError, "gradients must be dense")
     params[-1].grad = torch.ones(5, 4)
     optimizer.param_groups[0]["rank_fraction"] = 1.0
     optimizer.step()

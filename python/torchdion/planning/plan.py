@@ -11,7 +11,7 @@ from torchdion.dtensor import is_dtensor
 from torchdion.layout import Layouts
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
-from torchdion.options import DEFAULTS, check_options
+from torchdion.options import DEFAULTS, Orientation, Orthonormalize, Precision, ScalarAlgorithm, check_options
 from torchdion.planning.costs import Cost, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid, check_described
@@ -101,11 +101,11 @@ def plan(
     *,
     rank_fraction: float = 1.0,
     rank_multiple_of: int = 1,
-    orientation: str = "right",
-    orthonormalize: str = "auto",
+    orientation: Orientation = "right",
+    orthonormalize: Orthonormalize = "auto",
     rcqr_oversample: float = 1.25,
-    scalar_algorithm: str = "lion",
-    precision: str = "high",
+    scalar_algorithm: ScalarAlgorithm = "lion",
+    precision: Precision = "high",
     mixed_precision_config: DionMixedPrecisionConfig | None = None,
     replicas: Iterable[str] | None = None,
     fs_cuts: str = "rows",
@@ -205,6 +205,12 @@ def _checked_machine(machine: Any, efficiency: Any) -> Machine:
 def _groups_of(model: Any, options: dict[str, Any]) -> list[dict[str, Any]]:
     """Groups of (name, parameter) pairs, with every option."""
     given = model if isinstance(model, list) else param_groups(model, scalar_algorithm=options["scalar_algorithm"])
+    for group in given:
+        if not isinstance(group, dict) or "params" not in group:
+            raise TypeError(
+                "torchdion.plan: model must be a module or a list of groups of (name, parameter) pairs, such as "
+                f"[{{'params': list(model.named_parameters())}}], got a list that holds {type(group).__name__}"
+            )
     groups = [{**DEFAULTS, **options, **group} for group in given]
     for index, group in enumerate(groups):
         check_options(group, f" (parameter group {index})")
