@@ -13,7 +13,7 @@ from torchdion import _C
 from torchdion.dtensor import is_dtensor, local_part, state_like
 from torchdion.layout import Layouts
 from torchdion.mixed_precision import STATE_DTYPES, dtype_of, name_dtypes
-from torchdion.options import check_options, nonfinite_of, rename_saved_options
+from torchdion.options import as_plain_numbers, check_options, nonfinite_of, rename_saved_options
 from torchdion.parameters import algorithm_of, form_of, name_of
 from torchdion.pieces import piece_of_state
 from torchdion.state import STATES, check_keys, check_placements, device_of_step
@@ -124,7 +124,7 @@ def _check_names(saved: dict[str, Any], where: str) -> None:
 
 def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """A group's options once it is loaded."""
-    options = dict(saved)
+    options = as_plain_numbers(saved)
     rename_saved_options(options)
     name_dtypes(options)
     return {**optimizer.defaults, **options, "capturable": optimizer.defaults["capturable"]}  # a matter of this run

@@ -166,7 +166,7 @@ def test_numbers_of_numpy_are_saved_as_plain_ones():
     saved = optimizer.state_dict()
     assert types_in(saved) <= {dict, list, tuple, Tensor, int, float, str, bool, type(None)}
     assert (saved["param_groups"][0]["initial_lr"], saved["param_groups"][0]["mu"]) == (0.25, 0.9)
-    saved["param_groups"][0]["lr"] = numpy.float64(0.5)
+    saved["param_groups"][0] |= {"lr": numpy.float64(0.5), "maximize": numpy.bool_(False)}
     optimizer.load_state_dict(saved)
     assert type(optimizer.param_groups[0]["lr"]) is float
 
