@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
@@ -112,6 +113,67 @@ TEST(ParamGroups, KnowAHeadByItsName) {
   const auto groups = param_groups(*model);
   EXPECT_EQ(options_of(groups, model->named_parameters()["lm_head.weight"]).algorithm(), Algorithm::lion);
   EXPECT_EQ(options_of(groups, model->named_parameters()["body.weight"]).algorithm(), Algorithm::dion);
+}
+
+struct RawImpl : torch::nn::Module {
+  at::Tensor pos_embed = register_parameter("pos_embed", at::ones({1, 7, 8}));
+  at::Tensor A_log = register_parameter("A_log", at::ones({8, 4}));
+  at::Tensor gamma = register_parameter("gamma", at::ones({8, 1, 1}));
+  at::Tensor projection = register_parameter("projection", at::ones({8, 4}));
+  at::Tensor experts = register_parameter("experts", at::ones({3, 8, 4}));
+  torch::nn::MultiheadAttention attention{register_module("attention", torch::nn::MultiheadAttention(8, 2))};
+};
+
+TEST(ParamGroups, TakeMatricesInTheirFormAndNothingThatOnlyLooksLikeOne) {
+  const RawImpl model;
+  const auto groups = param_groups(model);
+  for (const at::Tensor& vector : {model.pos_embed, model.A_log, model.gamma}) {
+    EXPECT_EQ(options_of(groups, vector).algorithm(), Algorithm::lion);
+  }
+  EXPECT_EQ(options_of(groups, model.projection).algorithm(), Algorithm::dion);
+  EXPECT_EQ(options_of(groups, model.attention->in_proj_weight).blocks(), 3);
+  EXPECT_EQ(options_of(groups, model.experts).batch_dims(), 1);
+  EXPECT_TRUE(options_of(groups, model.experts).skip_zero_gradients());
+  EXPECT_FALSE(options_of(groups, model.projection).skip_zero_gradients());
+}
+
+torch::nn::Sequential layers(const std::vector<std::pair<std::string, torch::nn::AnyModule>>& named) {
+  torch::nn::Sequential model;
+  for (const auto& [name, module] : named) model->push_back(name, module);
+  return model;
+}
+
+std::vector<std::string> heads_of(const torch::nn::Module& model) {
+  std::vector<std::string> heads;
+  const auto groups = param_groups(model);
+  for (const auto& item : model.named_parameters()) {
+    if (options_of(groups, item.value()).lr_multiplier() != 1) heads.push_back(item.key());
+  }
+  return heads;
+}
+
+torch::nn::AnyModule linear(int64_t in, int64_t out) { return torch::nn::AnyModule(torch::nn::Linear(in, out)); }
+torch::nn::AnyModule embedding(int64_t size) { return torch::nn::AnyModule(torch::nn::Embedding(size, 64)); }
+
+TEST(ParamGroups, TakeNoOtherEmbeddingThanThatOfTokensForTheVocabulary) {
+  auto body = layers({{"wte", embedding(30)},
+                      {"wpe", embedding(64)},
+                      {"types", embedding(2)},
+                      {"fc", linear(64, 64)},
+                      {"pair", linear(64, 2)}});
+  EXPECT_EQ(heads_of(*body), std::vector<std::string>{});
+  body->push_back("out", torch::nn::Linear(64, 30));
+  EXPECT_EQ(heads_of(*body), std::vector<std::string>{"out.weight"});
+  body->push_back("again", torch::nn::Linear(64, 30));
+  EXPECT_EQ(heads_of(*body), std::vector<std::string>{"again.weight"});  // and a warning
+}
+
+TEST(ParamGroups, KnowTheOutputOfAModelAndItsClassifier) {
+  EXPECT_EQ(heads_of(*layers({{"output", linear(64, 30)}, {"after", linear(64, 64)}})),
+            std::vector<std::string>{"output.weight"});
+  EXPECT_EQ(heads_of(*layers({{"body", linear(64, 64)}, {"classifier", linear(64, 3)}})),
+            std::vector<std::string>{"classifier.weight"});
+  EXPECT_EQ(heads_of(*layers({{"classifier", linear(64, 3)}, {"body", linear(64, 64)}})), std::vector<std::string>{});
 }
 
 }  // namespace
