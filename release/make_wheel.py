@@ -103,11 +103,11 @@ def repaired(wheel: Path, log: TextIO) -> Path:
 def try_elsewhere(wheel: Path, log: TextIO) -> None:
     """Installs the wheel into a fresh environment, takes a step, and builds a C++ program with its CMake package."""
     fresh = empty("elsewhere")
-    run(log, sys.executable, "-m", "venv", fresh)
+    run(log, sys.executable, "-m", "venv", "--without-pip", fresh)  # it comes with the rest
     python = fresh / "bin" / "python"
     site = sysconfig.get_path("purelib", vars={"base": str(fresh), "platbase": str(fresh)})
     for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if "torchdion" not in path.name and not (Path(site) / path.name).exists():
+        if "torchdion" not in path.name:
             run(log, "cp", "--archive", "--link", path, site)
     run(log, python, "-m", "pip", "install", "--no-index", wheel)
     for library in (Path(site) / "torchdion").rglob("*.so"):
