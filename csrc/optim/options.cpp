@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "linalg/memory.h"
 #include "optim/names.h"
 
 namespace torchdion::optim {
@@ -94,7 +95,9 @@ c10::IValue to_entry(const std::optional<T>& value) {
 bool from_entry(const c10::IValue& entry, double& value) {
   if (entry.isTensor()) {  // a tensor lr
     const at::Tensor& tensor = entry.toTensor();
-    if (tensor.numel() != 1 || tensor.is_complex()) return false;
+    const at::ScalarType dtype = linalg::has_memory(tensor) ? tensor.scalar_type() : at::ScalarType::Undefined;
+    if (!at::isFloatingType(dtype) && !at::isIntegralType(dtype, /*includeBool=*/false)) return false;
+    if (tensor.numel() != 1) return false;
     value = tensor.item<double>();
     return true;
   }
@@ -157,6 +160,13 @@ void rename_saved_options(Entries& entries) {
   entries.insert(std::move(old));
 }
 
+// A container may hold any number of values.
+std::string text_of(const c10::IValue& entry) {
+  const bool is_short = entry.isNone() || entry.isBool() || entry.isInt() || entry.isDouble() ||
+                        (entry.isString() && entry.toStringRef().size() <= 100);
+  return is_short ? c10::str(entry) : entry.tagKind();
+}
+
 }  // namespace
 
 void check_options(const DionOptions& options, const std::string& where) {
@@ -189,7 +199,7 @@ Entries from_entries(Entries entries, DionOptions& options, const std::string& w
     const auto found = entries.find(name);
     if (found == entries.end()) return;
     TORCH_CHECK_VALUE(from_entry(found->second, value), "torchdion::Dion: ", name, " must be ", words, ", got ",
-                      found->second, where);
+                      text_of(found->second), where);
     unknown.erase(name);
   });
   check_options(options, where);

@@ -13,6 +13,7 @@
 #include "engine/shapes.h"
 #include "linalg/memory.h"
 #include "optim/agreement.h"
+#include "optim/nesting.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 #include "optim/whole.h"
@@ -92,18 +93,11 @@ class SavedState {
     auto state = std::make_unique<DionParamState>();
     // A whole state is told by its momentum: a piece of a parameter that is as large as the whole has a whole Q too.
     const bool whole = source("momentum").sizes() == engine::whole_sizes(param_, layout_);
-    const auto cut = [&](const at::Tensor& tensor) {
-      return whole ? optim::cut(tensor, param_, layout_, options_) : tensor;
-    };
-    state->momentum(copy(cut(source("momentum")), options_.momentum_dtype())).step(step());
-    engine::check_elementwise_state(param_, state->momentum(), "state momentum");
+    state->momentum(copy(source_like_param("momentum", whole), options_.momentum_dtype())).step(step());
     const Algorithm algorithm = optim::algorithm_of(param_, options_);
-    if (algorithm == Algorithm::dion) {
-      load_Q(*state, whole);
-    }
+    if (algorithm == Algorithm::dion) load_Q(*state, whole);
     if (algorithm == Algorithm::adamw) {
-      state->variance(copy(cut(source("variance")), options_.variance_dtype()));
-      engine::check_elementwise_state(param_, state->variance(), "state variance");
+      state->variance(copy(source_like_param("variance", whole), options_.variance_dtype()));
     }
     return state;
   }
@@ -123,19 +117,29 @@ class SavedState {
       if (!layout_.is_local()) state.whole_Q(Q.sizes().vec());
       Q = optim::cut_Q(Q, param_, layout_, options_);
     }
+    if (!whole) state.whole_Q(optim::whole_Q(param_, Q, layout_, options_, name_));
     state.Q(copy(Q, options_.Q_dtype()));
     engine::check_Q_memory(param_, state.Q());
-    if (!whole) state.whole_Q(optim::whole_Q(param_, state.Q(), layout_, options_, name_));
   }
 
   at::Tensor source(const char* key) const {
     const IValue saved = value(key);
-    const bool dense = saved.isTensor() && saved.toTensor().defined() && saved.toTensor().layout() == at::kStrided &&
-                       at::isFloatingType(saved.toTensor().scalar_type());
-    TORCH_CHECK_VALUE(dense, "torchdion::Dion: the state ", key, " of ", name_,
-                      " must be a dense floating-point tensor, got ", saved.tagKind());
-    engine::check_storage({saved.toTensor()}, "saved state");
+    const bool is_tensor = saved.isTensor() && saved.toTensor().defined();
+    const std::string got = is_tensor ? saved.toTensor().toString() : saved.tagKind();
+    TORCH_CHECK_VALUE(
+        is_tensor && linalg::has_memory(saved.toTensor()) && at::isFloatingType(saved.toTensor().scalar_type()),
+        "torchdion::Dion: the state ", key, " of ", name_,
+        " must be a dense floating-point tensor with memory of its own, got ", got);
     return saved.toTensor();
+  }
+
+  // This rank's piece. Its shape is checked before its elements are copied: strides of 0 hold any number of them.
+  at::Tensor source_like_param(const char* key, bool whole) const {
+    at::Tensor saved = source(key);
+    const at::IntArrayRef sizes = whole ? engine::whole_sizes(param_, layout_) : param_.sizes();
+    TORCH_CHECK_VALUE(saved.sizes() == sizes, "torchdion::Dion: the state ", key, " of ", name_, " of shape ", sizes,
+                      " must have that shape, got ", saved.sizes());
+    return whole ? optim::cut(saved, param_, layout_, options_) : saved;
   }
 
   at::Tensor copy(const at::Tensor& source, const std::optional<at::ScalarType>& dtype) const {
@@ -146,7 +150,8 @@ class SavedState {
   at::Tensor step() const {
     const IValue saved = value("step");
     const bool one = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
-                     !saved.toTensor().is_complex();
+                     (at::isFloatingType(saved.toTensor().scalar_type()) ||
+                      at::isIntegralType(saved.toTensor().scalar_type(), /*includeBool=*/false));
     TORCH_CHECK_VALUE(one || saved.isInt() || saved.isDouble(), "torchdion::Dion: the step of ", name_,
                       " must be a number, got ", saved.tagKind());
     const double count = one ? saved.toTensor().item<double>() : saved.toScalar().toDouble();
@@ -203,6 +208,7 @@ IValue Dion::state_dict_of(bool whole) const {
 
 void Dion::load_state_dict(const IValue& state_dict) {
   const engine::Speaking speaking(optim::words_of(param_groups()));
+  optim::check_nesting(state_dict, "torchdion::Dion: the state dict");
   const GenericDict saved = to_dict(state_dict, "a state dict");
   const States saved_states = to_states(entry(saved, "state", "a state dict"));
   const std::vector<IValue> saved_groups = to_list(entry(saved, "param_groups", "a state dict"), "param_groups");

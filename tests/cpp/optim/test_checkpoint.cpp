@@ -1,7 +1,9 @@
 #include <ATen/core/Dict.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torchdion/checkpoint.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -58,11 +60,10 @@ TEST_F(Checkpoint, ThatCannotBeWrittenLeavesTheOldOneAndNoOther) {
 
 TEST_F(Checkpoint, InAFolderThatIsMissingIsRefusedByName) {
   const std::string missing = (folder / "missing" / "state.pt").string();
-  EXPECT_EQ(message_of([&] {
-              write_checkpoint(1, missing);
-            }).find("torchdion::write_checkpoint: " + missing + " cannot be written: "),
-            0u);
-  EXPECT_EQ(message_of([&] { read_checkpoint(missing); }), "torchdion::read_checkpoint: there is no file " + missing);
+  EXPECT_EQ(message_of([&] { write_checkpoint(1, missing); }),
+            "torchdion::write_checkpoint: " + missing + " cannot be written: No such file or directory");
+  EXPECT_EQ(message_of([&] { read_checkpoint(missing); }),
+            "torchdion::read_checkpoint: " + missing + " cannot be read: No such file or directory");
 }
 
 TEST_F(Checkpoint, CutShortOrOfRandomBytesIsRefusedInOneSentence) {
@@ -76,9 +77,41 @@ TEST_F(Checkpoint, CutShortOrOfRandomBytesIsRefusedInOneSentence) {
        {std::string(), bytes.substr(0, 100), bytes.substr(0, bytes.size() - 10), std::string(1000, 'x')}) {
     std::ofstream(path, std::ios::binary) << damaged;
     const std::string message = message_of([&] { read_checkpoint(path); });
-    EXPECT_EQ(message.find("torchdion::read_checkpoint: " + path + " is cut short or holds other objects"), 0u);
+    EXPECT_EQ(message.find("torchdion::read_checkpoint: " + path + " cannot be read: it is cut short"), 0u) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
+}
+
+TEST_F(Checkpoint, OnAFullDiskOrOverAFolderIsRefusedInTheSystemsWordsWithoutABacktrace) {
+  write_checkpoint(at::ones({3}), path);
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small { 2000, before.rlim_max };
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string what;
+  try {
+    write_checkpoint(at::ones({3000}), path);
+  } catch (const c10::Error& error) {
+    what = error.what();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(what, "torchdion::write_checkpoint: " + path + " cannot be written: File too large");
+  EXPECT_TRUE(bitwise_equal(read_checkpoint(path).toTensor(), at::ones({3})));
+  EXPECT_EQ(message_of([&] { write_checkpoint(1, folder.string()); }),
+            "torchdion::write_checkpoint: " + folder.string() + " cannot be written: Is a directory");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1);
+  EXPECT_FALSE(fs::exists(folder.string() + "." + std::to_string(getpid()) + ".tmp"));
+}
+
+TEST_F(Checkpoint, OfAValueThatHoldsItselfIsRefused) {
+  c10::impl::GenericList list(c10::AnyType::get());
+  list.push_back(list);
+  EXPECT_EQ(message_of([&] { write_checkpoint(list, path); }),
+            "torchdion::write_checkpoint: " + path +
+                " cannot be written: the value holds itself or is nested more than 100 deep");
+  list.pop_back();  // else it is never freed
 }
 
 }  // namespace

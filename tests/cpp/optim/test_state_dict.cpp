@@ -213,7 +213,8 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"NoMomentum", [](Dict& saved) { (void)state_of(saved, 4).erase("momentum"); },
                "the state of parameter 0 (parameter group 2) lacks 'momentum'"},
         Damage{"QIsNoTensor", [](Dict& saved) { state_of(saved, 3).insert_or_assign("Q", 2.0); },
-               "the state Q of parameter 0 (parameter group 1) must be a dense floating-point tensor, got Double"},
+               "the state Q of parameter 0 (parameter group 1) must be a dense floating-point tensor with memory of "
+               "its own, got Double"},
         Damage{"QOfIntegers",
                [](Dict& saved) {
                  state_of(saved, 0).insert_or_assign("Q", at::ones({12, 6}, at::kLong));
@@ -246,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](Dict& saved) {
                  state_of(saved, 0).insert_or_assign("Q", at::ones({12, 4}, at::device(at::kMeta)));
                },
-               "must have memory"}),
+               "with memory of its own"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(StateDict, OfNoDictIsRefused) {

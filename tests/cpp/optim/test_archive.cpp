@@ -1,0 +1,119 @@
+#include <torchdion/checkpoint.h>
+
+#include "optim/zip_of.h"
+
+namespace torchdion {
+
+namespace {
+
+using Archives = Hostile;
+
+const std::string kNumber = "\x80\x02K\x07.";  // 7
+
+TEST_F(Archives, OfTheirRecordsAreReadByTheirOwnFolder) {
+  write(zip_of({{"model/data.pkl", kNumber}}));
+  EXPECT_EQ(read_checkpoint(path).toInt(), 7);
+  EXPECT_EQ(refusal_of(zip_of({{"a/version", "3"}, {"b/data.pkl", kNumber}})), "it has no record data.pkl");
+}
+
+TEST_F(Archives, WithoutChecksumsAreReadAndWithOthersRefused) {
+  EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}}, 0, /*has_checksums=*/false)), "");
+  std::string bytes = zip_of({{"a/data.pkl", kNumber}});
+  bytes[bytes.find(kNumber) + 3] = 8;
+  EXPECT_EQ(refusal_of(bytes), "the record data.pkl is damaged: its checksum is another");
+}
+
+TEST_F(Archives, ThatTorchNeverWritesAreRefused) {
+  EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}}, 8)),
+            "the record a/data.pkl is compressed or encrypted, which torch.save() never does");
+  EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}, {"a/data.pkl", kNumber}})),
+            "the record a/data.pkl is there twice");
+  EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}, {"a/byteorder", "big"}})),
+            "its numbers are of another byte order than little-endian");
+  EXPECT_EQ(refusal_of(zip_of({})), "it holds no records");
+  EXPECT_EQ(refusal_of(""), "it is cut short, or no archive");
+}
+
+// Many records on the same bytes would be more than the file.
+TEST_F(Archives, OfOverlappingRecordsAreRefused) {
+  const std::string record(1000, 'x');
+  std::string bytes = zip_of({{"a/data.pkl", kNumber}, {"a/data/0", record}, {"a/data/1", record}, {"a/data/2", ""}});
+  const std::size_t last = bytes.rfind("PK\1\2"), entry = bytes.rfind("PK\1\2", last - 1);
+  for (const std::size_t begin : {last, entry}) {
+    bytes.replace(begin + 20, 8, little_endian<uint32_t>(2000) + little_endian<uint32_t>(2000));
+  }
+  EXPECT_EQ(refusal_of(bytes), "its records are larger than the file");
+}
+
+TEST_F(Archives, WithSizesAndPlacesOutsideTheFileAreRefused) {
+  const std::string good = zip_of({{"a/data.pkl", kNumber}});
+  const std::size_t entry = good.rfind("PK\1\2"), end = good.rfind("PK\5\6");
+  for (const std::size_t place : {entry + 20, entry + 24, entry + 42, end + 12, end + 16}) {
+    for (const uint32_t value : {0xffffffffu, 0xfffffffeu, 0x7fffffffu, 1000u}) {
+      std::string bytes = good;
+      bytes.replace(place, 4, little_endian(value));
+      EXPECT_NE(refusal_of(bytes), "") << place - entry << " " << value;
+    }
+  }
+  for (const std::size_t place : {entry + 28, entry + 30, entry + 32, end + 10}) {
+    std::string bytes = good;
+    bytes.replace(place, 2, little_endian<uint16_t>(0xffff));
+    EXPECT_NE(refusal_of(bytes), "") << place - entry;
+  }
+}
+
+// A checkpoint of a small model.
+std::string good_checkpoint(const std::string& path, c10::IValue& value) {
+  const Model model;
+  Dion optimizer(model.groups());
+  take_steps(optimizer, model, 0, 1);
+  value = optimizer.state_dict();
+  write_checkpoint(value, path);
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void expect_equal(const c10::IValue& a, const c10::IValue& b) {
+  ASSERT_EQ(a.tagKind(), b.tagKind());
+  if (a.isTensor()) {
+    ASSERT_TRUE(bitwise_equal(a.toTensor(), b.toTensor()));
+  } else if (a.isGenericDict()) {
+    ASSERT_EQ(a.toGenericDict().size(), b.toGenericDict().size());
+    for (const auto& item : a.toGenericDict()) expect_equal(item.value(), b.toGenericDict().at(item.key()));
+  } else if (a.isList()) {
+    ASSERT_EQ(a.toListRef().size(), b.toListRef().size());
+    for (std::size_t i = 0; i < a.toListRef().size(); ++i) expect_equal(a.toListRef()[i], b.toListRef()[i]);
+  } else {
+    ASSERT_EQ(a, b);
+  }
+}
+
+TEST_F(Archives, CutAnywhereAreRefused) {
+  c10::IValue value;
+  const std::string good = good_checkpoint(path, value);
+  for (std::size_t size = 0; size < good.size(); size += 97) {
+    EXPECT_NE(refusal_of(good.substr(0, size)), "") << size << " of " << good.size();
+  }
+  EXPECT_NE(refusal_of(good.substr(0, good.size() - 1)), "");
+}
+
+// Or in a byte that says nothing, of padding or of times.
+TEST_F(Archives, WithAFlippedBitAreRefusedOrEqual) {
+  c10::IValue value;
+  const std::string good = good_checkpoint(path, value);
+  int refused = 0;
+  for (std::size_t place = 0; place < good.size(); place += 11) {
+    std::string bytes = good;
+    bytes[place] ^= static_cast<char>(1 << place % 8);
+    if (refusal_of(bytes).empty()) {
+      expect_equal(read_checkpoint(path), value);
+    } else {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 200);
+}
+
+}  // namespace
+
+}  // namespace torchdion

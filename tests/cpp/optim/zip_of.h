@@ -1,0 +1,80 @@
+// Archives as torch.save() writes them, and as it does not.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torchdion/checkpoint.h>
+
+#include "optim/model.h"
+
+namespace torchdion {
+
+template <class T>
+std::string little_endian(T value) {
+  std::string bytes(sizeof(T), '\0');
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  return bytes;
+}
+
+inline uint32_t crc32(const std::string& bytes) {
+  uint32_t value = ~0u;
+  for (const char byte : bytes) {
+    value ^= static_cast<unsigned char>(byte);
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? 0xedb88320u : 0);
+  }
+  return ~value;
+}
+
+using Records = std::vector<std::pair<std::string, std::string>>;
+
+// method 0: stored; 8: deflated, which this only claims.
+inline std::string zip_of(const Records& records, uint16_t method = 0, bool has_checksums = true) {
+  std::string file, directory;
+  for (const auto& [name, bytes] : records) {
+    const std::string common = little_endian<uint16_t>(0) + little_endian(method) + little_endian<uint32_t>(0) +
+                               little_endian<uint32_t>(has_checksums ? crc32(bytes) : 0) +
+                               little_endian<uint32_t>(bytes.size()) + little_endian<uint32_t>(bytes.size()) +
+                               little_endian<uint16_t>(name.size()) + little_endian<uint16_t>(0);
+    directory += std::string("PK\1\2\24\0\24\0", 8) + common + std::string(10, '\0') +
+                 little_endian<uint32_t>(file.size()) + name;
+    file += std::string("PK\3\4\24\0", 6) + common + name + bytes;
+  }
+  const std::string end = std::string("PK\5\6\0\0\0\0", 8) + little_endian<uint16_t>(records.size()) +
+                          little_endian<uint16_t>(records.size()) + little_endian<uint32_t>(directory.size()) +
+                          little_endian<uint32_t>(file.size()) + std::string(2, '\0');
+  return file + directory + end;
+}
+
+// A file of these bytes as read_checkpoint() takes it: refused in one sentence, or loaded; in less than a second.
+class Hostile : public testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove(path); }
+
+  void write(const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+  // Why it is refused; empty: it is loaded.
+  std::string refusal_of(const std::string& bytes) {
+    write(bytes);
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string message = message_of([&] { read_checkpoint(path); });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    if (message.empty()) return message;
+    const std::string begins = "torchdion::read_checkpoint: " + path + " cannot be read: ";
+    EXPECT_EQ(message.substr(0, begins.size()), begins);
+    return message.substr(std::min(begins.size(), message.size()));
+  }
+
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("torchdion.hostile." + std::to_string(getpid()))).string();
+};
+
+}  // namespace torchdion
