@@ -4,10 +4,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <torchdion/process_group.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #ifdef USE_C10D_NCCL
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -25,8 +25,6 @@
 namespace gpt {
 
 namespace {
-
-using Gloo = c10d::ProcessGroupGloo;
 
 #ifdef USE_C10D_NCCL
 constexpr bool kHasNccl = true;
@@ -53,21 +51,16 @@ at::Device device_of(at::DeviceType type, int rank, int size) {
 c10::intrusive_ptr<c10d::ProcessGroup> group_of(int rank, int size, const std::string& meeting_place,
                                                 at::Device device) {
   const auto store = c10::make_intrusive<c10d::FileStore>(meeting_place, size);
-  const auto options = Gloo::Options::create();
-  options->devices.push_back(Gloo::createDeviceForHostname("127.0.0.1"));
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
-  const auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
-  group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
+  auto group = torchdion::gloo_group(store, rank, size, {.hostname = "127.0.0.1"});
   if (device.is_cuda()) {
 #ifdef USE_C10D_NCCL
     const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl", store);
     group->setBackend(at::kCUDA, c10d::ProcessGroup::BackendType::NCCL,
                       c10::make_intrusive<c10d::ProcessGroupNCCL>(own, rank, size));
 #else
-    group->setBackend(at::kCUDA, c10d::ProcessGroup::BackendType::GLOO, gloo);
+    group->setBackend(at::kCUDA, c10d::ProcessGroup::BackendType::GLOO, group->getBackend(at::kCPU));
 #endif
   }
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   return group;
 }
 

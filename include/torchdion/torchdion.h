@@ -5,4 +5,5 @@
 #include <torchdion/layout.h>
 #include <torchdion/optim.h>
 #include <torchdion/options.h>
+#include <torchdion/process_group.h>
 #include <torchdion/routing.h>
