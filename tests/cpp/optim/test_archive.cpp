@@ -1,6 +1,6 @@
 #include <torchdion/checkpoint.h>
 
-#include "optim/zip_of.h"
+#include "optim/hostile.h"
 
 namespace torchdion {
 

@@ -2,7 +2,7 @@
 
 #include <torchdion/checkpoint.h>
 
-#include "optim/zip_of.h"
+#include "optim/hostile.h"
 
 namespace torchdion {
 
