@@ -40,6 +40,12 @@ std::vector<int64_t> numels(const std::vector<at::Tensor>& tensors) {
   return all;
 }
 
+// A lazy copy becomes a copy: kernels that work in parallel may not make one.
+const at::Tensor& in_memory(const at::Tensor& tensor) {
+  if (tensor.numel() > 0) (void)tensor.mutable_data_ptr();
+  return tensor;
+}
+
 template <class Group>
 ElementwiseBatch batch_of(const Group& group, const std::vector<std::size_t>& members, const RuleOn& rule_on,
                           Copies& copies) {
@@ -49,9 +55,9 @@ ElementwiseBatch batch_of(const Group& group, const std::vector<std::size_t>& me
     const at::Tensor& X = group.X[i];
     check_gradient(X, group.G[i]);
     check_elementwise_state(X, group.M[i], "state momentum");
-    batch.lists.X.push_back(copies.writable(X));
-    batch.lists.G.push_back(group.G[i].contiguous());
-    batch.lists.M.push_back(group.M[i]);
+    batch.lists.X.push_back(in_memory(copies.writable(X)));
+    batch.lists.G.push_back(in_memory(group.G[i].contiguous()));
+    batch.lists.M.push_back(in_memory(group.M[i]));
     numel += X.numel();
   }
   const c10::Device device = batch.lists.X.front().device();
@@ -83,7 +89,7 @@ std::vector<ElementwiseBatch> adamw_batches(const AdamWGroup& group, bool captur
     ElementwiseBatch batch = batch_of(group, members, rule_on, copies);
     for (const std::size_t i : members) {
       check_elementwise_state(group.X[i], group.V[i], "state variance");
-      batch.lists.V.push_back(group.V[i]);
+      batch.lists.V.push_back(in_memory(group.V[i]));
       if (capturable) {
         batch.lists.device_step.push_back(group.steps[i].const_data_ptr<float>());
       } else {

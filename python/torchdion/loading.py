@@ -34,14 +34,17 @@ def load_checked(
 ) -> None:
     """Loads by torch's own method, checks before it writes and gives states their configured dtypes after."""
     states: States = {}
+    torch_copies: list[bool] = []
     check_is_state_dict(state_dict)
 
     def check(_: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
         check_state_dict(optimizer, loaded)
         states.update(loaded_states(optimizer, loaded))
+        torch_copies.append(True)
         return _without_own(loaded)
 
     def restore(_: Optimizer) -> None:
+        torch_copies.clear()
         for group in optimizer.param_groups:
             group["capturable"] = optimizer.defaults["capturable"]  # a matter of this run
         for param, state in states.items():
@@ -56,8 +59,11 @@ def load_checked(
     before = dict(vars(optimizer))
     try:
         load_state_dict(state_dict)
-    except BaseException:
+    except BaseException as error:
         vars(optimizer).update(before)  # loading replaces groups and states, and writes to none
+        if torch_copies and isinstance(error, Exception):
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"torchdion.Dion: state_dict must hold what torch can copy, got {reason}") from error
         raise
     finally:
         for hook in hooks:

@@ -109,8 +109,8 @@ def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         )
     if hasattr(param, "ds_id"):
         raise ValueError(f"torchdion.Dion: {name} is partitioned by DeepSpeed, which hides the matrices")
-    if param.layout != torch.strided:
-        raise ValueError(f"torchdion.Dion: {name} must be dense, got {param.layout}")
+    if param.layout != torch.strided or param.is_nested:
+        raise ValueError(f"torchdion.Dion: {name} must be dense, got {'nested' if param.is_nested else param.layout}")
     if param.dtype not in DTYPES:
         raise ValueError(f"torchdion.Dion: {name} must be real floating-point, got {param.dtype}")
     if not _C.has_kernels_for(param.device.type):
@@ -142,5 +142,7 @@ def check_gradient(gradient: Tensor, param: Tensor) -> None:
     """Raises ValueError for a gradient that the kernels cannot read; for a sparse one RuntimeError, as torch does."""
     if gradient.layout != torch.strided:
         raise RuntimeError(f"torchdion.Dion: gradients must be dense, got {gradient.layout} for a {tuple(param.shape)}")
+    if gradient.is_nested:
+        raise ValueError("torchdion.Dion: gradients must be dense, got a nested tensor")
     if gradient.dtype not in DTYPES:
         raise ValueError(f"torchdion.Dion: gradients must be real floating-point, got {gradient.dtype}")

@@ -146,3 +146,16 @@ def test_plain_tensors_and_parameters_of_one_number_train():
         assert (tensor < old).all()
     assert torch.allclose(before[3] - tensors[3], torch.tensor(0.25))
     assert torch.allclose(before[2] - tensors[2], torch.tensor(0.25))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_lazy_copies_train_as_what_they_are_copies_of(algorithm):
+    start, G = torch.ones(6, 4), torch.linspace(-1, 1, 24).view(6, 4)
+    results = []
+    for copy in (torch.clone, torch._lazy_clone):
+        X = Parameter(copy(start))
+        X.grad = copy(G)
+        torchdion.Dion([{"params": [X], "algorithm": algorithm}]).step()
+        results.append(X.detach())
+    assert torch.equal(*results)
+    assert torch.equal(start, torch.ones(6, 4))
