@@ -7,8 +7,12 @@
 #include <torchdion/optim.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+
+#include "optim/archive.h"
+#include "optim/zip_of.h"
 
 namespace {
 
@@ -113,10 +117,13 @@ IValue changed(const IValue& value, FuzzedDataProvider& data) {
   return value;
 }
 
+std::string path_of_checkpoint() {
+  return (std::filesystem::temp_directory_path() / ("torchdion.fuzz." + std::to_string(getpid()))).string();
+}
+
 // The bytes of a good checkpoint with some of them replaced, inserted or cut off, read again.
 IValue read_damaged(const IValue& value, FuzzedDataProvider& data) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("torchdion.fuzz." + std::to_string(getpid()))).string();
+  const std::string path = path_of_checkpoint();
   torchdion::write_checkpoint(value, path);
   std::string bytes;
   {
@@ -128,6 +135,130 @@ IValue read_damaged(const IValue& value, FuzzedDataProvider& data) {
   }
   if (data.ConsumeIntegralInRange(0, 7) == 0) bytes.resize(data.ConsumeIntegralInRange<std::size_t>(0, bytes.size()));
   std::ofstream(path, std::ios::binary) << bytes;
+  return torchdion::read_checkpoint(path);
+}
+
+std::string record_of(const torchdion::optim::Archive& archive, const std::string& name) {
+  const auto bytes = archive.read(name);
+  return {static_cast<const char*>(bytes.data.get()), bytes.size};
+}
+
+// A pickle as a list of operations with their arguments.
+std::vector<std::string> operations_of(const std::string& pickled) {
+  std::vector<std::string> all;
+  for (std::size_t begin = 0; begin < pickled.size();) {
+    std::size_t size = 1;
+    switch (pickled[begin]) {
+      case '\x80':
+      case 'K':
+      case 'q':
+      case 'h':
+        size = 2;
+        break;
+      case 'M':
+        size = 3;
+        break;
+      case 'J':
+      case 'r':
+      case 'j':
+        size = 5;
+        break;
+      case 'G':
+        size = 9;
+        break;
+      case '\x8a':
+        size = 2 + static_cast<unsigned char>(pickled[begin + 1]);
+        break;
+      case 'X': {
+        uint32_t length = 0;
+        std::memcpy(&length, &pickled[begin + 1], sizeof(length));
+        size = 5 + length;
+        break;
+      }
+      case 'c':
+        size = pickled.find('\n', pickled.find('\n', begin) + 1) + 1 - begin;
+        break;
+      default:
+        break;
+    }
+    all.push_back(pickled.substr(begin, size));
+    begin += size;
+  }
+  return all;
+}
+
+std::string operation_of(FuzzedDataProvider& data) {
+  const char operation = data.PickValueInArray({'(', ']', '}', ')', 't', '\x85', '\x86', '\x87', 'a', 'e', 's',
+                                                'u', 'b', 'R', 'Q', 'N', '\x88', '\x89', '0',    '2', 'K', 'q',
+                                                'h', 'J', 'r', 'j', 'G', '\x8a', 'X',    'c',    '.'});
+  switch (operation) {
+    case 'K':
+    case 'q':
+    case 'h':
+      return {operation, data.ConsumeIntegral<char>()};
+    case 'J':
+    case 'r':
+    case 'j':
+      return operation + torchdion::little_endian(data.ConsumeIntegral<uint32_t>());
+    case 'G':
+      return operation + torchdion::little_endian(data.ConsumeIntegral<uint64_t>());
+    case '\x8a':
+      return "\x8a\x08" + torchdion::little_endian(data.ConsumeIntegral<uint64_t>());
+    case 'X':
+      return operation +
+             torchdion::little_endian(data.ConsumeIntegral<uint32_t>() >> data.ConsumeIntegral<uint8_t>() % 32) +
+             data.ConsumeRandomLengthString(8);
+    case 'c':
+      return data.PickValueInArray({"ctorch._utils\n_rebuild_tensor_v2\n", "ctorch._utils\n_rebuild_parameter\n",
+                                    "ccollections\nOrderedDict\n", "ctorch\nFloatStorage\n", "ctorch\nSize\n",
+                                    "c__builtin__\ncomplex\n", "cos\nsystem\n"});
+    default:
+      return {operation};
+  }
+}
+
+// A good checkpoint whose pickle has operations left out, repeated, exchanged, replaced or of other arguments, with the
+// checksum that fits.
+IValue read_repickled(const IValue& value, FuzzedDataProvider& data) {
+  const std::string path = path_of_checkpoint();
+  torchdion::write_checkpoint(value, path);
+  torchdion::Records records;
+  {
+    const torchdion::optim::Archive archive(path);
+    std::vector<std::string> operations = operations_of(record_of(archive, "data.pkl"));
+    for (int i = data.ConsumeIntegralInRange(1, 6); i > 0 && !operations.empty(); --i) {
+      const auto place = operations.begin() + data.ConsumeIntegralInRange<std::size_t>(0, operations.size() - 1);
+      const auto other = operations.begin() + data.ConsumeIntegralInRange<std::size_t>(0, operations.size() - 1);
+      switch (data.ConsumeIntegralInRange(0, 5)) {
+        case 0:
+          operations.erase(place);
+          break;
+        case 1:
+          operations.insert(place, std::string(*other));
+          break;
+        case 2:
+          std::iter_swap(place, other);
+          break;
+        case 3:
+          *place = operation_of(data);
+          break;
+        case 4:
+          operations.insert(place, operation_of(data));
+          break;
+        default:
+          if (place->size() > 1) {
+            (*place)[data.ConsumeIntegralInRange<std::size_t>(1, place->size() - 1)] = data.ConsumeIntegral<char>();
+          }
+      }
+    }
+    std::string pickled;
+    for (const std::string& operation : operations) pickled += operation;
+    records.emplace_back("a/data.pkl", pickled);
+    for (int i = 0; archive.has("data/" + std::to_string(i)); ++i) {
+      records.emplace_back("a/data/" + std::to_string(i), record_of(archive, "data/" + std::to_string(i)));
+    }
+  }
+  std::ofstream(path, std::ios::binary) << torchdion::zip_of(records);
   return torchdion::read_checkpoint(path);
 }
 
@@ -152,7 +283,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, std::size_t size) {
   bool loaded = false;
   try {
     const IValue good = subject.optimizer.state_dict();
-    const IValue saved = data.ConsumeBool() ? changed(good, data) : read_damaged(good, data);
+    const int how = data.ConsumeIntegralInRange(0, 2);
+    const IValue saved = how == 0   ? changed(good, data)
+                         : how == 1 ? read_damaged(good, data)
+                                    : read_repickled(good, data);
     subject.optimizer.load_state_dict(saved);
     loaded = true;
     subject.step();

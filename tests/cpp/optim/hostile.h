@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -26,9 +26,9 @@ class Hostile : public testing::Test {
   // Why it is refused; empty: it is loaded.
   std::string refusal_of(const std::string& bytes) {
     write(bytes);
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin = std::clock();  // of this process, whatever else the machine does
     const std::string message = message_of([&] { read_checkpoint(path); });
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_LT(std::clock() - begin, CLOCKS_PER_SEC);
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     if (message.empty()) return message;
     const std::string begins = "torchdion::read_checkpoint: " + path + " cannot be read: ";
