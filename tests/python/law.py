@@ -170,10 +170,11 @@ def starts_of_Q(job: Job) -> list[Tensor | None]:
 
 def mean_gradient(job: Job, index: int, role: Role, step: int) -> Tensor | None:
     """Over dp, where a missing one counts as zero; None: missing on all ranks, which leave the parameter alone."""
-    if job.absence.all_miss(index, step):
+    replicas = job.sizes[0] if job.averages else 1
+    none_has_one = all(job.absence.replica_misses(index, step, replica) for replica in range(replicas))
+    if job.absence.all_miss(index, step) or none_has_one:
         return None
     total = torch.zeros(role.shape, dtype=torch.float64)
-    replicas = job.sizes[0] if job.averages else 1
     for replica in range(replicas):
         if not job.absence.replica_misses(index, step, replica):
             total += gradient(index, role, job.dtype, step, replica)
