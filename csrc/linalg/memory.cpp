@@ -5,7 +5,7 @@
 namespace torchdion::linalg {
 
 bool has_memory(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_nested() || tensor._is_zerotensor()) return false;
+  if (!tensor.defined() || tensor.is_nested() || tensor.is_quantized() || tensor._is_zerotensor()) return false;
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!impl->has_storage() || tensor.layout() != at::kStrided) return false;
   c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();

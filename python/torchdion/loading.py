@@ -98,7 +98,7 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         check_options(options, where)
         for place, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             state = state_dict["state"].get(key)
-            if state is not None and state != {}:
+            if state is not None and not (isinstance(state, dict) and not state):
                 _check_state(state, param, options, name_of(group, place, f" (parameter group {index})"))
     nonfinite_of([_options_of(optimizer, saved) for saved in groups], " of the state dict")
 
@@ -215,7 +215,7 @@ def _check_tensor(value: Tensor, key: str, name: str) -> None:
             f"torchdion.Dion: the state {key!r} of {name} must be a dense floating-point tensor, got {value.dtype}, "
             f"{value.layout}"
         )
-    if is_freed(local_part(value)):
+    if value.is_nested or is_freed(local_part(value)):
         raise ValueError(
             f"torchdion.Dion: the state {key!r} of {name} must have memory, got {value.device} without any"
         )
@@ -239,7 +239,9 @@ def _check_step(step: Any, name: str) -> None:
     number = step.item() if is_read else step
     is_number = isinstance(number, Real) and not isinstance(number, bool)
     if not is_number or not 0 <= number <= MOST_STEPS or number != int(number):
-        shown = f"a {type(step).__name__} of shape {tuple(step.shape)}" if isinstance(number, Tensor) else repr(number)
+        is_shaped = isinstance(number, Tensor) and not number.is_nested
+        shown = f"a {type(step).__name__} of shape {tuple(step.shape)}" if is_shaped else type(step).__name__
+        shown = shown if isinstance(number, Tensor) else repr(number)
         raise ValueError(
             f"torchdion.Dion: the state 'step' of {name} must be a whole number from 0 to {MOST_STEPS}, got {shown}"
         )

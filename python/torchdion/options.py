@@ -145,11 +145,17 @@ _TORCH_KEYS = (
 _OTHER_NAMES = {"eps": "epsilon", "momentum": "mu", "oversample": "rcqr_oversample", "rank": "rank_fraction"}
 
 
+def shown(value: Any) -> str:
+    """A value in an error. The numbers of a tensor without memory are not looked at: torch would read them."""
+    has_none = isinstance(value, torch.Tensor) and not _C.has_memory(value)
+    return f"a {type(value).__name__} without memory" if has_none else repr(value)
+
+
 def check_options(options: dict[str, Any], where: str) -> None:
     """Raises ValueError with one sentence for the first option outside its range; ``where`` names the group."""
     for name, (allowed, words) in CHECKS.items():
         if name in options and not allowed(options[name]):
-            raise ValueError(f"torchdion.Dion: {name} must be {words}, got {options[name]!r}{where}")
+            raise ValueError(f"torchdion.Dion: {name} must be {words}, got {shown(options[name])}{where}")
     if options.get("fan_in_first") and options.get("blocks", 1) > 1:
         raise ValueError(f"torchdion.Dion: blocks cannot be combined with fan_in_first{where}")
     for name, value in (("nonfinite", "raise"), ("orthonormalize", "qr")):

@@ -47,7 +47,7 @@ def is_freed(tensor: Tensor) -> bool:
 
 def check_plain(tensor: Tensor, what: str) -> None:
     """Raises ValueError for a state that is no plain tensor: torchdion makes plain ones."""
-    if not has_memory(tensor):
+    if tensor.is_nested or not has_memory(tensor):
         raise ValueError(f"torchdion.Dion: {what} must have memory of its own, got a {type(tensor).__name__}")
 
 
