@@ -161,6 +161,7 @@ void bind_engine(py::module_& m) {
       .def_property_readonly("nonfinite", [](const engine::Report& report) { return as_python(report.nonfinite); })
       .def_property_readonly("without_signal",
                              [](const engine::Report& report) { return as_python(report.without_signal); })
+      .def_property_readonly("in_margin", [](const engine::Report& report) { return as_python(report.in_margin); })
       .def_readonly("batches", &engine::Report::batches)
       .def_readonly("workspace_bytes", &engine::Report::workspace_bytes)
       .def_readonly("expected_traffic", &engine::Report::expected_traffic);

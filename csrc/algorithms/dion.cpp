@@ -8,6 +8,7 @@
 #include "linalg/copy.h"
 #include "linalg/gemm.h"
 #include "linalg/orthonormalize.h"
+#include "linalg/scale.h"
 
 namespace torchdion::algorithms {
 
@@ -24,9 +25,9 @@ linalg::OrthonormalizeOptions orthonormalize_options(const DionBatch& batch, con
   options.random.steps_before = batch.steps_before;
   options.precision = linalg::precision_on(batch.X.device, hyper.precision);
   const double rounding = linalg::rounding_noise(batch.workspace.scalar_type(), batch.global_cols, options.precision);
-  options.noise = {rounding, rounding};
+  options.noise = {rounding, rounding, linalg::signal_margin(batch.workspace.scalar_type())};
   options.order = batch.order;
-  options.without_signal = batch.without_signal;
+  options.counts = batch.counts;
   return options;
 }
 
@@ -96,7 +97,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   const Factors factors = factors_of(batch, hyper, mean);
   linalg::gemm_(Ps, B, Q, factors.first, factors.none, hyper.precision);
   const linalg::OrthonormalizeOptions options = orthonormalize_options(batch, hyper);
-  co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
+  const at::Tensor scale = co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
 
   // R = Bᵀ P
   linalg::gemm_(Rs, B.t(), Ps, mean, 0, hyper.precision);
@@ -107,6 +108,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   linalg::gemm_(M, Ps, Rs.t(), -(1 - hyper.mu), 1, hyper.precision);
 
   // Q = column_normalize(R)
+  if (R.scalar_type() == at::kDouble) linalg::scale_columns_(R, scale);
   at::Tensor squares;
   if (!cols.absent()) {
     squares = linalg::column_square_sums(Rs);

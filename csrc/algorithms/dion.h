@@ -28,7 +28,7 @@ struct DionBatch {
   int64_t step = 0;                          // keys the sketch
   const float* steps_before = nullptr;       // in the memory of the device, where it is counted there: step − 1
   Dealt dealt;                               // matrices to orthonormalize, before this batch
-  int64_t* without_signal = nullptr;         // in the memory of the device: counts columns of P, see CholeskyQrOptions
+  linalg::SignalCounts counts;               // of columns of P
   linalg::GradientRule gradients;            // how G counts
   linalg::Multipliers multipliers;           // of the learning rate and weight decay
   at::Tensor workspace;                      // room for P and R: dion_workspace() elements of the computing dtype

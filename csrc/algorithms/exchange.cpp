@@ -1,8 +1,11 @@
 #include "algorithms/exchange.h"
 
+#include <ATen/ops/ones.h>
+
 #include "comm/collectives.h"
 #include "comm/sums.h"
 #include "linalg/copy.h"
+#include "linalg/scale.h"
 
 namespace torchdion::algorithms {
 
@@ -36,21 +39,29 @@ comm::Task<> gather_columns_(at::Tensor Q, Matrices piece, at::Tensor buffer, Ax
   }
 }
 
-comm::Task<> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
-                                 linalg::OrthonormalizeOptions options, Dealt dealt) {
+comm::Task<at::Tensor> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
+                                           linalg::OrthonormalizeOptions options, Dealt dealt) {
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
+  const bool needs_scale = P.scalar_type() == at::kDouble && !cols.absent();
+  at::Tensor scale;
   if (!rows.absent()) {
     const int64_t offset = rows.piece(global_rows).begin;
     co_await comm::sum(P, cols, options.order);
     co_await comm::sum(P, replicas, Order::any);
+    if (needs_scale) scale = at::ones({P.size(0)}, P.options());
+    options.scale = scale;
     co_await linalg::orthonormalize_(P, rows, offset, global_rows, options);
-    co_return;
+    co_return scale;
   }
   const at::Tensor part = co_await comm::sum_shares(P, cols, options.order, dealt.cols);
   const at::Tensor share = co_await comm::sum_shares(part, replicas, Order::any, dealt.replicas);
+  if (needs_scale) options.scale = at::ones({share.size(0)}, P.options());
   co_await linalg::orthonormalize_(share, rows, 0, global_rows, options);
+  if (needs_scale) linalg::mark_(share, options.scale);
   co_await comm::gather_shares(part, share, replicas, dealt.replicas);
   co_await comm::gather_shares(P, part, cols, dealt.cols);
+  if (needs_scale) scale = linalg::read_mark_(P);
+  co_return scale;
 }
 
 }  // namespace torchdion::algorithms

@@ -23,7 +23,9 @@ struct Dealt {
 
 // P ([count, m, r]) ← the orthonormal factor of its sum over columns and replicas. Where whole columns of P are at
 // hand, each rank orthonormalizes its share of the matrices, which costs no more communication than if all did all.
-comm::Task<> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
-                                 linalg::OrthonormalizeOptions options, Dealt dealt);
+// Returns, of FP64 matrices whose columns are cut, the scale of each ([count]) with which Bᵀ P is to be measured, the
+// same on all ranks; of others nothing.
+comm::Task<at::Tensor> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
+                                           linalg::OrthonormalizeOptions options, Dealt dealt);
 
 }  // namespace torchdion::algorithms

@@ -142,9 +142,9 @@ void Step::allocate(DeviceTasks& tasks) {
 void Step::plan(const DionGroup& group) {
   for (algorithms::DionBatch& batch : dion_batches(group, groups_.capturable, copies_)) {
     batch.gradients = rule_on(batch.X.device);
-    at::Tensor& without_signal = on(batch.X.device).without_signal;
-    if (!without_signal.defined()) without_signal = at::zeros({1}, at::TensorOptions(at::kLong).device(batch.X.device));
-    batch.without_signal = without_signal.mutable_data_ptr<int64_t>();
+    at::Tensor& signal = on(batch.X.device).signal;
+    if (!signal.defined()) signal = at::zeros({2}, at::TensorOptions(at::kLong).device(batch.X.device));
+    batch.counts = {signal.mutable_data_ptr<int64_t>(), signal.mutable_data_ptr<int64_t>() + 1};
     batch.multipliers = group.multipliers.on(batch.X.device);
     const int64_t workspace = algorithms::dion_workspace(batch);
     const at::ScalarType dtype = linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype});
@@ -243,10 +243,11 @@ Report Step::run() {
   for (DeviceTasks& tasks : tasks_) run_tasks(tasks);
   finish();
   for (const DeviceTasks& tasks : tasks_) {
-    if (tasks.without_signal.defined()) {
+    if (tasks.signal.defined()) {
       // P is zero in a step that is left out.
-      if (tasks.left_out.defined()) tasks.without_signal.masked_fill_(tasks.left_out.ne(0), 0);
-      report.without_signal.add(tasks.without_signal);
+      if (tasks.left_out.defined()) tasks.signal.masked_fill_(tasks.left_out.ne(0), 0);
+      report.without_signal.add(tasks.signal.narrow(0, 0, 1));
+      report.in_margin.add(tasks.signal.narrow(0, 1, 1));
     }
     if (tasks.zeroed.defined()) report.nonfinite.add(tasks.zeroed);
   }

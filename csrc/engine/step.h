@@ -22,6 +22,7 @@ struct Report {
   at::Tensor left_out;          // or one number, not 0 where it is, that a device is still computing
   Count nonfinite;              // gradient entries that were NaN or infinite; not counted under propagate
   Count without_signal;         // columns of P, in what this rank orthonormalized
+  Count in_margin;              // those of them that were longer than their noise
   int64_t batches = 0;          // tasks that the step was cut into
   int64_t workspace_bytes = 0;  // memory for P and R
   std::map<std::string, int64_t> expected_traffic;  // elements by axis, by the formula: what its counters will add
@@ -51,10 +52,10 @@ class Step {
   // What runs on one device, and the numbers in its memory that its tasks share; undefined where they need none.
   struct DeviceTasks {
     c10::Device device;
-    at::Tensor zeroed;          // int64: gradient entries that counted as zero
-    at::Tensor without_signal;  // int64: of Report
-    at::Tensor left_out;        // FP32: not 0 where the step is left out
-    at::Tensor divisor;         // FP32: what a gradient scaler has multiplied by
+    at::Tensor zeroed;    // int64: gradient entries that counted as zero
+    at::Tensor signal;    // int64: without_signal and in_margin of Report
+    at::Tensor left_out;  // FP32: not 0 where the step is left out
+    at::Tensor divisor;   // FP32: what a gradient scaler has multiplied by
     std::vector<PlannedTask> tasks = {};
     at::Tensor workspace = {};
   };

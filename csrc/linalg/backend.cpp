@@ -99,8 +99,9 @@ void multiply_triangular_(const Matrices& out, const Matrices& P, const Triangul
   if (P.numel() > 0) backend_of(P.device).multiply_triangular_(out, P, factor, precision);
 }
 
-TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision) {
-  return backend_of(SP.device()).sketch_qr_inverse(SP, noise, dtype, precision);
+TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision,
+                                    int64_t* in_margin) {
+  return backend_of(SP.device()).sketch_qr_inverse(SP, noise, dtype, precision, in_margin);
 }
 
 void lion_(const ElementwiseLists& lists, const LionHyperparameters& hyper) {

@@ -27,7 +27,8 @@ struct Backend {
   TriangularInverse (*cholesky_inverse)(const at::Tensor& gram, CholeskyPass& pass);
   void (*multiply_triangular_)(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                                Precision precision);
-  TriangularInverse (*sketch_qr_inverse)(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision);
+  TriangularInverse (*sketch_qr_inverse)(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision,
+                                         int64_t* in_margin);
   void (*lion_)(const ElementwiseLists& lists, const LionHyperparameters& hyper);
   void (*adamw_)(const ElementwiseLists& lists, const AdamWHyperparameters& hyper);
   bool (*is_capturing)(c10::Device device);  // whether a graph records what is started there

@@ -7,13 +7,15 @@
 #include <cmath>
 
 #include "linalg/backend.h"
+#include "linalg/scale.h"
 
 namespace torchdion::linalg {
 
 namespace {
 
-// A condition number of 1/ε needs three passes in FP64 and one in FP32; the fourth is for rounding.
-constexpr int kMaxPasses = 4;
+// A condition number of 1/ε needs three passes in FP64 and one in FP32; the fourth is for rounding, and one may be
+// spent on the scale.
+constexpr int kMaxPasses = 5;
 
 // P's columns come out orthonormal to about ε · amplification. FP64 data asks for more than FP64 Grams give at once.
 double settled_amplification(at::ScalarType dtype) { return dtype == at::kDouble ? 1.5 : 8; }
@@ -34,6 +36,17 @@ at::Tensor places_of_lower(const at::Tensor& H) {
   return places[0].mul(r).add_(places[1]);
 }
 
+// Matrices that a pass has only scaled are as they were given.
+void begin_again(CholeskyPass& pass, TriangularInverse& factor, const at::Tensor& scale) {
+  if (!may_scale(scale)) return;
+  pass.noise.masked_fill_(scale.ne(1).unsqueeze(1), -1);
+  for (std::size_t i = 0; i < factor.amplification.size(); ++i) {
+    if (scale[static_cast<int64_t>(i)].item<double>() != 1) {
+      factor.amplification[i] = std::numeric_limits<double>::infinity();
+    }
+  }
+}
+
 at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& indices) {
   return tensor.index_select(0, at::tensor(indices, tensor.options().dtype(at::kLong)));
 }
@@ -46,6 +59,8 @@ double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision) 
   if (dtype == at::kDouble || precision == Precision::highest) return of_sums;
   return of_sums + (precision == Precision::high ? 0x1p-11 : 0x1p-8);  // of operands
 }
+
+double signal_margin(at::ScalarType dtype) { return dtype == at::kDouble ? 0x1p+30 : 0x1p+8; }
 
 double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r) {
   const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
@@ -60,18 +75,26 @@ at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
 int passes_over_axis(at::ScalarType dtype) { return dtype == at::kDouble ? 3 : 2; }
 
 comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, CholeskyQrOptions options) {
+  CholeskyPass first{.rows = global_rows, .given = options.noise};
+  const int passes = passes_over_axis(P.scalar_type());
+  co_await cholesky_passes_(P, rows, passes, first, options);
+}
+
+comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass first, CholeskyQrOptions options) {
   const bool in_place = backend_of(P.device()).multiplies_in_place;
   at::Tensor other = in_place ? P : at::empty_like(P);
   Matrices active(P), product(other);
-  CholeskyPass state{
-      .rows = global_rows, .dtype = P.scalar_type(), .precision = options.precision, .given = options.noise};
+  CholeskyPass state = first;
+  state.dtype = P.scalar_type();
+  state.precision = options.precision;
+  state.counts.in_margin = options.counts.in_margin;
   // A GPU's host does not wait to learn whether further passes are of use.
   const bool may_settle = rows.absent() && in_place;
-  const int passes = may_settle ? kMaxPasses : passes_over_axis(P.scalar_type());
+  if (may_settle) passes = kMaxPasses;
   for (int pass = 0; pass < passes; ++pass) {
     const bool is_last = pass == passes - 1;
     state.settled = is_last ? std::numeric_limits<double>::infinity() : settled_amplification(P.scalar_type());
-    state.without_signal = may_settle || is_last ? options.without_signal : nullptr;
+    state.counts.without_signal = may_settle || is_last ? options.counts.without_signal : nullptr;
     const at::Tensor H = gram(active, state);
     if (!rows.absent()) {
       const at::Tensor places = places_of_lower(H);
@@ -79,8 +102,11 @@ comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Cholesky
       co_await comm::sum(triangles, rows, options.order);
       H.flatten(1).index_copy_(1, places, triangles);
     }
-    const TriangularInverse factor = cholesky_inverse(H, state);
-    state.given.reset();
+    const bool may_rescale = !state.noise.defined() && P.scalar_type() == at::kDouble;
+    const at::Tensor scale = may_rescale ? rescale_gram_(H) : at::Tensor();
+    TriangularInverse factor = cholesky_inverse(H, state);
+    if (may_rescale) begin_again(state, factor, scale);
+    if (may_rescale && options.scale.defined()) options.scale.copy_(scale);
     multiply_triangular_(product, active, factor, options.precision);
     std::swap(active, product);
     if (!may_settle) continue;
@@ -90,6 +116,7 @@ comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Cholesky
     active = active.select(again);
     product = product.select(again);
     state.noise = rows_of(state.noise, again);
+    if (state.shares.defined()) state.shares = rows_of(state.shares, again);
   }
   if (!in_place && passes % 2 == 1) P.copy_(other);
 }

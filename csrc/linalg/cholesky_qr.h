@@ -3,16 +3,16 @@
 //
 // The Gram matrix PᵀP is summed in FP64 and equilibrated (its diagonal made 1), so that columns of any scale weigh
 // the same and a condition number of 1/ε of FP32 data can be resolved. `noise` says how much of each column is
-// rounding; a column whose part outside the span of those before it is no larger than what
-// their rounding makes of it carries no signal: it becomes exactly zero. Columns that a first pass leaves far from
-// orthonormal are made so by further passes.
+// rounding; a column whose part outside the span of those before it is not longer, by a margin, than what their
+// rounding makes of it carries no signal: it becomes exactly zero. Columns that a first pass leaves far from
+// orthonormal are made so by further passes. FP64 matrices whose squares FP64 does not hold are brought within its
+// range by the first one.
 #pragma once
 
 #include <torchdion/layout.h>
 #include <torchdion/options.h>
 
 #include <limits>
-#include <optional>
 
 #include "comm/sums.h"
 #include "comm/task.h"
@@ -22,8 +22,15 @@ namespace torchdion::linalg {
 
 // The part of each column of P that is rounding.
 struct Noise {
-  double own = 0;   // relative to its length
-  double mean = 0;  // relative to the root mean square of all lengths: what a product has, where columns may cancel
+  double own = 0;     // relative to its length
+  double mean = 0;    // relative to the root mean square of all lengths: what a product has, where columns may cancel
+  double margin = 1;  // a column is signal only if it is longer than the noise by this factor
+};
+
+// Columns without signal. In the memory of P's device, or null.
+struct SignalCounts {
+  int64_t* without_signal = nullptr;  // becomes larger by their number
+  int64_t* in_margin = nullptr;       // by how many of them were longer than the noise, but not by the margin
 };
 
 // [count, r] FP64: the noise of columns of these lengths ([count, r] FP64), relative to each, at most 1.
@@ -33,21 +40,25 @@ struct CholeskyQrOptions {
   Noise noise;                           // the part of each column of P that is rounding
   comm::Order order = comm::Order::any;  // of sums over the axis that cuts P's rows
   Precision precision = Precision::highest;
-  // Or null: in the memory of P's device, becomes larger by the number of columns that carry no signal.
-  int64_t* without_signal = nullptr;
+  SignalCounts counts = {};
+  at::Tensor scale = {};  // of FP64 matrices, or undefined: [count], becomes that which P needed (scale.h)
 };
 
 // What the passes of a Cholesky QR have in common.
 struct CholeskyPass {
-  at::Tensor noise =
-      {};            // [count, r] FP64: the part of each column that is rounding; every pass makes it the next one's
-  int64_t rows = 0;  // that Gram matrices are summed over, on all ranks
+  // [count, r] FP64: the part of each column that is rounding; every pass makes it the next one's. Undefined, and below
+  // 0 in matrices that have only been scaled: `given`.
+  at::Tensor noise = {};
+  // On a CPU, of FP64 matrices after their first pass, [count, r, r]: the same by the columns that were given. Row j is
+  // how column j is made of them, each times its noise: what two columns have of one rounding may cancel.
+  at::Tensor shares = {};
+  int64_t rows = 0;                   // that Gram matrices are summed over, on all ranks
   at::ScalarType dtype = at::kFloat;  // P's
   Precision precision = Precision::highest;
-  std::optional<Noise> given = {};  // of the first pass, which begins `noise`
+  Noise given = {};
   // Matrices of no larger amplification have no further pass.
   double settled = std::numeric_limits<double>::infinity();
-  int64_t* without_signal = nullptr;  // as in CholeskyQrOptions, of matrices whose last pass this is
+  SignalCounts counts = {};  // without signal: of matrices whose last pass this is
 };
 
 // P's entries, FP32, are rounded to what products of this precision read. CPUs round nothing.
@@ -76,6 +87,13 @@ TriangularInverse cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass);
 void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                           Precision precision = Precision::highest);
 
+// How much longer than the noise of one product a column of B Q must be to count as signal. The momentum in B has noise
+// of its own, because it is rounded at every step and what P does not span never decays: in units of rounding_noise()
+// B Q has at most 1.4 of it after one step, 2.4 after 200, and three times as much whenever ten times as many follow
+// (benchmarks/noise.py): 50 after 100,000. The direction of what is kept is known to 1 / margin, on whatever layout: 2⁸
+// in FP32, which drops columns below some 2·10⁻⁴ of the root mean square of all, and 2³⁰ in FP64, 10⁻⁶.
+double signal_margin(at::ScalarType dtype);
+
 // The rounding noise of the columns of a product with sums of `inner` terms, ε (8 + sqrt(inner) / 4): twice to
 // four times what products of low-rank matrices show (benchmarks/noise.py). With `inner` = 0, that of given data, 4 ε.
 // Operands that are rounded first add their own.
@@ -87,6 +105,9 @@ comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Cholesky
 
 // What rounding in `dtype` leaves of a zero pivot of an equilibrated r×r Gram matrix of sums over so many rows.
 double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r);
+
+// As cholesky_qr_, in passes that follow one of another kind: `first` says what that left as noise.
+comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass first, CholeskyQrOptions options);
 
 // How many passes cholesky_qr_ makes over an axis, each of which sums r (r + 1) / 2 elements: a number that no data
 // changes, so that every rank issues the same collectives.

@@ -14,6 +14,7 @@
 #include "linalg/gemm.h"
 #include "linalg/memory.h"
 #include "linalg/orthonormalize.h"
+#include "linalg/scale.h"
 #include "linalg/sketch.h"
 
 namespace torchdion::linalg {
@@ -51,8 +52,9 @@ at::Tensor column_normalize(const at::Tensor& R, const at::Tensor& Q) {
   check_memory("column_normalize", "Q", Q);
   normalized.copy_(Q);
   if (R.numel() > 0) {
-    const Matrices matrices(R);
-    column_normalize_(Matrices(normalized), matrices, column_square_sums(matrices));
+    at::Tensor scaled = R;
+    if (R.scalar_type() == at::kDouble) scale_columns_(scaled = R.clone());
+    column_normalize_(Matrices(normalized), Matrices(scaled));
   }
   return normalized;
 }

@@ -9,32 +9,65 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <limits>
 
 #include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
 #include "linalg/gemm.h"
+#include "linalg/scale.h"
 #include "linalg/sketch_qr.h"
 
 namespace torchdion::linalg {
 
 namespace {
 
-// k, the sketch's rows: a double, because any finite oversampling is allowed and most make no sketch.
-double sketch_rows(int64_t r, double oversample) { return std::ceil(oversample * static_cast<double>(r)); }
+// The paper's k: a double, because any finite oversampling is allowed and most make no sketch.
+double paper_rows(int64_t r, double oversample) { return std::ceil(oversample * static_cast<double>(r)); }
 
 // A sketch with as many rows as P has would save nothing.
 bool saves(int64_t r, double oversample, int64_t global_rows) {
-  return sketch_rows(r, oversample) < static_cast<double>(global_rows);
+  return paper_rows(r, oversample) < static_cast<double>(global_rows);
+}
+
+// Gram matrices of what a sketch has made nearly orthonormal. FP64 shows what one leaves of a condition number of 20,
+// and a square sketch has one of 1000.
+int passes_after_sketch(double oversample, at::ScalarType dtype) {
+  return dtype == at::kDouble || oversample < 1.25 ? 2 : 1;
+}
+
+// Of the paper's k rows a second Gram matrix takes one, so that both send no more than the paper's whole one.
+int64_t sketch_rows(int64_t r, double oversample, at::ScalarType dtype) {
+  const auto k = static_cast<int64_t>(paper_rows(r, oversample));
+  return passes_after_sketch(oversample, dtype) > 1 && k > r ? k - 1 : k;
 }
 
 // S P in FP64 for the S of the step, of which this rank draws the columns that meet its rows of P.
 at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const OrthonormalizeOptions& options) {
-  const int64_t k = static_cast<int64_t>(sketch_rows(P.size(2), options.oversample));
+  const int64_t k = sketch_rows(P.size(2), options.oversample, P.scalar_type());
   const at::Tensor S = at::empty({k, P.size(1)}, P.options());
   sketch_(S, options.random, 0, row_offset, 1 / std::sqrt(static_cast<double>(k)));
   const at::Tensor product = at::empty({P.size(0), k, P.size(2)}, P.options().dtype(at::kDouble));
   gemm_(Matrices(product), Matrices(S.unsqueeze(0).expand({P.size(0), k, P.size(1)})), Matrices(P), 1, 0);
   return product;
+}
+
+// Each sketch times its scale ([count]): what sums of squares can be taken of.
+at::Tensor scale_sketch_(const at::Tensor& SP, at::ScalarType dtype) {
+  if (dtype != at::kDouble) return {};
+  const double infinity = std::numeric_limits<double>::infinity();
+  const at::Tensor scale = scale_of_lengths(at::linalg_vector_norm(SP, infinity, {1, 2}));
+  if (may_scale(scale)) SP.mul_(scale.view({-1, 1, 1}));
+  return scale;
+}
+
+// The factor of what was scaled becomes that of the original.
+void scale_factor_(TriangularInverse& factor, const at::Tensor& scale) {
+  if (!scale.defined() || !may_scale(scale)) return;
+  if (factor.scale.defined()) {
+    factor.scale.mul_(scale.unsqueeze(1));
+  } else {
+    factor.inverse.mul_(scale.view({-1, 1, 1}));
+  }
 }
 
 // The matrices in whose QR some column may be rounding.
@@ -44,7 +77,7 @@ std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, Noise no
   at::Tensor clear = at::zeros({P.size(0)}, P.options().dtype(at::kBool));
   if (P.size(1) >= P.size(2)) {
     const at::Tensor largest = relative_noise(norms.squeeze(1), noise).amax(-1, /*keepdim=*/true);
-    clear = column_amplification(R.to(at::kDouble).div(norms)).mul(largest).lt(1).all(-1);
+    clear = column_amplification(R.to(at::kDouble).div(norms)).mul(largest).lt(1 / noise.margin).all(-1);
   }
   for (int64_t i = 0; i < clear.size(0); ++i) {
     if (!clear[i].item<bool>()) indices.push_back(i);
@@ -65,28 +98,33 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
   co_await comm::sum(SP, rows, options.order);
   Noise noise = options.noise;
   noise.own += rounding_noise(at::kDouble, global_rows);  // of the sketch
-  const TriangularInverse first = sketch_qr_inverse(SP, noise, P.scalar_type(), options.precision);
-  const at::Tensor product = backend_of(P.device()).multiplies_in_place ? P : at::empty_like(P);
+  const at::Tensor scale = scale_sketch_(SP, P.scalar_type());
+  if (options.scale.defined()) options.scale.copy_(scale);
+  TriangularInverse first = sketch_qr_inverse(SP, noise, P.scalar_type(), options.precision, options.counts.in_margin);
+  scale_factor_(first, scale);
+  const bool in_place = backend_of(P.device()).multiplies_in_place;
+  at::Tensor product = in_place ? P : at::empty_like(P);
   multiply_triangular_(Matrices(product), Matrices(P), first, options.precision);
   // No column that survived the first factor can lose its signal now.
-  CholeskyPass pass{.rows = global_rows,
-                    .dtype = P.scalar_type(),
-                    .precision = options.precision,
-                    .given = Noise{0, 0},
-                    .without_signal = options.without_signal};
-  at::Tensor H = gram(Matrices(product), pass);
-  co_await comm::sum(H, rows, options.order);
-  const TriangularInverse second = cholesky_inverse(H, pass);
-  multiply_triangular_(Matrices(P), Matrices(product), second, options.precision);
+  const CholeskyPass next{.rows = global_rows, .given = Noise{0, 0}};
+  const int passes = passes_after_sketch(options.oversample, P.scalar_type());
+  options.scale = at::Tensor();
+  co_await cholesky_passes_(product, rows, passes, next, options);
+  if (!in_place) P.copy_(product);
 }
 
 comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, OrthonormalizeOptions options) {
   TORCH_CHECK_NOT_IMPLEMENTED(rows.absent(), "torchdion: orthonormalize='qr' needs whole columns of P, but ", rows.size,
                               " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
+  if (options.scale.defined()) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    options.scale.copy_(scale_of_lengths(at::linalg_vector_norm(P, infinity, {1, 2})));
+  }
   const std::tuple<at::Tensor, at::Tensor> qr = at::linalg_qr(P, "reduced");
   Noise doubt = options.noise;
   doubt.own += rounding_noise(P.scalar_type(), global_rows);  // LAPACK adds its own
   const std::vector<int64_t> robustly = doubtful(P, std::get<1>(qr), doubt);
+  options.scale = at::Tensor();
   std::vector<at::Tensor> originals;
   for (int64_t index : robustly) originals.push_back(P[index].clone());
   if (robustly.size() < static_cast<std::size_t>(P.size(0))) P.copy_(std::get<0>(qr));
@@ -112,7 +150,7 @@ comm::Task<> orthonormalize_(at::Tensor P, Axis rows, int64_t row_offset, int64_
 int64_t orthonormalize_elements(int64_t r, int64_t global_rows, Orthonormalize method, double oversample,
                                 at::ScalarType dtype) {
   if (method == Orthonormalize::rcqr && saves(r, oversample, global_rows)) {
-    return static_cast<int64_t>(sketch_rows(r, oversample)) * r + r * r;
+    return sketch_rows(r, oversample, dtype) * r + passes_after_sketch(oversample, dtype) * (r * (r + 1) / 2);
   }
   return passes_over_axis(dtype) * (r * (r + 1) / 2);
 }

@@ -185,6 +185,7 @@ at::Tensor Dion::step(LossClosure closure) {
   stats.skipped_steps += report.skipped;
   private_->nonfinite.add(report.nonfinite);
   private_->without_signal.add(report.without_signal);
+  private_->in_margin.add(report.in_margin);
   stats.batches = report.batches;
   stats.workspace_bytes = report.workspace_bytes;
   stats.expected_traffic = std::move(report.expected_traffic);
@@ -202,6 +203,7 @@ DionStats Dion::stats() const {
   DionStats stats = private_->stats;
   stats.nonfinite_entries = private_->nonfinite.total();
   stats.columns_without_signal = private_->without_signal.total();
+  stats.columns_in_margin = private_->in_margin.total();
   stats.traffic = optim::traffic_of(private_->layouts);
   return stats;
 }

@@ -25,7 +25,7 @@ struct Replica {
 
 struct Dion::Private {
   DionStats stats;  // without the traffic, which the axes count, and these:
-  engine::Count nonfinite, without_signal;
+  engine::Count nonfinite, without_signal, in_margin;
   optim::Layouts layouts;
   bool agreed = false;                  // ranks have compared what they take the parameters for
   bool decoupled = false;               // a step may have taken momenta of replicas apart since they were equal

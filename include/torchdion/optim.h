@@ -73,9 +73,12 @@ struct DionStats {
   int64_t steps = 0;
   int64_t skipped_steps = 0;      // under Nonfinite::skip_step
   int64_t nonfinite_entries = 0;  // of gradients, under the policies other than Nonfinite::propagate
-  // Columns of P that were zero or no more than rounding, which is where a plain Cholesky factorization fails, and
+  // Columns of P that were zero or not well above rounding, which is where a plain Cholesky factorization fails, and
   // became exactly zero, in the matrices that this rank orthonormalized.
   int64_t columns_without_signal = 0;
+  // Those of them that were longer than the rounding of a product, but not by the margin that counts as signal: there,
+  // runs on different layouts part (README, Limits).
+  int64_t columns_in_margin = 0;
   int64_t batches = 0;          // of the last step
   int64_t workspace_bytes = 0;  // of the last step
   // Elements that the last step had to send by the formulas of the paper's Table 2, by the names of axes.

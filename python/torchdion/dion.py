@@ -306,10 +306,12 @@ class Dion(CheckpointedOptimizer):
             - ``steps``: calls of step() by this object; neither this nor what is counted in steps counts replays of a
               graph;
             - ``skipped_steps``, and ``nonfinite_entries`` under the ``nonfinite`` policies other than "propagate";
-            - ``columns_without_signal``: columns of P that were zero or no more than rounding, which is where a plain
+            - ``columns_without_signal``: columns of P that were zero or not well above rounding, which is where a plain
               Cholesky factorization fails, and became exactly zero: where momenta have a smaller rank than P has
               columns. They are those of the matrices that this rank orthonormalized; ranks that share the rows of P
               all count them;
+            - ``columns_in_margin``: those of them that were longer than the rounding of a product, but not by the
+              margin of 256 that counts as signal: there, runs on different layouts may part (README, Limits);
             - ``batches`` and ``workspace_bytes`` of the last step;
             - ``parameters`` by algorithm, ``state_bytes`` on this rank;
             - ``traffic``: what this object sent, by name of the mesh dimension, kind of collective and unit:

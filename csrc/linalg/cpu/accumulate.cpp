@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "linalg/cpu/convert.h"
+#include "linalg/cpu/least_momentum.h"
 #include "linalg/cpu/parallel_rows.h"
 
 namespace torchdion::linalg::cpu {
@@ -20,12 +21,14 @@ Matrices along_memory(const Matrices& matrices, bool transpose) { return transpo
 template <class TM, class TG>
 void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
   using T = at::opmath_type<TM>;
-  const T scale = static_cast<T>(alpha);
+  const T scale = static_cast<T>(alpha), least = least_momentum<TM>();
   if (g_stride == 1) {
-    for (int64_t j = 0; j < count; ++j) m[j] = static_cast<TM>(static_cast<T>(m[j]) + scale * static_cast<T>(g[j]));
+    for (int64_t j = 0; j < count; ++j) {
+      m[j] = static_cast<TM>(zero_below(least, static_cast<T>(m[j]) + scale * static_cast<T>(g[j])));
+    }
   } else {
     for (int64_t j = 0; j < count; ++j) {
-      m[j] = static_cast<TM>(static_cast<T>(m[j]) + scale * static_cast<T>(g[j * g_stride]));
+      m[j] = static_cast<TM>(zero_below(least, static_cast<T>(m[j]) + scale * static_cast<T>(g[j * g_stride])));
     }
   }
 }
@@ -38,7 +41,8 @@ int64_t add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, doub
     const T entry = static_cast<T>(g[j * g_stride]);
     const bool finite = std::isfinite(entry);
     found += !finite;
-    m[j] = static_cast<TM>(static_cast<T>(m[j]) + (finite ? static_cast<T>(alpha) * entry : T(0)));
+    const T sum = static_cast<T>(m[j]) + (finite ? static_cast<T>(alpha) * entry : T(0));
+    m[j] = static_cast<TM>(zero_below(least_momentum<TM>(), sum));
   }
   return found;
 }

@@ -23,13 +23,26 @@ constexpr int64_t kWidth = 32;
 //
 // Row j of L⁻¹ says how the orthonormal column j is made of the unit columns of P: c / √pivot, where p_j minus what the
 // columns before it explain is Σ c_i p_i. If noise_i is the part of p_i that is rounding, the part of column j that is
-// rounding has length ‖(c_i noise_i)‖ / √pivot. Where that reaches 1, the column carries no signal.
+// rounding has length ‖(c_i noise_i)‖ / √pivot. Where that reaches 1 / margin, the column carries no signal.
 class Factorization {
  public:
   // H: lower triangle, overwritten by L. Linv: zeros, becomes L⁻¹. noise: becomes that of the orthonormal columns.
+  // shares: null, or CholeskyPass::shares of the unit columns, which become those of the orthonormal ones.
   // least_pivot: what the rounding of H leaves of a zero pivot.
-  Factorization(double* H, double* Linv, double* noise, int64_t r, double least_pivot)
-      : L(H), Linv(Linv), noise(noise), r(r), least_pivot(least_pivot), unclear(r, 0), dead(r, 0), rounding_of(r) {}
+  // scale: 0 for a zero column.
+  Factorization(double* H, double* Linv, const double* scale, double* noise, double* shares, int64_t r, double margin,
+                double least_pivot)
+      : L(H),
+        Linv(Linv),
+        scale_of(scale),
+        noise(noise),
+        shares(shares),
+        r(r),
+        margin(margin),
+        least_pivot(least_pivot),
+        unclear(r, 0),
+        dead(r, 0),
+        rounding_of(r) {}
 
   void run() {
     for (int64_t first = 0; first < r; first += kWidth) {
@@ -37,6 +50,8 @@ class Factorization {
       const Block<double> diagonal = at(L, first, first);
       cpu::gemm(diagonal, at_const(L, first, 0), at_const(L, first, 0).t(), width + below, width, first, -1, 1);
       cpu::gemm(at(Linv, first, 0), at_const(L, first, 0), at_const(Linv, 0, 0), width, first, first, -1, 0);
+      if (shares)
+        cpu::gemm(at(shares, first, 0), at_const(L, first, 0), at_const(shares, 0, 0), width, first, first, -1, 1);
       for (int64_t j = first; j < next; ++j) column(j, first, next);
       panel.resize(below * width);
       const Block<double> solved{panel.data(), width, 1};
@@ -48,6 +63,9 @@ class Factorization {
     }
     std::copy(rounding_of.begin(), rounding_of.end(), noise);
   }
+
+  // Columns that were longer than their noise, but not by the margin.
+  int64_t in_margin() const { return found_in_margin; }
 
   // The largest column norm of L⁻ᵀ: how much the rounding of P grows.
   double amplification() const {
@@ -74,17 +92,18 @@ class Factorization {
       const double factor = row[k];
       const double* other = Linv + k * r;
       for (int64_t i = 0; i <= k; ++i) inverse[i] -= factor * other[i];
+      if (shares) subtract_share(j, k, factor);
     }
     // A column of which rounding leaves only the order of magnitude is freed of those before it, but kept out of those
     // after it until a later pass sees it clearly: eliminating noise with noise would grow from column to column.
     unclear[j] = schur < least_pivot;
     const double root = std::sqrt(unclear[j] ? least_pivot : schur);
-    double square = noise[j] * noise[j];
-    for (int64_t i = 0; i < j; ++i) square += inverse[i] * inverse[i] * noise[i] * noise[i];
-    const double rounding = std::sqrt(square) / root;
-    dead[j] = rounding >= 1 || row[j] == 0;
+    const double rounding = combined_noise(j) / root;
+    dead[j] = margin * rounding >= 1 || scale_of[j] == 0;
+    if (dead[j] && scale_of[j] != 0 && rounding < 1 && !unclear[j]) ++found_in_margin;
     rounding_of[j] = rounding;
     const double scale = dead[j] ? 0 : 1 / root;
+    for (int64_t i = 0; shares && i <= j; ++i) shares[j * r + i] *= scale;
     for (int64_t i = 0; i < j; ++i) inverse[i] *= scale;
     inverse[j] = scale;
     for (int64_t i = j + 1; i < next; ++i) {
@@ -95,9 +114,29 @@ class Factorization {
     row[j] = dead[j] ? 0 : root;
   }
 
-  double *L, *Linv, *noise;
+  void subtract_share(int64_t j, int64_t k, double factor) {
+    for (int64_t i = 0; i <= k; ++i) shares[j * r + i] -= factor * shares[k * r + i];
+  }
+
+  // ‖(c_i noise_i)‖ of column j, whose row of L⁻¹ holds c_i but for c_j = 1.
+  double combined_noise(int64_t j) const {
+    double square = 0;
+    if (shares) {
+      for (int64_t i = 0; i <= j; ++i) square += shares[j * r + i] * shares[j * r + i];
+      return std::sqrt(square);
+    }
+    const double* inverse = Linv + j * r;
+    square = noise[j] * noise[j];
+    for (int64_t i = 0; i < j; ++i) square += inverse[i] * inverse[i] * noise[i] * noise[i];
+    return std::sqrt(square);
+  }
+
+  double *L, *Linv;
+  const double* scale_of;
+  double *noise, *shares;
   int64_t r;
-  double least_pivot;
+  double margin, least_pivot;
+  int64_t found_in_margin = 0;
   std::vector<char> unclear, dead;
   std::vector<double> rounding_of, panel;
 };
@@ -109,7 +148,22 @@ void equilibrate(double* H, double* scale, int64_t r) {
     scale[j] = square == 0 ? 0 : 1 / std::sqrt(square);
   }
   for (int64_t i = 0; i < r; ++i) {
-    for (int64_t j = 0; j <= i; ++j) H[i * r + j] *= scale[i] * scale[j];
+    for (int64_t j = 0; j <= i; ++j) H[i * r + j] = H[i * r + j] * scale[i] * scale[j];
+  }
+}
+
+// The noise and shares of columns of length 1 / scale become those of unit ones.
+void equilibrate_noise(double* noise, double* shares, const double* scale, int64_t r) {
+  for (int64_t j = 0; j < r; ++j) noise[j] *= scale[j];
+  for (int64_t j = 0; shares && j < r; ++j) {
+    for (int64_t i = 0; i <= j; ++i) shares[j * r + i] *= scale[j];
+  }
+}
+
+// Those of unit columns with this noise, of which Linv makes orthonormal ones.
+void begin_shares(double* shares, const double* Linv, const double* noise, int64_t r) {
+  for (int64_t j = 0; j < r; ++j) {
+    for (int64_t i = 0; i <= j; ++i) shares[j * r + i] = Linv[j * r + i] * noise[i];
   }
 }
 
@@ -124,25 +178,35 @@ void store_transposed(const double* Linv, T* inverse, int64_t r) {
 
 TriangularInverse Operations::cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass) {
   const int64_t count = gram.size(0), r = gram.size(1);
-  const bool first_pass = pass.given.has_value();
-  if (first_pass) pass.noise = relative_noise(gram.diagonal(0, -2, -1).sqrt(), *pass.given);
+  const at::Tensor at_first = relative_noise(gram.diagonal(0, -2, -1).sqrt(), pass.given);
+  const bool is_first = !pass.noise.defined(), has_shares = pass.dtype == at::kDouble;
+  if (is_first) pass.noise = at_first;
+  if (is_first && has_shares) pass.shares = at::zeros({count, r, r}, at::kDouble);
   const double least_pivot = linalg::least_pivot(at::kDouble, pass.rows, r);
   TriangularInverse factor{at::empty({count, r}, at::kDouble), at::zeros({count, r, r}, pass.dtype)};
   factor.amplification.resize(count);
   double* scales = factor.scale.mutable_data_ptr<double>();
   double* H = gram.mutable_data_ptr<double>();
   double* noises = pass.noise.mutable_data_ptr<double>();
-  std::atomic<int64_t> without_signal{0};
+  double* all_shares = has_shares ? pass.shares.mutable_data_ptr<double>() : nullptr;
+  std::atomic<int64_t> without_signal{0}, in_margin{0};
   AT_DISPATCH_FLOATING_TYPES(pass.dtype, "torchdion::cholesky_inverse", [&] {
     scalar_t* inverses = factor.inverse.mutable_data_ptr<scalar_t>();
     cpu::parallel_matrices(count, [&](int64_t index) {
-      double *h = H + index * r * r, *scale = scales + index * r, *column_noise = noises + index * r;
+      double *h = H + index * r * r, *scale = scales + index * r, *noise = noises + index * r;
+      double* shares = has_shares ? all_shares + index * r * r : nullptr;
+      const bool begins = is_first || noise[0] < 0;
       equilibrate(h, scale, r);
-      for (int64_t j = 0; !first_pass && j < r; ++j) column_noise[j] *= scale[j];
+      if (!begins) equilibrate_noise(noise, shares, scale, r);
+      if (!is_first && begins) std::copy_n(at_first.const_data_ptr<double>() + index * r, r, noise);
+      const std::vector<double> noise_of_unit(noise, noise + r);
       std::vector<double> Linv(r * r, 0.0);
-      Factorization factorization(h, Linv.data(), column_noise, r, least_pivot);
+      Factorization factorization(h, Linv.data(), scale, noise, begins ? nullptr : shares, r, pass.given.margin,
+                                  least_pivot);
       factorization.run();
+      if (begins && shares) begin_shares(shares, Linv.data(), noise_of_unit.data(), r);
       store_transposed(Linv.data(), inverses + index * r * r, r);
+      in_margin += factorization.in_margin();
       factor.amplification[index] = factorization.amplification();
       if (factor.amplification[index] > pass.settled) return;
       for (int64_t j = 0; j < r; ++j) {
@@ -150,7 +214,8 @@ TriangularInverse Operations::cholesky_inverse(const at::Tensor& gram, CholeskyP
       }
     });
   });
-  if (pass.without_signal) *pass.without_signal += without_signal;
+  if (pass.counts.without_signal) *pass.counts.without_signal += without_signal;
+  if (pass.counts.in_margin) *pass.counts.in_margin += in_margin;
   return factor;
 }
 

@@ -1,3 +1,4 @@
+#include "linalg/cpu/least_momentum.h"
 #include "linalg/cpu/operations.h"
 #include "linalg/cpu/rates.h"
 #include "linalg/cpu/runs.h"
@@ -13,6 +14,8 @@ void update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, const
   const T beta1 = static_cast<T>(hyper.beta1), rest1 = static_cast<T>(1 - hyper.beta1);
   const T beta2 = static_cast<T>(hyper.beta2), rest2 = static_cast<T>(1 - hyper.beta2);
   const T alpha = static_cast<T>(hyper.maximize ? -rule.total_factor() : rule.total_factor());
+  T least = 0;
+  TORCHDION_DISPATCH_FLOATING(M.scalar_type(), "torchdion::lion_", [&] { least = least_momentum<scalar_t>(); });
   for_each_run<T>(G, rule.zeroed, [&](int64_t begin, int64_t count, const Run<T>& gradient) {
     const Run<T> x(X, begin, count), m(M, begin, count);
     for (int64_t i = 0; i < count; ++i) {
@@ -20,7 +23,7 @@ void update(const at::Tensor& X, const at::Tensor& G, const at::Tensor& M, const
       const T mixed = beta1 * m[i] + rest1 * g;
       const T sign = mixed > 0 ? T(1) : mixed < 0 ? T(-1) : mixed;  // a NaN stays one: it must reach the weights
       x[i] = keep * x[i] - lr * sign;
-      m[i] = beta2 * m[i] + rest2 * g;
+      m[i] = zero_below(least, beta2 * m[i] + rest2 * g);
     }
     x.store();
     m.store();

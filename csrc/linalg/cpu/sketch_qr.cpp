@@ -6,6 +6,7 @@
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "linalg/cpu/operations.h"
@@ -33,7 +34,9 @@ double combined_noise(const double* A, const double* noise, int64_t r, int64_t j
 // The first r rows of A ← R of A = Q R by Householder reflections, where a column without signal is passed over rather
 // than given a direction of its own: it neither turns the later columns nor uses up a row. Only for matrices in which
 // LAPACK's QR found such a column.
-void echelon_qr(double* A, int64_t k, int64_t r, const double* noise, std::vector<char>& dead) {
+// Returns how many such columns were longer than the noise.
+int64_t echelon_qr(double* A, int64_t k, int64_t r, const double* noise, double margin, std::vector<char>& dead) {
+  int64_t in_margin = 0;
   std::vector<double> v(k);
   int64_t top = 0;
   std::vector<int64_t> row_of(r, -1), columns_of_rows;
@@ -41,7 +44,9 @@ void echelon_qr(double* A, int64_t k, int64_t r, const double* noise, std::vecto
     double square = 0;
     for (int64_t i = top; i < k; ++i) square += A[i * r + j] * A[i * r + j];
     const double length = std::sqrt(square);
-    dead[j] = top == k || length <= combined_noise(A, noise, r, j, columns_of_rows);
+    const double of_noise = combined_noise(A, noise, r, j, columns_of_rows);
+    dead[j] = top == k || length <= margin * of_noise;
+    in_margin += top < k && dead[j] && length > of_noise;
     if (dead[j]) continue;
     const double alpha = A[top * r + j] > 0 ? -length : length;
     double v_square = 0;
@@ -65,11 +70,13 @@ void echelon_qr(double* A, int64_t k, int64_t r, const double* noise, std::vecto
       A[j * r + c] = empty ? static_cast<double>(c == j) : A[row_of[j] * r + c];
     }
   }
+  return in_margin;
 }
 
 }  // namespace
 
-TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision) {
+TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision,
+                                                int64_t* in_margin) {
   const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
   const at::Tensor norms = at::linalg_vector_norm(SP, 2, {1});
   const at::Tensor scale = norms.reciprocal().masked_fill_(norms.eq(0), 0);
@@ -77,20 +84,23 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   const at::Tensor R = std::get<1>(at::linalg_qr(unit, "r")).contiguous();
   const at::Tensor column_noise = relative_noise(norms, noise).contiguous();
   const at::Tensor largest = column_noise.amax(-1, /*keepdim=*/true);
-  const at::Tensor clear = column_amplification(R).mul(largest).lt(1).all(-1);  // a NaN is not
+  const at::Tensor clear = column_amplification(R).mul(largest).lt(1 / noise.margin).all(-1);  // a NaN is not
+  std::atomic<int64_t> found_in_margin{0};
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {
       double* upper = R.mutable_data_ptr<double>() + index * r * r;
       if (clear.const_data_ptr<bool>()[index]) continue;
       std::vector<char> dead(r, 0);
       double* columns = unit.mutable_data_ptr<double>() + index * k * r;
-      echelon_qr(columns, k, r, column_noise.const_data_ptr<double>() + index * r, dead);
+      found_in_margin +=
+          echelon_qr(columns, k, r, column_noise.const_data_ptr<double>() + index * r, noise.margin, dead);
       std::copy_n(columns, r * r, upper);
       for (int64_t j = 0; j < r; ++j) {
         if (dead[j]) scale.mutable_data_ptr<double>()[index * r + j] = 0;
       }
     }
   });
+  if (in_margin) *in_margin += found_in_margin;
   const at::Tensor identity = at::eye(r, R.options()).expand({count, r, r});
   const at::Tensor inverse = at::linalg_solve_triangular(R, identity, /*upper=*/true);
   return {scale, inverse.to(dtype).contiguous()};

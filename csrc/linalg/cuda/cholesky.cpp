@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
@@ -82,7 +83,7 @@ at::Tensor stack_of(const Matrices& P) {
 // The rows of L⁻¹ diag(noise) for equilibrated Gram matrices A (overwritten), as StoreFactor reads them. pass.noise
 // becomes that of orthogonal columns of this length ([count]).
 template <class T>
-at::Tensor factor_panels(const at::Tensor& A, const at::Tensor& length, CholeskyPass& pass) {
+at::Tensor factor_panels(const at::Tensor& A, const at::Tensor& scale, const at::Tensor& length, CholeskyPass& pass) {
   constexpr int64_t kRows = 2 * kFactoredColumns;
   const int64_t count = A.size(0), r = A.size(1);
   const Arithmetic arithmetic = exact(A.scalar_type());
@@ -102,8 +103,11 @@ at::Tensor factor_panels(const at::Tensor& A, const at::Tensor& length, Cholesky
     program.inverses = inverses.mutable_data_ptr<T>();
     program.noise = pass.noise.const_data_ptr<double>();
     program.rounding = rounding.mutable_data_ptr<double>();
+    program.scale = scale.const_data_ptr<double>();
     program.length = length.const_data_ptr<double>();
-    program.without_signal = pass.without_signal;
+    program.without_signal = pass.counts.without_signal;
+    program.in_margin = pass.counts.in_margin;
+    program.margin = static_cast<T>(pass.given.margin);
     program.r = r;
     program.first = first;
     program.least_pivot = static_cast<T>(least_pivot(A.scalar_type(), pass.rows, r));
@@ -124,8 +128,7 @@ template <class T, class F>
 TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
   const int64_t count = H.size(0), r = H.size(1);
   const Stream stream = stream_of(H.device());
-  if (pass.given) pass.noise = at::empty({count, r}, H.options().dtype(at::kDouble));
-  const Noise given = pass.given.value_or(Noise{});
+  if (!pass.noise.defined()) pass.noise = at::full({count, r}, -1, H.options().dtype(at::kDouble));
   const at::Tensor scale = at::empty_like(pass.noise), A = at::empty_like(H),
                    length = at::empty({count}, pass.noise.options());
   Equilibrate<T> equilibrate;
@@ -135,12 +138,11 @@ TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
   equilibrate.length = length.mutable_data_ptr<double>();
   equilibrate.noise = pass.noise.mutable_data_ptr<double>();
   equilibrate.r = r;
-  equilibrate.first_pass = pass.given.has_value();
-  equilibrate.own = given.own;
-  equilibrate.mean = given.mean;
+  equilibrate.own = pass.given.own;
+  equilibrate.mean = pass.given.mean;
   equilibrate.largest = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
   kernels::equilibrate(equilibrate, count, stream);
-  const at::Tensor panels = factor_panels<T>(A, length, pass);
+  const at::Tensor panels = factor_panels<T>(A, scale, length, pass);
   TriangularInverse factor;
   factor.inverse = at::empty({count, r, r}, H.options().dtype(pass.dtype));
   StoreFactor<T, F> store{panels.const_data_ptr<T>(), scale.const_data_ptr<double>(),
@@ -170,7 +172,7 @@ void Operations::round_operand_(const at::Tensor& P, Precision precision) {
 at::Tensor Operations::gram(const Matrices& P, const CholeskyPass& pass) {
   const int64_t count = P.count(), m = P.rows, r = P.cols;
   // An orthonormal P but for rounding needs no more than FP32, which FP32 sums of exact products give.
-  const bool in_double = P.dtype == at::kDouble || pass.given || pass.precision == Precision::highest;
+  const bool in_double = P.dtype == at::kDouble || !pass.noise.defined() || pass.precision == Precision::highest;
   const at::Tensor own = stack_of(P);
   const at::TensorOptions options = own.options().dtype(in_double ? at::kDouble : at::kFloat);
   const at::Tensor H = at::empty({count, r, r}, options);
@@ -211,12 +213,11 @@ void Operations::multiply_triangular_(const Matrices& out, const Matrices& P, co
 // By Cholesky QR of the sketch itself: where LAPACK's QR would run on one matrix after the other. The first factor
 // makes the sketch orthonormal but for rounding, which the second one takes away.
 TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype,
-                                                Precision precision) {
+                                                Precision precision, int64_t* in_margin) {
   const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
-  CholeskyPass pass{.rows = k, .dtype = at::kDouble, .given = noise};
+  CholeskyPass pass{.rows = k, .dtype = at::kDouble, .given = noise, .counts = {nullptr, in_margin}};
   at::Tensor H = gram(Matrices(SP), pass);
   const TriangularInverse first = cholesky_inverse(H, pass);
-  pass.given.reset();
   const at::Tensor turned = at::empty_like(SP);
   multiply_triangular_(Matrices(turned), Matrices(SP), first, Precision::highest);
   H = gram(Matrices(turned), pass);

@@ -24,7 +24,7 @@ struct Operations {
   static void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                                    Precision precision);
   static TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype,
-                                             Precision precision);
+                                             Precision precision, int64_t* in_margin);
   static void lion_(const ElementwiseLists& lists, const LionHyperparameters& hyper);
   static void adamw_(const ElementwiseLists& lists, const AdamWHyperparameters& hyper);
   static bool is_capturing(c10::Device device);

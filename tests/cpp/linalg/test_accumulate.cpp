@@ -55,6 +55,16 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Accumulate,
                                          Layouts{"GradientWithGaps", false, every_second}),
                          [](const auto& info) { return info.param.name; });
 
+TEST(Accumulate, MakesDenormalMomentaZero) {
+  for (const auto& [dtype, least] :
+       {std::pair{at::kDouble, 0x1p-1022}, {at::kFloat, 0x1p-126}, {at::kBFloat16, 0x1p-126}, {at::kHalf, 0x1p-20}}) {
+    const at::Tensor M = at::tensor({least, -least, least / 2, -least / 2}, at::kDouble).to(dtype).view({1, 4});
+    const at::Tensor expected = at::tensor({least, -least, 0.0, 0.0}, at::kDouble).to(dtype).view({1, 4});
+    accumulate_(Matrices(M), Matrices(at::zeros({1, 4}, dtype)));
+    EXPECT_TRUE(at::equal(M, expected)) << dtype;
+  }
+}
+
 TEST(Accumulate, TakesAGradientThatIsOneNumberExpanded) {
   const at::Tensor M = at::zeros({6, 5}), G = at::full({}, 3.0f).expand({6, 5});
   accumulate_(Matrices(M), Matrices(G), {.factor = 2});

@@ -181,8 +181,7 @@ TEST(CholeskyInverse, KeepsAColumnThatRoundingHidesOutOfThoseAfterIt) {
     P[0].select(1, hidden).mul_(1e-9).add_(P[0].select(1, 4));
     const at::Tensor H = P.mT().matmul(P).contiguous();
     int64_t without_signal = 0;
-    CholeskyPass pass{
-        .rows = 200, .dtype = at::kDouble, .given = Noise{.own = 1e-16}, .without_signal = &without_signal};
+    CholeskyPass pass{.rows = 200, .dtype = at::kDouble, .given = Noise{.own = 1e-16}, .counts = {&without_signal}};
     const at::Tensor row = whole_factor(cholesky_inverse(H, pass))[0][hidden];
     EXPECT_GT(row[hidden].item<double>(), 0) << hidden;
     EXPECT_EQ(without_signal, 0) << hidden;
@@ -314,7 +313,7 @@ TEST_P(CholeskyQrDtype, CountsTheColumnsWithoutSignalOnce) {
   P[2].select(1, 70).copy_(P[2].select(1, 3) + 2 * P[2].select(1, 65));
   int64_t count = 10;
   const Noise noise{rounding_noise(GetParam(), 0)};
-  comm::run(cholesky_qr_(P, Axis(), 180, {.noise = noise, .without_signal = &count}));
+  comm::run(cholesky_qr_(P, Axis(), 180, {.noise = noise, .counts = {&count}}));
   EXPECT_EQ(count, 10 + 6 + 1);
 }
 
@@ -343,7 +342,7 @@ TEST_P(CholeskyQrOverAnAxis, EqualsThatOfTheWholeOnEveryRank) {
     const at::Tensor piece = rows_of_rank(P, axis.rank, axis.size);
     int64_t without_signal = 0;
     const Noise noise{rounding_noise(at::kDouble, 0)};
-    comm::run(cholesky_qr_(piece, axis, 70, {.noise = noise, .without_signal = &without_signal}));
+    comm::run(cholesky_qr_(piece, axis, 70, {.noise = noise, .counts = {&without_signal}}));
     EXPECT_EQ(without_signal, 1) << axis.rank;
     EXPECT_LE((piece - rows_of_rank(whole, axis.rank, axis.size)).abs().sum().item<double>(), 1e-10) << axis.rank;
   });

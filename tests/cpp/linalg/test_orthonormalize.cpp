@@ -77,7 +77,7 @@ TEST_P(Orthonormalizing, LeavesColumnsWithoutSignalExactlyZero) {
     const at::Tensor Q = P.to(dtype);
     OrthonormalizeOptions options = options_for(GetParam(), Q);
     int64_t count = 0;
-    options.without_signal = &count;
+    options.counts.without_signal = &count;
     comm::run(orthonormalize_(Q, Axis(), 0, 50, options));
     EXPECT_EQ(count, 2) << dtype;
     for (int64_t dead : {2, 4}) EXPECT_EQ(Q[0].select(1, dead).count_nonzero().item<int64_t>(), 0) << dtype;
@@ -106,6 +106,28 @@ TEST_P(Orthonormalizing, OfAWideMatrixLeavesAsManyColumnsAsItHasRows) {
   EXPECT_EQ(Q.slice(1, 5).count_nonzero().item<int64_t>(), 0);
 }
 
+TEST_P(Orthonormalizing, OfFP64MatricesOfAnyScaleIsTheSame) {
+  const at::Tensor P = normal({2, 50, 8}, 1), expected = by(GetParam(), P);
+  for (double scale : {1e-300, 1e-200, 1e-155, 1e155, 1e200, 1e300}) {
+    const at::Tensor Q = by(GetParam(), P * scale);
+    EXPECT_LE(relative_error(with_signs_of(Q, expected), expected), 1e-12) << scale;
+  }
+}
+
+TEST_P(Orthonormalizing, DropsAndCountsAColumnWithinTheMargin) {
+  const at::Tensor Q = orthonormal(60, 3, 1).contiguous();
+  at::Tensor P = Q.unsqueeze(0).clone();
+  P[0].select(1, 2).copy_(Q.select(1, 0) - Q.select(1, 1) + 1e-6 * Q.select(1, 2));
+  OrthonormalizeOptions options = options_for(GetParam(), P);
+  int64_t without_signal = 0, in_margin = 0;
+  options.noise = {.own = 1e-8, .margin = 1e4};
+  options.counts = {&without_signal, &in_margin};
+  comm::run(orthonormalize_(P, Axis(), 0, 60, options));
+  EXPECT_EQ(P[0].select(1, 2).count_nonzero().item<int64_t>(), 0);
+  EXPECT_EQ(without_signal, 1);
+  EXPECT_EQ(in_margin, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Methods, Orthonormalizing, kMethods, [](const auto& info) { return name_of(info.param); });
 
 class OrthonormalizingOverAnAxis : public testing::TestWithParam<Orthonormalize> {};
@@ -125,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(Methods, OrthonormalizingOverAnAxis,
                          testing::Values(Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr),
                          [](const auto& info) { return name_of(info.param); });
 
-// Algorithm 2: k·r elements of the sketch and r² of the Gram matrix, with k = 1.25 r.
+// Algorithm 2: k·r elements of the sketch and r² of the Gram matrix, with k = 1.25 r, are as many as those of a sketch
+// of a row less and the triangles of two Gram matrices.
 TEST(Orthonormalizing, ByRcqrSendsWhatThePaperSays) {
   comm::Meeting meeting(2);
   const at::Tensor P = normal({1, 40, 8}, 1);
@@ -135,7 +158,7 @@ TEST(Orthonormalizing, ByRcqrSendsWhatThePaperSays) {
     comm::run(orthonormalize_(piece, axis, first, 40, options_for(Orthonormalize::rcqr, P)));
   });
   for (const auto& log : meeting.logs) {
-    EXPECT_EQ(log, (std::vector<std::string>{"all_reduce 80", "all_reduce 64"}));
+    EXPECT_EQ(log, (std::vector<std::string>{"all_reduce 72", "all_reduce 36", "all_reduce 36"}));
   }
 }
 

@@ -14,11 +14,11 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 inline constexpr int kFactoredColumns = 64;
 
-// A ← D H D from H's lower triangle, where D is 1 / sqrt(diagonal), 0 for a zero column. noise: on a first pass,
-// becomes the part of each column that is rounding, relative to its length, from `own` and `mean` (linalg::Noise); else
-// it is absolute and becomes relative. scale ← length D / noise, where the length of the columns that the factor will
-// make is 1, or less where `largest` would be exceeded; a column that is too short even so counts as noise. A block has
-// one tile of the lower triangle.
+// A ← D H D from H's lower triangle, where D is 1 / sqrt(diagonal), 0 for a zero column. noise: where it is below 0, as
+// before a first pass, becomes the part of each column that is rounding, relative to its length, from `own` and `mean`
+// (linalg::Noise); else it is absolute and becomes relative. scale ← length D / noise, where the length of the columns
+// that the factor will make is 1, or less where `largest` would be exceeded; a column that is too short even so counts
+// as noise. A block has one tile of the lower triangle.
 template <class T>
 struct Equilibrate {
   static constexpr int threads = 256, kTile = 32;
@@ -32,7 +32,6 @@ struct Equilibrate {
   double* noise;   // [count, r]
   double* length;  // [count]
   int64_t r;
-  bool first_pass;
   double own, mean;
   double largest;  // length D, that the factor can hold
 
@@ -58,7 +57,7 @@ struct Equilibrate {
       for (int e = t; e < kTile * kTile; e += threads) {
         const int i = e / kTile, k = e % kTile;
         if (row + i >= r || col + k > row + i) continue;
-        tile[i * (kTile + 1) + k] = static_cast<T>(h[(row + i) * r + col + k] * (scales[i] * scales[kTile + k]));
+        tile[i * (kTile + 1) + k] = static_cast<T>(h[(row + i) * r + col + k] * scales[i] * scales[kTile + k]);
       }
     });
     block.each([&](int t) {
@@ -109,9 +108,10 @@ struct Equilibrate {
     block.each([&](int t) {
       if (t >= kTile || row + t >= r) return;
       const int64_t place = matrix * r + row + t;
-      double relative = first_pass ? mean * sqrt(sums[0] / static_cast<double>(r)) : noise[place];
+      const bool begins = noise[place] < 0;
+      double relative = begins ? mean * sqrt(sums[0] / static_cast<double>(r)) : noise[place];
       relative *= scales[t];
-      if (first_pass) relative = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
+      if (begins) relative = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
       const double own_length = length_within(largest * sqrt(least[0]), 0x1p-120 * sqrt(sums[0]));
       if (row + t == 0) length[matrix] = own_length;
       const bool too_short = own_length * scales[t] > largest;
@@ -143,23 +143,24 @@ struct FactorDiagonal {
   const T* inner_products;
   T* inverses;  // [count, 2 kWidth, kWidth]
   const double* noise;
-  double* rounding;         // [count, r]: the noise of the columns that the factor makes
-  const double* length;     // [count]: theirs
-  int64_t* without_signal;  // or null: becomes larger by the number of those that carry none
+  const double* scale;                  // [count, r]: 0 for a zero column
+  double* rounding;                     // [count, r]: the noise of the columns that the factor makes
+  const double* length;                 // [count]: theirs
+  int64_t *without_signal, *in_margin;  // or null: linalg::SignalCounts
   int64_t r, first;
-  T least_pivot;
+  T margin, least_pivot;
 
   struct Shared {
     T* S;
     T* D;  // the block on and below the diagonal, the transpose of its inverse above
-    // Of each column: its entry of the diagonal at first; one over the root of its pivot, 0 without signal; 0 where no
+    // Of each column: 0 if it is zero; one over the root of its pivot, 0 without signal; 0 where no
     // later column is freed of it.
-    T *diagonal, *scale, *keep;
+    T *length, *scale, *keep;
   };
   // A column when those before it have been eliminated: the squares of its length and of the part that is noise.
   struct Pivot {
     T square, noise;
-    bool unclear, dead;
+    bool unclear, dead, in_margin;
   };
 
   template <class Block>
@@ -169,8 +170,8 @@ struct FactorDiagonal {
     Shared memory;
     memory.S = block.template shared<T>();
     memory.D = block.template shared<T>(kSquare);
-    memory.diagonal = block.template shared<T>(2 * kSquare);
-    memory.scale = memory.diagonal + kWidth;
+    memory.length = block.template shared<T>(2 * kSquare);
+    memory.scale = memory.length + kWidth;
     memory.keep = memory.scale + kWidth;
     T *S = memory.S, *D = memory.D;
 
@@ -183,7 +184,7 @@ struct FactorDiagonal {
         S[i * kStride + k] =
             static_cast<T>(own * own) + (first == 0 ? T(0) : inner_products[(matrix * kWidth + i) * kWidth + k]);
         inverse(D, i, k) = k == i ? 1 : 0;
-        if (k == i) memory.diagonal[i] = D[i * kStride + i];
+        if (k == i) memory.length[i] = scale[matrix * r + first + i] == 0 ? T(0) : T(1);
       }
     });
     for (int j = 0; j < width; ++j) {
@@ -197,6 +198,7 @@ struct FactorDiagonal {
       memory.keep[t] = own.unclear ? T(0) : T(1);
       rounding[matrix * r + first + t] = length[matrix] * (sqrt(own.noise < 0 ? T(0) : own.noise) / root);
       if (without_signal && own.dead) block.add(without_signal, 1);
+      if (in_margin && own.in_margin) block.add(in_margin, 1);
     });
     block.each([&](int t) {
       for (int e = t; e < kWidth * kWidth; e += threads) {
@@ -223,7 +225,9 @@ struct FactorDiagonal {
     const bool unclear = square < least_pivot;
     const T length = unclear ? least_pivot : square;
     // Of a column that is all noise both are 1 but for rounding, which must not keep it.
-    return {length, noise, unclear, noise >= T(0.9999) * length || block.diagonal[j] == 0};
+    const bool absent = block.length[j] == 0, all_noise = noise >= T(0.9999) * length;
+    const bool dead = absent || all_noise || margin * margin * noise >= T(0.9999) * length;
+    return {length, noise, unclear, dead, dead && !absent && !all_noise && !unclear};
   }
 
   // Frees the rows after j of column j. Reads column j and row j, which no thread writes.

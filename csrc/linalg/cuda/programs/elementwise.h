@@ -3,6 +3,7 @@
 
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/storage.h"
+#include "linalg/least_momentum.h"
 #include "linalg/step_numbers.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -53,6 +54,24 @@ struct Pairs {
   }
 };
 
+// linalg/least_momentum.h, by how momenta are stored.
+template <class S>
+struct LeastMomentum {
+  static constexpr double value = kLeastMomentumFP32;
+};
+template <>
+struct LeastMomentum<double> {
+  static constexpr double value = kLeastMomentumFP64;
+};
+template <>
+struct LeastMomentum<Half> {
+  static constexpr double value = kLeastMomentumFP16;
+};
+TORCHDION_HOST_DEVICE double least_momentum(Storage storage) {
+  if (storage == Storage::float64) return kLeastMomentumFP64;
+  return storage == Storage::float16 ? kLeastMomentumFP16 : kLeastMomentumFP32;
+}
+
 // M ← M + G as the rule has it.
 template <class SM, class SG>
 struct Accumulate {
@@ -73,7 +92,7 @@ struct Accumulate {
     if (rule.leaves_out()) return;
     SM* m = static_cast<SM*>(M[pairs.matrix(block.index())]);
     const SG* g = static_cast<const SG*>(G[pairs.matrix(block.index())]);
-    const T factor = static_cast<T>(rule.total_factor());
+    const T factor = static_cast<T>(rule.total_factor()), least = static_cast<T>(LeastMomentum<SM>::value);
     typename Block::template Registers<int64_t> found;
     block.each([&](int t) { found[t] = 0; });
     pairs.each(
@@ -87,7 +106,7 @@ struct Accumulate {
             gradient = 0;
             ++found[t];
           }
-          store(m[i], static_cast<T>(load(entries.m)) + factor * gradient);
+          store(m[i], zero_below(least, static_cast<T>(load(entries.m)) + factor * gradient));
         });
     block.each([&](int t) {
       if (rule.zeroed) block.add(rule.zeroed, found[t]);

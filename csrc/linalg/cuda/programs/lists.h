@@ -70,11 +70,12 @@ struct Lion {
     const T keep = static_cast<T>(1 - lr * update.weight_decay.get()), rate = static_cast<T>(lr);
     const T beta1 = static_cast<T>(update.beta1), rest1 = static_cast<T>(1 - update.beta1);
     const T beta2 = static_cast<T>(update.beta2), rest2 = static_cast<T>(1 - update.beta2);
+    const T least = static_cast<T>(least_momentum(tensor.M.storage));
     update.template each<T>(block, tensor, [&](int64_t i, T g) {
       const T m = tensor.M.template get<T>(i), mixed = beta1 * m + rest1 * g;
       const T sign = mixed > 0 ? T(1) : mixed < 0 ? T(-1) : mixed;  // a NaN stays one: it must reach the weights
       tensor.X.set(i, keep * tensor.X.template get<T>(i) - rate * sign);
-      tensor.M.set(i, beta2 * m + rest2 * g);
+      tensor.M.set(i, zero_below(least, beta2 * m + rest2 * g));
     });
   }
 };
