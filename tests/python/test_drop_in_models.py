@@ -116,11 +116,7 @@ def test_a_model_of_such_layers_learns_its_data(name, routed):
     model, inputs, targets = make(), make_inputs(), torch.randint(12, (16,))
     if name == "tied embedding":
         targets = (5 * inputs + 3) % 12
-    groups = groups_of(model, options)
-    if routed:
-        groups = torchdion.param_groups(model, head=None)
-        for group in groups:
-            group["batch_dims"] = {"experts": 1}.get(name, group.get("batch_dims"))
+    groups = torchdion.param_groups(model) if routed else groups_of(model, options)
     optimizer = torchdion.Dion(groups, lr=0.05, rank_fraction=0.5)
     losses = []
     for _ in range(80):

@@ -26,7 +26,7 @@ def states_of(param: Parameter, **options: Any) -> dict[str, Any]:
     """As they are before the first step."""
     param.grad = torch.zeros_like(param)
     optimizer = torchdion.Dion([{"params": [param], **options}])
-    engine_groups(optimizer, optimizer._layouts, [], Writes())
+    engine_groups(optimizer, optimizer._layouts, [], Writes(), {})
     return optimizer.state[param]
 
 
@@ -91,7 +91,7 @@ def prepared(config: Any = None, orientation: str = "right") -> tuple[list[Param
     ]
     optimizer = torchdion.Dion(params, rank_fraction=0.25, mixed_precision_config=config, orientation=orientation)
     give_gradients(params, 1.0)
-    engine_groups(optimizer, optimizer._layouts, [], Writes())  # creates the states
+    engine_groups(optimizer, optimizer._layouts, [], Writes(), {})  # creates the states
     for state in optimizer.state.values():
         local_part(state["momentum"]).normal_()
         state["step"] += 3
@@ -138,7 +138,7 @@ def test_a_loaded_Q_keeps_its_orientation_and_with_it_its_placements():
         Q = optimizer.state[params[0]]["Q"]
         assert (Q.shape, Q.placements) == ((12, 2), (S1, S0))
         give_gradients(params, 1.0)
-        engine_groups(optimizer, optimizer._layouts, [], Writes())
+        engine_groups(optimizer, optimizer._layouts, [], Writes(), {})
 
 
 def other_placements(value: DTensor) -> DTensor:

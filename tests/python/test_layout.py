@@ -187,7 +187,7 @@ def test_householder_qr_takes_what_leaves_the_rows_of_P_whole():
         for options, dim in ((QR, 0), (LEFT, 1)):
             param = placed(torch.zeros(6, 8), mesh_of(fs=2), Shard(dim))
             param.grad = torch.zeros_like(param)
-            engine_groups(torchdion.Dion([param], **options), Layouts(Meshes()), [], Writes())
+            engine_groups(torchdion.Dion([param], **options), Layouts(Meshes()), [], Writes(), {})
 
 
 def test_a_split_factor_that_no_mesh_dimensions_make_up_is_refused():
