@@ -128,7 +128,8 @@ void bind_engine(py::module_& m) {
       .def("add_dion",
            [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors Q, Tensors steps,
               DionHyperparameters hyper, int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation,
-              std::vector<Layout> layouts, std::vector<std::vector<int64_t>> whole_Q, linalg::Multipliers multipliers) {
+              std::vector<Layout> layouts, std::vector<std::vector<int64_t>> whole_Q, linalg::Multipliers multipliers,
+              bool skip_zero_gradients) {
              self.dion.push_back({std::move(X),
                                   std::move(G),
                                   std::move(M),
@@ -139,7 +140,8 @@ void bind_engine(py::module_& m) {
                                   orientation,
                                   std::move(layouts),
                                   std::move(whole_Q),
-                                  std::move(multipliers)});
+                                  std::move(multipliers),
+                                  skip_zero_gradients});
            })
       .def("add_lion",
            [](engine::Groups& self, Tensors X, Tensors G, Tensors M, Tensors steps, LionHyperparameters hyper,

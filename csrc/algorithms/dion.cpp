@@ -1,5 +1,10 @@
 #include "algorithms/dion.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+
 #include "algorithms/exchange.h"
 #include "linalg/accumulate.h"
 #include "linalg/backend.h"
@@ -49,6 +54,26 @@ Factors factors_of(const DionBatch& batch, const DionHyperparameters& hyper, dou
   return {factor(0, 1), factor(1, 0), factor(2, 1), factor(3, 1)};
 }
 
+// X ← keep X + update P Qᵀ. A product has one factor for all its matrices: where some stay, each is a product of its
+// own.
+void update_(const Matrices& X, const Matrices& P, const Matrices& Qt, const Factors& factors,
+             const at::Tensor& unchanged, Precision precision) {
+  if (!unchanged.defined()) {
+    linalg::gemm_(X, P, Qt, factors.update, factors.keep, precision);
+    return;
+  }
+  const at::TensorOptions options = unchanged.options().dtype(P.dtype);
+  const auto number = [&](const linalg::Factor& factor) {
+    return factor.device.defined() ? factor.device : at::full({1}, factor.value, options);
+  };
+  const at::Tensor update = number(factors.update);
+  const at::Tensor keep = at::where(unchanged.ne(0), at::ones({1}, options), number(factors.keep));
+  for (int64_t i = 0; i < X.count(); ++i) {
+    linalg::gemm_(X.slice(i, i + 1), P.slice(i, i + 1), Qt.slice(i, i + 1), linalg::Factor(update),
+                  linalg::Factor(keep.narrow(0, i, 1)), precision);
+  }
+}
+
 // Where P, R and the whole Q begin in the workspace, in elements: P and R where tensor cores can read them.
 struct Places {
   static constexpr int64_t kAligned = 16;
@@ -82,10 +107,12 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   Matrices Q = batch.Q;
 
   // B = M + G, where M lies
+  at::Tensor unchanged;
+  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
   linalg::GradientRule gradients = batch.gradients;
   if (hyper.maximize) gradients.factor *= -1;
   linalg::accumulate_(B, batch.G, gradients);
-  co_await average_(B, batch.workspace, dense, gradients.left_out);
+  co_await average_(B, batch.workspace, dense, gradients.left_out, unchanged);
 
   // P = orthonormalize(B Q)
   at::Tensor whole_Q;
@@ -96,6 +123,8 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   }
   const Factors factors = factors_of(batch, hyper, mean);
   linalg::gemm_(Ps, B, Q, factors.first, factors.none, hyper.precision);
+  // Without P nothing else of a matrix changes: R is zero, and a zero column of R keeps its column of Q.
+  if (unchanged.defined()) P.masked_fill_(unchanged.view({count, 1, 1}).ne(0), 0);
   const linalg::OrthonormalizeOptions options = orthonormalize_options(batch, hyper);
   const at::Tensor scale = co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
 
@@ -117,7 +146,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   linalg::column_normalize_(Q, Rs, squares);
 
   // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ
-  linalg::gemm_(X, Ps, Q.t(), factors.update, factors.keep, hyper.precision);
+  update_(X, Ps, Q.t(), factors, unchanged, hyper.precision);
   if (!rows.absent()) {
     const Piece piece = rows.piece(r);
     linalg::copy_(batch.Q, Matrices(whole_Q.narrow(2, piece.begin, piece.size)));

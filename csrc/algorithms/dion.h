@@ -31,6 +31,7 @@ struct DionBatch {
   linalg::SignalCounts counts;               // of columns of P
   linalg::GradientRule gradients;            // how G counts
   linalg::Multipliers multipliers;           // of the learning rate and weight decay
+  std::vector<at::Tensor> unchanged;         // of each matrix one FP32 number, not 0: it stays; empty: none does
   at::Tensor workspace;                      // room for P and R: dion_workspace() elements of the computing dtype
 };
 

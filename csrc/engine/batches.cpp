@@ -28,6 +28,7 @@ struct Entry {
   at::Tensor X, G, M, Q;
   bool right;
   ParameterShape shape;
+  at::Tensor unchanged;  // of each of its matrices
   int64_t step = 0;
   const float* steps_before = nullptr;  // where the step is counted on the device
 };
@@ -77,7 +78,8 @@ Entry entry_of(const DionGroup& group, std::size_t i, const Layout& layout, bool
     x = matrix_view(copies.writable(X), group.form);
   }
   if (!g || (cut && !G.is_contiguous())) g = matrix_view(copies.readable(G), group.form);
-  Entry entry{*x, *g, *matrix_view(M, group.form), Q, shape.right, shape};
+  Entry entry{*x, *g, *matrix_view(M, group.form), Q, shape.right, shape, {}};
+  if (group.skip_zero_gradients) entry.unchanged = group.unchanged[i];
   if (capturable) {
     entry.steps_before = group.steps[i].const_data_ptr<float>();
   } else {
@@ -105,6 +107,10 @@ DionBatch batch_of(const std::vector<Entry>& entries, const Layout& layout) {
   batch.global_cols = shape.n;
   batch.r = shape.r;
   batch.shape_factor = std::sqrt(static_cast<double>(shape.m) / static_cast<double>(shape.n));
+  for (const Entry& entry : entries) {
+    if (!entry.unchanged.defined()) continue;
+    for (const at::Tensor& number : entry.unchanged.split(1)) batch.unchanged.push_back(number);
+  }
   batch.step = first.step;
   batch.steps_before = first.steps_before;
   batch.order = layout.has_averaged_copies || !layout.replicas.absent() ? comm::Order::fixed : comm::Order::any;
@@ -140,6 +146,9 @@ DionBatch piece_of(const DionBatch& whole, int64_t begin, int64_t end) {
   piece.G = whole.G.slice(begin, end);
   piece.M = whole.M.slice(begin, end);
   piece.Q = whole.Q.slice(begin, end);
+  if (!whole.unchanged.empty()) {
+    piece.unchanged.assign(whole.unchanged.begin() + begin, whole.unchanged.begin() + end);
+  }
   return piece;
 }
 

@@ -25,6 +25,10 @@ struct DionGroup {
   std::vector<Layout> layouts;
   std::vector<std::vector<int64_t>> whole_Q;  // the sizes of each Q over all ranks; empty: those of Q
   linalg::Multipliers multipliers;
+  // Matrices whose gradient is exactly zero over all ranks keep weight, momentum and Q.
+  bool skip_zero_gradients = false;
+  // Then, of each parameter: one FP32 number for each of its matrices, which a step makes not 0 where that is so.
+  std::vector<at::Tensor> unchanged = {};
 };
 
 struct LionGroup {

@@ -16,6 +16,7 @@
 #include "engine/gradients.h"
 #include "engine/traffic.h"
 #include "engine/words.h"
+#include "engine/zero_gradients.h"
 #include "linalg/accumulate.h"
 #include "linalg/backend.h"
 #include "linalg/matrices.h"
@@ -71,6 +72,9 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
     for (const at::Tensor& X : group.X) on(X.device());
   });
   check_capture();
+  for (DionGroup& group : groups_.dion) {
+    if (group.skip_zero_gradients) allocate_unchanged(group);
+  }
   groups_.for_each([&](auto& group) { materialize(group.G), plan(group); });
   groups_.for_each([&](auto& group) { add_axes(group.layouts); });
   for (DeviceTasks& tasks : tasks_) allocate(tasks);
@@ -230,6 +234,13 @@ bool Step::is_left_out(Report& report) {
   return decided.left_out;
 }
 
+void Step::leave_zero_gradients_out() {
+  find_unchanged(groups_.dion, axes_, doubts_.nonfinite == Nonfinite::zero);
+  for (const DeviceTasks& tasks : tasks_) {
+    if (tasks.left_out.defined()) leave_unchanged(groups_.dion, tasks.left_out);
+  }
+}
+
 Report Step::run() {
   at::NoGradGuard no_grad;
   Report report;
@@ -239,6 +250,7 @@ Report Step::run() {
   if (report.skipped) return report;
   report.expected_traffic = expected_traffic_;
 
+  leave_zero_gradients_out();
   wrote_ = true;
   for (DeviceTasks& tasks : tasks_) run_tasks(tasks);
   finish();

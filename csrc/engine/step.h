@@ -76,6 +76,7 @@ class Step {
   algorithms::Dealt deal(const algorithms::DionBatch& batch);
   void expect(const algorithms::DionBatch& batch, const DionHyperparameters& hyper, at::ScalarType dtype);
   bool is_left_out(Report& report);
+  void leave_zero_gradients_out();
   void run_tasks(DeviceTasks& tasks);
   void finish();
   void increment_on(const DeviceTasks& tasks);

@@ -60,6 +60,7 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
                 options.rcqr_oversample(),
                 options.seed(),
                 options.precision()};
+  dion.skip_zero_gradients = options.skip_zero_gradients();
   dion.form = form_of(options);
   dion.orientation = options.orientation();
   lion.hyper = {lr, beta1, beta2, options.weight_decay(), options.maximize()};

@@ -127,7 +127,7 @@ class Groups:
     def __init__(self, capturable: bool = False) -> None: ...
     def add_dion(
         self,
-        *X_G_M_Q_steps_hyper_form_layouts_whole_Q_multipliers: Sequence[Tensor]
+        *X_G_M_Q_steps_hyper_form_layouts_whole_Q_multipliers_skip: Sequence[Tensor]
         | DionHyperparameters
         | int
         | Orientation

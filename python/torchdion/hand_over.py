@@ -109,7 +109,16 @@ def _add_dion(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
         precision=_C.Precision.__members__[group["precision"]],
     )
     orientation = _C.Orientation.__members__[group["orientation"]]
-    groups.add_dion(*handed.lists, hyper, *form_of(group), orientation, handed.layouts, handed.whole_Q, multipliers)
+    groups.add_dion(
+        *handed.lists,
+        hyper,
+        *form_of(group),
+        orientation,
+        handed.layouts,
+        handed.whole_Q,
+        multipliers,
+        group["skip_zero_gradients"],
+    )
 
 
 def _add_lion(groups: _C.Groups, handed: Handed, group: dict[str, Any]) -> None:
