@@ -27,9 +27,15 @@ bool has_distinct_elements(const at::Tensor& tensor) {
   return true;
 }
 
+// FP8 is floating-point too, but nothing computes with it.
+bool is_computed(const at::Tensor& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
 void check_dense(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
   const bool fits = tensor.layout() == at::kStrided && tensor.device() == X.device();
-  TORCH_CHECK_VALUE(fits && at::isFloatingType(tensor.scalar_type()), prefix(), "the ", what, " of ", called(X),
+  TORCH_CHECK_VALUE(fits && is_computed(tensor), prefix(), "the ", what, " of ", called(X),
                     " must be a dense floating-point tensor on ", X.device(), ", got ", tensor.toString(), " on ",
                     tensor.device());
   TORCH_CHECK_VALUE(linalg::has_memory(tensor), prefix(), "the ", what, " of ", called(X),
@@ -51,7 +57,7 @@ void check_shape(const at::Tensor& X, const at::Tensor& tensor, const char* what
 void check_parameters(const std::vector<at::Tensor>& X) {
   for (const at::Tensor& x : X) {
     const bool has_memory = x.layout() == at::kStrided && (x.is_cpu() || x.is_cuda());
-    TORCH_CHECK_VALUE(has_memory && at::isFloatingType(x.scalar_type()), prefix(),
+    TORCH_CHECK_VALUE(has_memory && is_computed(x), prefix(),
                       "a parameter must be a dense floating-point CPU or CUDA tensor, got ", x.toString(), " of shape ",
                       x.sizes());
     linalg::backend_of(x.device());  // throws where this build has none

@@ -36,7 +36,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    """Of 64 bits: what the engine takes."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
 
 
 def _is_rate(value: Any) -> bool:
@@ -89,7 +90,7 @@ CHECKS: dict[str, Check] = {
     "differentiable": ((lambda value: value is False), "False (no graph goes through a step)"),
     "nonfinite": _one_of(*_C.Nonfinite.__members__),
     "precision": _one_of(*get_args(Precision)),
-    "seed": ((lambda value: _is_int(value) and -(2**63) <= value < 2**63), "an integer of 64 bits"),
+    "seed": (_is_int, "an integer of 64 bits"),
     "momentum_dtype": _DTYPE,
     "Q_dtype": _DTYPE,
     "variance_dtype": _DTYPE,

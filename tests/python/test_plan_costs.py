@@ -41,7 +41,7 @@ def test_table_2_of_the_paper() -> None:
     assert elements["dion_compressed"] == {
         "dp": (m_j + n_i) * r,
         "fs": (m_j + 1) * r,
-        "tp": 2 * n_i * r + k * r + r * r,
+        "tp": 2 * n_i * r + k * r + r * (r + 1) // 2,  # of the paper's r² a triangle travels: the matrix is symmetric
     }
     assert elements["dion_dense"] == {**elements["dion_compressed"], "dp": m_j * n_i}
     assert elements["adamw"] == {"dp": m_j * n_i}
