@@ -118,7 +118,7 @@ def test_the_workspace_is_a_tenth_of_a_gpt_whatever_the_number_of_threads(thread
         seed=0,
     )
     groups, multipliers = torchdion._C.Groups(), torchdion._C.Multipliers()
-    groups.add_dion(X, G, M, Q, steps, hyper, 0, 1, False, torchdion._C.Orientation.right, [], [], multipliers)
+    groups.add_dion(X, G, M, Q, steps, hyper, 0, 1, False, torchdion._C.Orientation.right, [], [], multipliers, False)
     peak = peak_bytes(lambda: torchdion._C.Step(groups, torchdion._C.Nonfinite.propagate, None, None), tmp_path)
     assert 0 < peak <= 0.1 * 4 * sum(m * n for m, n in shapes)
 
