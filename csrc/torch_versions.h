@@ -39,4 +39,15 @@ c10::intrusive_ptr<c10d::Work> all_to_all(Group& group, at::Tensor& output, at::
   }
 }
 
+// Of a gradient that is to come. Parameters of older versions have gradients of their own dtype.
+
+template <class Tensor>
+at::ScalarType dtype_of_gradient(const Tensor& param) {
+  if constexpr (requires { param.grad_dtype(); }) {
+    return param.grad_dtype().value_or(param.scalar_type());
+  } else {
+    return param.scalar_type();
+  }
+}
+
 }  // namespace torchdion::torch_versions

@@ -12,8 +12,8 @@ namespace torchdion::engine {
 // The defaults are those of C++.
 struct Words {
   const char* front = "torchdion::Dion";  // every sentence begins with it
-  const char* capturable = "capturable=True, which only Python's optimizer has";
-  const char* raise = "nonfinite(torchdion::Nonfinite::raise)";
+  const char* capturable = "capturable(true)";
+  const char* raise = "nonfinite(Nonfinite::raise)";
   // The front's name for a parameter: "parameter 3 (parameter group 0)"; none, or empty: it has none.
   std::function<std::string(const at::Tensor&)> name = {};
 };

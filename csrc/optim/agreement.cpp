@@ -6,6 +6,7 @@
 
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "optim/capturable.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -149,6 +150,8 @@ Missing agree(const Dion& optimizer, const Layouts& layouts, engine::Operation o
     refuse(shared, operation);
     std::rethrow_exception(refusal);
   }
+  TORCH_CHECK(shared.empty() || !is_captured(shared.front().param),
+              "torchdion::Dion: a CUDA graph cannot capture the first step that ranks take: take one before");
   const auto gradients = engine::agree(operation, false, claims_of(optimizer, shared, operation, decoupled));
   const std::size_t before = gradients.size() - shared.size();
   Missing missing;

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <exception>
-#include <optional>
+#include <memory>
 #include <unordered_set>
 
 #include "engine/step.h"
 #include "optim/agreement.h"
+#include "optim/capturable.h"
 #include "optim/hand_over.h"
 #include "optim/names.h"
 #include "optim/parameters.h"
@@ -46,12 +47,25 @@ engine::Words words_of(const std::vector<OptimizerParamGroup>& groups) {
   return words;
 }
 
+namespace {
+
+const DionOptions& first_options(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
+  return groups.empty() || !groups[0].has_options() ? defaults : options_of(groups[0], 0);
+}
+
+}  // namespace
+
 Nonfinite nonfinite_of(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
-  return groups.empty() || !groups[0].has_options() ? defaults.nonfinite() : options_of(groups[0], 0).nonfinite();
+  return first_options(groups, defaults).nonfinite();
+}
+
+bool capturable_of(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
+  return first_options(groups, defaults).capturable();
 }
 
 void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
   const Nonfinite nonfinite = nonfinite_of(groups, defaults);
+  const bool capturable = capturable_of(groups, defaults);
   std::unordered_set<const void*> seen;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const DionOptions& options = groups[i].has_options() ? options_of(groups[i], i) : defaults;
@@ -59,6 +73,8 @@ void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOpti
     TORCH_CHECK_VALUE(options.nonfinite() == nonfinite,
                       "torchdion::Dion: nonfinite must be the same in all groups, got ", name_of(options.nonfinite()),
                       " beside ", name_of(nonfinite), group_name(i));
+    TORCH_CHECK_VALUE(options.capturable() == capturable, "torchdion::Dion: capturable holds for the whole optimizer, ",
+                      "got ", options.capturable() ? "true" : "false", group_name(i));
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = parameter_name(k, i);
@@ -76,9 +92,13 @@ Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions def
   optim::check_options(defaults, "");
   TORCH_CHECK_VALUE(!param_groups.empty(), "torchdion::Dion: param_groups must not be empty");
   optim::check_groups(param_groups, defaults);
-  TORCH_CHECK_VALUE(optim::nonfinite_of(param_groups, defaults) == defaults.nonfinite(),
+  // What the defaults leave as it is they do not ask for.
+  const Nonfinite nonfinite = optim::nonfinite_of(param_groups, defaults);
+  TORCH_CHECK_VALUE(nonfinite == defaults.nonfinite() || defaults.nonfinite() == DionOptions().nonfinite(),
                     "torchdion::Dion: nonfinite holds for the whole optimizer and must be that of the defaults",
                     optim::group_name(0));
+  TORCH_CHECK_VALUE(optim::capturable_of(param_groups, defaults) || !defaults.capturable(),
+                    "torchdion::Dion: capturable holds for the whole optimizer, got false", optim::group_name(0));
   const auto has_params = [](const OptimizerParamGroup& group) { return !group.params().empty(); };
   TORCH_CHECK_VALUE(std::any_of(param_groups.begin(), param_groups.end(), has_params),
                     "torchdion::Dion: params must not be empty");
@@ -98,6 +118,7 @@ void Dion::add_param_group(const OptimizerParamGroup& param_group) {
   if (!param_group.has_options()) {  // the policy may have been set since, or loaded
     DionOptions options = static_cast<const DionOptions&>(defaults());
     options.nonfinite(optim::nonfinite_of(param_groups(), options));
+    options.capturable(optim::capturable_of(param_groups(), options));
     groups.back().set_options(std::make_unique<DionOptions>(options));
   }
   optim::check_groups(groups, static_cast<const DionOptions&>(defaults()));
@@ -149,15 +170,40 @@ at::Tensor Dion::step(LossClosure closure) {
   private_->refuse_if_broken();
   const engine::Speaking speaking(optim::words_of(param_groups()));
   at::NoGradGuard no_grad;
-  const auto& defaults = static_cast<const DionOptions&>(this->defaults());
-  std::optional<optim::Gathering> gathering;
-  std::optional<engine::Step> step;
+  optim::Planned planned = private_->plan(*this);
+  private_->decoupled = private_->decoupled || planned.gathering->averages();
+  const bool is_captured = optim::is_captured(param_groups());
+  try {
+    engine::Report report = planned.step->run();
+    planned.gathering->keep_new_states();
+    private_->count(std::move(report), is_captured);
+  } catch (...) {
+    if (planned.step->wrote() && !is_captured) {
+      private_->broken = "the last step failed after " + std::to_string(planned.step->completed()) + " of " +
+                         std::to_string(planned.step->batches()) + " batches";
+    }
+    throw;
+  }
+  return loss;
+}
+
+// Checked on this rank, and on all others.
+optim::Planned Dion::Private::plan(Dion& optimizer) {
+  const std::vector<OptimizerParamGroup>& groups = optimizer.param_groups();
+  const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
+  optim::Planned planned;
   const auto plan = [&](optim::Missing missing) {
-    optim::check_groups(param_groups(), defaults);  // anyone may have written to them
-    gathering.emplace(state(), private_->layouts, std::move(missing));
-    for (std::size_t i = 0; i < param_groups().size(); ++i) gathering->add(param_groups()[i], i);
-    step.emplace(gathering->groups, optim::nonfinite_of(param_groups(), defaults));
+    optim::check_groups(groups, defaults);  // anyone may have written to them
+    planned.gathering.emplace(optimizer.state(), layouts, std::move(missing));
+    planned.gathering->groups.capturable = optim::capturable_of(groups, defaults);
+    for (std::size_t i = 0; i < groups.size(); ++i) planned.gathering->add(groups[i], i);
+    planned.step = std::make_unique<engine::Step>(planned.gathering->groups, optim::nonfinite_of(groups, defaults));
   };
+  // A captured step has no time for what ranks have to say, once they have compared their parameters.
+  if (agreed && optim::capturable_of(groups, defaults)) {
+    plan(optim::missing_when_alone(optimizer, layouts));
+    return planned;
+  }
   std::exception_ptr refusal;
   try {
     plan({});
@@ -165,31 +211,23 @@ at::Tensor Dion::step(LossClosure closure) {
     refusal = std::current_exception();
   }
   optim::Missing missing =
-      optim::agree(*this, private_->layouts, engine::Operation::step, private_->decoupled, refusal);
-  private_->agreed = true;
+      optim::agree(optimizer, layouts, engine::Operation::step, may_be_decoupled(optimizer), refusal);
+  agreed = true;
   if (!missing.empty()) plan(std::move(missing));
-  private_->decoupled = private_->decoupled || gathering->averages();
-  engine::Report report;
-  try {
-    report = step->run();
-  } catch (...) {
-    if (step->wrote()) {
-      private_->broken = "the last step failed after " + std::to_string(step->completed()) + " of " +
-                         std::to_string(step->batches()) + " batches";
-    }
-    throw;
-  }
-  gathering->keep_new_states();
-  DionStats& stats = private_->stats;
+  return planned;
+}
+
+void Dion::Private::count(engine::Report report, bool is_captured) {
   stats.steps += 1;
-  stats.skipped_steps += report.skipped;
-  private_->nonfinite.add(report.nonfinite);
-  private_->without_signal.add(report.without_signal);
-  private_->in_margin.add(report.in_margin);
   stats.batches = report.batches;
   stats.workspace_bytes = report.workspace_bytes;
   stats.expected_traffic = std::move(report.expected_traffic);
-  return loss;
+  if (is_captured) return;  // a replay would not add to the rest
+  skipped.known += report.skipped;
+  if (report.left_out.defined()) skipped.add(report.left_out);
+  nonfinite.add(report.nonfinite);
+  without_signal.add(report.without_signal);
+  in_margin.add(report.in_margin);
 }
 
 const DionParamState& Dion::state_of(const at::Tensor& param) const {
@@ -201,6 +239,7 @@ const DionParamState& Dion::state_of(const at::Tensor& param) const {
 
 DionStats Dion::stats() const {
   DionStats stats = private_->stats;
+  stats.skipped_steps = private_->skipped.total();
   stats.nonfinite_entries = private_->nonfinite.total();
   stats.columns_without_signal = private_->without_signal.total();
   stats.columns_in_margin = private_->in_margin.total();

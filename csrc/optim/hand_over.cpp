@@ -6,6 +6,7 @@
 
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "optim/capturable.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -50,11 +51,16 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
       adamw.V.push_back(needed(state.variance(), "variance", param));
     }
   }
-  const double lr = options.lr() * options.lr_multiplier();
+  const auto rates_on = [&](auto& to) {
+    const Rates rates = to.X.empty() ? Rates{} : rates_of(options, to.X.front().device());
+    to.multipliers = rates.multipliers;
+    return rates;
+  };
+  const Rates of_dion = rates_on(dion), of_lion = rates_on(lion), of_adamw = rates_on(adamw);
   const auto [beta1, beta2] = betas_of(options);
-  dion.hyper = {lr,
+  dion.hyper = {of_dion.lr,
                 options.mu(),
-                options.weight_decay(),
+                of_dion.weight_decay,
                 options.maximize(),
                 options.orthonormalize(),
                 options.rcqr_oversample(),
@@ -63,8 +69,8 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
   dion.skip_zero_gradients = options.skip_zero_gradients();
   dion.form = form_of(options);
   dion.orientation = options.orientation();
-  lion.hyper = {lr, beta1, beta2, options.weight_decay(), options.maximize()};
-  adamw.hyper = {lr, beta1, beta2, options.weight_decay(), options.epsilon(), options.maximize()};
+  lion.hyper = {of_lion.lr, beta1, beta2, of_lion.weight_decay, options.maximize()};
+  adamw.hyper = {of_adamw.lr, beta1, beta2, of_adamw.weight_decay, options.epsilon(), options.maximize()};
   if (are_local(dion.layouts)) dion.whole_Q.clear();
   hand_over(dion, groups.dion);
   hand_over(lion, groups.lion);
@@ -91,12 +97,15 @@ void Gathering::keep_new_states() {
 const DionParamState& Gathering::state_of(const at::Tensor& param, const DionOptions& options, int64_t index) {
   const auto found = states_.find(param.unsafeGetTensorImpl());
   if (found != states_.end()) return static_cast<const DionParamState&>(*found->second);
+  TORCH_CHECK(!is_captured(param), "torchdion::Dion: a CUDA graph cannot capture a parameter's first step: take one ",
+              "before");
   made_.emplace_back(param.unsafeGetTensorImpl(), std::make_unique<DionParamState>());
   DionParamState& state = *made_.back().second;
   const auto zeros = [&](const std::optional<at::ScalarType>& dtype) {
     return at::zeros(param.sizes(), param.options().dtype(dtype.value_or(param.scalar_type())));
   };
-  state.step(at::zeros({}, at::kFloat)).momentum(zeros(options.momentum_dtype()));
+  const at::TensorOptions counter = at::TensorOptions(at::kFloat).device(device_of_step(param, options));
+  state.step(at::zeros({}, counter)).momentum(zeros(options.momentum_dtype()));
   const Algorithm algorithm = algorithm_of(param, options);
   if (algorithm == Algorithm::adamw) state.variance(zeros(options.variance_dtype()));
   if (algorithm == Algorithm::dion) {

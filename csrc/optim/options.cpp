@@ -1,5 +1,6 @@
 #include "optim/options.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/serialize/archive.h>
 
 #include <cmath>
@@ -64,6 +65,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("fan_in_first", o.fan_in_first(), any, "true or false");
   visit("skip_zero_gradients", o.skip_zero_gradients(), any, "true or false");
   visit("maximize", o.maximize(), any, "true or false");
+  visit("capturable", o.capturable(), any, "true or false");
   visit("nonfinite", o.nonfinite(), is_named<Nonfinite>, "\"propagate\", \"zero\", \"skip_step\" or \"raise\"");
   visit("precision", o.precision(), is_named<Precision>, "\"highest\", \"high\" or \"medium\"");
   visit("seed", o.seed(), any_integer, "an integer");
@@ -167,7 +169,35 @@ std::string text_of(const c10::IValue& entry) {
   return is_short ? c10::str(entry) : entry.tagKind();
 }
 
+double number_of(double number, const at::Tensor& tensor) { return tensor.defined() ? tensor.item<double>() : number; }
+
+// The number of a tensor on another device is not looked at, which would make the host wait.
+void check_rate(const char* name, const at::Tensor& rate, const std::string& where) {
+  if (!rate.defined()) return;
+  const bool is_number = linalg::has_memory(rate) && rate.numel() == 1 && at::isFloatingType(rate.scalar_type());
+  TORCH_CHECK_VALUE(is_number, "torchdion::Dion: ", name, " must be a tensor of one floating-point number, got ",
+                    rate.toString(), " of shape ", rate.sizes(), where);
+  if (!rate.is_cpu()) return;
+  TORCH_CHECK_VALUE(not_negative(rate.item<double>()), "torchdion::Dion: ", name,
+                    " must hold a finite number ≥ 0, got ", rate.item<double>(), where);
+}
+
+// What makes the host wait for the device.
+void check_capturable(const DionOptions& options, const std::string& where) {
+  const auto check = [&](bool waits, const char* what) {
+    TORCH_CHECK_VALUE(!waits, "torchdion::Dion: ", what,
+                      " cannot be combined with capturable(true): the host would wait for the device", where);
+  };
+  check(options.nonfinite() == Nonfinite::raise, "nonfinite(Nonfinite::raise)");
+  check(options.orthonormalize() == Orthonormalize::qr, "orthonormalize(Orthonormalize::qr)");
+}
+
 }  // namespace
+
+double lr_of(const DionOptions& options) { return number_of(options.lr(), options.lr_tensor()); }
+double weight_decay_of(const DionOptions& options) {
+  return number_of(options.weight_decay(), options.weight_decay_tensor());
+}
 
 void check_options(const DionOptions& options, const std::string& where) {
   for_each_option(options, [&](const char* name, const auto& value, const auto& allowed, const char* words) {
@@ -175,6 +205,9 @@ void check_options(const DionOptions& options, const std::string& where) {
   });
   TORCH_CHECK_VALUE(!options.fan_in_first() || options.blocks() == 1,
                     "torchdion::Dion: blocks cannot be combined with fan_in_first", where);
+  check_rate("lr_tensor", options.lr_tensor(), where);
+  check_rate("weight_decay_tensor", options.weight_decay_tensor(), where);
+  if (options.capturable()) check_capturable(options, where);
 }
 
 Betas betas_of(const DionOptions& options) {
@@ -188,6 +221,8 @@ Entries to_entries(const DionOptions& options) {
   for_each_option(options, [&](const char* name, const auto& value, const auto&, const char*) {
     entries.emplace(name, to_entry(value));
   });
+  entries["lr"] = lr_of(options);
+  entries["weight_decay"] = weight_decay_of(options);
   entries["betas"] = to_entry(betas_of(options));
   return entries;
 }
@@ -209,6 +244,14 @@ Entries from_entries(Entries entries, DionOptions& options, const std::string& w
 }  // namespace torchdion::optim
 
 namespace torchdion {
+
+double DionOptions::get_lr() const { return optim::lr_of(*this); }
+
+void DionOptions::set_lr(const double lr) {
+  this->lr(lr);
+  const at::NoGradGuard no_grad;
+  if (lr_tensor().defined()) lr_tensor().fill_(lr);
+}
 
 void DionOptions::serialize(torch::serialize::OutputArchive& archive) const {
   for (const auto& [name, value] : optim::to_entries(*this)) archive.write(name, value);

@@ -14,6 +14,10 @@ using Entries = std::map<std::string, c10::IValue>;
 // Throws c10::ValueError for the first option outside its range; `where` says whose it is: " (parameter group 2)".
 void check_options(const DionOptions& options, const std::string& where);
 
+// The learning rate and the weight decay as plain numbers; waits for the device of a tensor.
+double lr_of(const DionOptions& options);
+double weight_decay_of(const DionOptions& options);
+
 // Lion's or AdamW's betas: the group's own, or the algorithm's.
 DionOptions::Betas betas_of(const DionOptions& options);
 

@@ -1,11 +1,13 @@
 // What an optimizer that averages over replicas does for them besides stepping.
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <map>
 
 #include "comm/copies.h"
 #include "engine/shapes.h"
 #include "optim/agreement.h"
+#include "optim/capturable.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -52,8 +54,21 @@ std::vector<Replica> Dion::Private::replicas(const Dion& optimizer) const {
   return all;
 }
 
+bool Dion::Private::may_be_decoupled(const Dion& optimizer) const {
+  const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
+  if (decoupled || !optim::capturable_of(optimizer.param_groups(), defaults)) return decoupled;
+  const auto averages = [](const auto& item) { return !item.second.replicas.absent(); };
+  return std::any_of(layouts.begin(), layouts.end(), averages) && optim::steps_taken(optimizer) != steps_when_equal;
+}
+
+void Dion::Private::momenta_are_equal(const Dion& optimizer) {
+  decoupled = false;
+  const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
+  if (optim::capturable_of(optimizer.param_groups(), defaults)) steps_when_equal = optim::steps_taken(optimizer);
+}
+
 void Dion::Private::refuse_if_decoupled(const Dion& optimizer) const {
-  if (!decoupled) return;
+  if (!may_be_decoupled(optimizer)) return;
   for (const Replica& replica : replicas(optimizer)) {
     for (const at::Tensor& momentum : replica.decoupled) {
       TORCH_CHECK(!momentum.any().item<bool>(),
@@ -64,18 +79,18 @@ void Dion::Private::refuse_if_decoupled(const Dion& optimizer) const {
 }
 
 void Dion::synchronize_for_checkpoint() {
-  if (!private_->decoupled) return;
-  optim::begin(*this, private_->layouts, engine::Operation::synchronize_for_checkpoint, private_->decoupled);
+  if (!private_->may_be_decoupled(*this)) return;
+  optim::begin(*this, private_->layouts, engine::Operation::synchronize_for_checkpoint, /*decoupled=*/true);
   const at::NoGradGuard no_grad;
   for (const Replica& replica : private_->replicas(*this)) {
     for (const at::Tensor& momentum : replica.decoupled) comm::average(momentum, replica.layout->replicas);
   }
-  private_->decoupled = false;
+  private_->momenta_are_equal(*this);
 }
 
 void Dion::check_replicas(const Axis& copies) const {
   optim::begin(
-      *this, private_->layouts, engine::Operation::check_replicas, private_->decoupled, [] {}, copies);
+      *this, private_->layouts, engine::Operation::check_replicas, private_->may_be_decoupled(*this), [] {}, copies);
   std::map<const void*, std::vector<const Replica*>> lines;  // which of them have the same replicas to compare with
   std::vector<const Axis*> axes;                             // in an order that all ranks share
   const std::vector<Replica> all = private_->replicas(*this);
@@ -108,7 +123,8 @@ void Dion::check_replicas(const Axis& copies) const {
 
 void Dion::synchronize_replicas(const Axis& copies) {
   optim::begin(
-      *this, private_->layouts, engine::Operation::synchronize_replicas, private_->decoupled, [] {}, copies);
+      *this, private_->layouts, engine::Operation::synchronize_replicas, private_->may_be_decoupled(*this), [] {},
+      copies);
   const at::NoGradGuard no_grad;
   for (const Replica& replica : private_->replicas(*this)) {
     for (const at::Tensor& tensor : replica.common) {

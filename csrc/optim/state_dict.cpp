@@ -13,6 +13,7 @@
 #include "engine/shapes.h"
 #include "linalg/memory.h"
 #include "optim/agreement.h"
+#include "optim/capturable.h"
 #include "optim/nesting.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -158,7 +159,7 @@ class SavedState {
     // FP32 counts no further in ones: a count stays there.
     TORCH_CHECK_VALUE(count >= 0 && count <= 0x1p24 && count == std::floor(count), "torchdion::Dion: the step of ",
                       name_, " must be a whole number from 0 to 16777216, got ", count);
-    return at::full({}, count, at::kFloat);
+    return at::full({}, count, at::TensorOptions(at::kFloat).device(optim::device_of_step(param_, options_)));
   }
 
   const GenericDict& saved_;
@@ -174,7 +175,7 @@ IValue Dion::state_dict() const { return state_dict_of(false); }
 
 IValue Dion::whole_state_dict() {
   const auto check = [&] { private_->refuse_if_broken(); };
-  optim::begin(*this, private_->layouts, engine::Operation::whole_state_dict, private_->decoupled, check);
+  optim::begin(*this, private_->layouts, engine::Operation::whole_state_dict, private_->may_be_decoupled(*this), check);
   synchronize_for_checkpoint();
   return state_dict_of(true);
 }
@@ -227,7 +228,9 @@ void Dion::load_state_dict(const IValue& state_dict) {
     TORCH_CHECK_VALUE(indices.size() == groups[i].params().size(), "torchdion::Dion: the state dict has ",
                       indices.size(), " parameters", where, ", the optimizer ", groups[i].params().size());
     entries.erase("params");
+    entries.erase("capturable");  // a matter of this run
     auto& options = static_cast<DionOptions&>(groups[i].options());
+    options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(entries, options, where));
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
@@ -242,12 +245,14 @@ void Dion::load_state_dict(const IValue& state_dict) {
     }
   }
   optim::check_groups(groups, static_cast<const DionOptions&>(defaults()));
+  optim::check_shared_rates(groups);
 
   param_groups_ = std::move(groups);
   state_ = std::move(states);
   private_->unknown = std::move(unknown);
   private_->broken.clear();
-  private_->decoupled = false;
+  for (std::size_t i = 0; i < param_groups().size(); ++i) optim::write_rates(optim::options_of(param_groups()[i], i));
+  private_->momenta_are_equal(*this);
   private_->agreed = false;
 }
 

@@ -75,7 +75,7 @@ void Dion::resize_rank() {
     private_->refuse_if_broken();
     optim::check_groups(param_groups(), static_cast<const DionOptions&>(defaults()));
   };
-  optim::begin(*this, private_->layouts, engine::Operation::resize_rank, private_->decoupled, check);
+  optim::begin(*this, private_->layouts, engine::Operation::resize_rank, private_->may_be_decoupled(*this), check);
   synchronize_for_checkpoint();
   const at::NoGradGuard no_grad;
   int64_t index = -1;

@@ -40,6 +40,11 @@ class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> 
   TORCH_ARG(bool, fan_in_first) = false;                     // true for ConvTranspose weights
   TORCH_ARG(bool, skip_zero_gradients) = false;              // matrices of zero gradient are left as they are
   TORCH_ARG(bool, maximize) = false;
+  TORCH_ARG(bool, capturable) = false;  // for CUDA graphs, see step(); alike in all groups
+  // One floating-point number, in the place of lr or weight_decay where it is defined. A captured step reads it on its
+  // device, anew at every replay; plain numbers are captured as they are. set_lr() writes into it.
+  TORCH_ARG(at::Tensor, lr_tensor);
+  TORCH_ARG(at::Tensor, weight_decay_tensor);
   TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;    // alike in all groups
   TORCH_ARG(Precision, precision) = Precision::high;         // of FP32 products on GPUs
   TORCH_ARG(int64_t, seed) = 0;                              // of Q's start and of sketches
@@ -48,8 +53,8 @@ class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> 
   TORCH_ARG(std::optional<at::ScalarType>, variance_dtype);
 
  public:
-  double get_lr() const override { return lr(); }
-  void set_lr(const double lr) override { this->lr(lr); }
+  double get_lr() const override;  // of lr_tensor, it waits for the device
+  void set_lr(const double lr) override;
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
@@ -59,7 +64,7 @@ class DionParamState : public torch::optim::OptimizerCloneableParamState<DionPar
   TORCH_ARG(at::Tensor, momentum);  // of the parameter's shape
   TORCH_ARG(at::Tensor, Q);         // [stack..., m or n, r]; Dion
   TORCH_ARG(at::Tensor, variance);  // of the parameter's shape; AdamW
-  TORCH_ARG(at::Tensor, step);      // 0-d FP32 on the CPU: steps taken
+  TORCH_ARG(at::Tensor, step);      // 0-d FP32: steps taken; on the CPU, or with the parameter if capturable
   // The sizes of the Q of which this rank has a piece; empty: those of Q, which is whole.
   TORCH_ARG(std::vector<int64_t>, whole_Q);
 
@@ -68,7 +73,7 @@ class DionParamState : public torch::optim::OptimizerCloneableParamState<DionPar
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-// What an optimizer has done since it was made.
+// What an optimizer has done since it was made. No replay of a CUDA graph is counted.
 struct DionStats {
   int64_t steps = 0;
   int64_t skipped_steps = 0;      // under Nonfinite::skip_step
@@ -129,6 +134,10 @@ class Dion : public torch::optim::Optimizer {
   void set_layout(const at::Tensor& param, Layout layout);
 
   // One step. A closure recomputes the loss and its gradients; its result is returned.
+  //
+  // A CUDA graph captures it under capturable(true): steps are counted on the device, rates read there, and
+  // Nonfinite::skip_step is seen to there. Take a step or more before, which make the state and let ranks agree: of
+  // later steps nothing is compared. After load_state_dict() or resize_rank() capture anew (docs/cuda.md).
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // The state of a parameter; throws c10::ValueError for one that has none yet.

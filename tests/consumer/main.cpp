@@ -1,5 +1,6 @@
 // consumer IN OUT: continues a training that Python has begun. IN holds the parameters, the gradients of each step and
-// a state dict; OUT gets the parameters and the state dict after those steps, OUT.archive what torch::save() writes.
+// a state dict, and whether its steps are to be capturable; OUT gets the parameters and the state dict after those
+// steps, OUT.archive what torch::save() writes.
 #include <torch/torch.h>
 #include <torchdion/torchdion.h>
 
@@ -30,7 +31,8 @@ int run(const std::string& input, const std::string& output) {
   at::set_num_threads(1);
   std::vector<at::Tensor> params = tensors(saved.at("params"));
   for (at::Tensor& param : params) param.requires_grad_();
-  torchdion::Dion optimizer(groups_like(saved.at("state_dict"), params));
+  const auto options = torchdion::DionOptions().capturable(saved.at("capturable").toBool());
+  torchdion::Dion optimizer(groups_like(saved.at("state_dict"), params), options);
   optimizer.load_state_dict(saved.at("state_dict"));
   for (const c10::IValue& step : saved.at("gradients").toListRef()) {
     const std::vector<at::Tensor> gradients = tensors(step);

@@ -86,8 +86,15 @@ def assert_same(one: Any, other: Any) -> None:
         assert (type(one), one) == (type(other), other)
 
 
-def continued_in_cpp(consumer: Path, folder: Path, params: list[Any], state: dict[str, Any], steps: Any) -> Any:
-    torch.save({"params": [p.detach() for p in params], "state_dict": state, "gradients": steps}, folder / "in.pt")
+def save_for_cpp(path: Path, params: list[Any], state: dict[str, Any], steps: Any, capturable: bool = False) -> None:
+    whole = {"params": [p.detach() for p in params], "state_dict": state, "gradients": steps, "capturable": capturable}
+    torch.save(whole, path)
+
+
+def continued_in_cpp(
+    consumer: Path, folder: Path, params: list[Any], state: dict[str, Any], steps: Any, capturable: bool = False
+) -> Any:
+    save_for_cpp(folder / "in.pt", params, state, steps, capturable)
     done = run(consumer, folder / "in.pt", folder / "out.pt")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"steps: {len(steps)}\n"
@@ -95,13 +102,17 @@ def continued_in_cpp(consumer: Path, folder: Path, params: list[Any], state: dic
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("begun", [0, 3], ids=["from the start", "after three steps"])
-def test_python_begins_cpp_continues_and_python_ends_on_one_trajectory(consumer, tmp_path, begun):
+@pytest.mark.parametrize(
+    ("begun", "capturable"),
+    [(0, False), (3, False), (3, True)],
+    ids=["from the start", "after three steps", "capturable"],
+)
+def test_python_begins_cpp_continues_and_python_ends_on_one_trajectory(consumer, tmp_path, begun, capturable):
     params, groups = model()
-    optimizer = torchdion.Dion(groups, lr=0.02, rank_fraction=0.5)
+    optimizer = torchdion.Dion(groups, lr=0.02, rank_fraction=0.5, capturable=capturable)
     steps = gradients(params, 9)
     train(optimizer, params, steps[:begun])
-    out = continued_in_cpp(consumer, tmp_path, params, optimizer.state_dict(), steps[begun:6])
+    out = continued_in_cpp(consumer, tmp_path, params, optimizer.state_dict(), steps[begun:6], capturable)
 
     train(optimizer, params, steps[begun:6])
     assert_same(out["params"], [param.detach() for param in params])
@@ -114,7 +125,7 @@ def test_python_begins_cpp_continues_and_python_ends_on_one_trajectory(consumer,
         copies = [nn.Parameter(param.clone()) for param in out["params"]]
         sizes = [len(group["params"]) for group in groups]
         pieces = torch.arange(len(copies)).split(sizes)
-        resumed = torchdion.Dion([{"params": [copies[i] for i in piece]} for piece in pieces])
+        resumed = torchdion.Dion([{"params": [copies[i] for i in piece]} for piece in pieces], capturable=capturable)
         resumed.load_state_dict(state_dict)
         train(resumed, copies, steps[6:])
         if state_dict is out["state_dict"]:
@@ -134,7 +145,7 @@ def test_a_state_dict_that_does_not_fit_is_refused_by_cpp_in_one_sentence(consum
     train(optimizer, params, gradients(params, 1))
     state = optimizer.state_dict()
     state["state"][1]["Q"] = torch.ones(4, 4)
-    torch.save({"params": [p.detach() for p in params], "state_dict": state, "gradients": []}, tmp_path / "in.pt")
+    save_for_cpp(tmp_path / "in.pt", params, state, [])
     done = run(consumer, tmp_path / "in.pt", tmp_path / "out.pt")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

@@ -194,7 +194,7 @@ TEST(DionNonfinite, RaiseNamesTheCountAndWritesNothingNotEvenState) {
   model.weight.grad()[0][3] = -kInfinity;
   const std::vector<at::Tensor> before = Model::snapshot(model.params());
   EXPECT_EQ(message_of([&] { optimizer.step(); }),
-            "torchdion::Dion: 2 gradient entries are NaN or infinite (nonfinite(torchdion::Nonfinite::raise))");
+            "torchdion::Dion: 2 gradient entries are NaN or infinite (nonfinite(Nonfinite::raise))");
   expect_bitwise_equal(model.params(), before);
   EXPECT_TRUE(optimizer.state().empty());
 }
