@@ -136,7 +136,7 @@ class Dion(CheckpointedOptimizer):
         **unknown: NoReturn,
     ) -> None:
         if unknown:
-            refuse_unknown(unknown, [*DEFAULTS, "replicate_mesh_grad_sync"])
+            refuse_unknown(unknown)
         defaults = DEFAULTS | {
             "lr": lr,
             "mu": mu,

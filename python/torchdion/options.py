@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from torchdion import _C
-from torchdion.mixed_precision import is_state_dtype
+from torchdion.mixed_precision import STATE_DTYPES, is_state_dtype
 from torchdion.warning import warn
 
 BETAS = {"lion": (0.95, 0.98), "adamw": (0.9, 0.95)}
@@ -142,6 +142,18 @@ _TORCH_KEYS = (
     "max_momentum",
 )
 
+# Of these parameters and of no others: the constructor, whose options are all groups' defaults, does not take them.
+_OF_GROUPS = ("algorithm", "lr_multiplier", "batch_dims", "blocks", "fan_in_first", "skip_zero_gradients")
+
+# What the constructor takes beside the defaults of groups.
+_OF_THE_CONSTRUCTOR = (
+    "replicate_mesh",
+    "outer_shard_mesh",
+    "inner_shard_mesh",
+    "replicate_mesh_grad_sync",
+    "mixed_precision_config",
+)
+
 # What others call an option.
 _OTHER_NAMES = {"eps": "epsilon", "momentum": "mu", "oversample": "rcqr_oversample", "rank": "rank_fraction"}
 
@@ -203,14 +215,26 @@ def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
             warn(f"torchdion.Dion: unknown option {key!r}{where} is kept and ignored; did you mean {near!r}?")
 
 
-def refuse_unknown(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raises TypeError for the first keyword that the constructor does not have, with the one that may be meant."""
+def refuse_unknown(options: Iterable[str]) -> None:
+    """Raises TypeError for the first keyword that the constructor does not have, with what may be meant."""
     for name in options:
-        near = _option_meant_by(name, known)
-        advice = f"; did you mean {near!r}?" if near else ""
-        if name in ("fused", "foreach"):
-            advice = ": every step is fused, there is nothing to choose"
-        raise TypeError(f"torchdion.Dion: unexpected keyword argument {name!r}{advice}")
+        raise TypeError(f"torchdion.Dion: unexpected keyword argument {name!r}{_advice_on(name)}")
+
+
+def _advice_on(name: str) -> str:
+    """What to do instead of giving the constructor this keyword, which it does not have."""
+    if name in ("fused", "foreach"):
+        return ": every step is fused, there is nothing to choose"
+    if name == "differentiable":
+        return ": no graph goes through a step"
+    if name in _OF_GROUPS:
+        return ": only a parameter group takes it"
+    near = _option_meant_by(name, [*DEFAULTS, *_OF_THE_CONSTRUCTOR])
+    if near in STATE_DTYPES.values():
+        near = "mixed_precision_config"
+    if near in _OF_GROUPS:
+        return f"; did you mean {near!r} of a parameter group?"
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def _option_meant_by(name: str, known: Iterable[str]) -> str | None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.options import CHECKS
 
 
 @pytest.mark.parametrize("option", ["fused", "foreach", "differentiable", "amsgrad", "eps"])
@@ -26,6 +27,13 @@ def test_options_of_adamw_that_do_not_exist_here_are_refused_by_name(option):
         "momentum": "; did you mean 'mu'?",
         "oversample": "; did you mean 'rcqr_oversample'?",
         "rank_frction": "; did you mean 'rank_fraction'?",
+        "replicate_meshes": "; did you mean 'replicate_mesh'?",
+        "mixed_precision": "; did you mean 'mixed_precision_config'?",
+        "momentum_dtype": "; did you mean 'mixed_precision_config'?",
+        "batch_dim": "; did you mean 'batch_dims' of a parameter group?",
+        "algorithm": ": only a parameter group takes it",
+        "lr_multiplier": ": only a parameter group takes it",
+        "differentiable": ": no graph goes through a step",
         "fused": ": every step is fused, there is nothing to choose",
         "foreach": ": every step is fused, there is nothing to choose",
         "amsgrad": "",
@@ -35,6 +43,17 @@ def test_an_unknown_keyword_is_refused_with_the_option_that_may_be_meant(option,
     sentence = f"torchdion.Dion: unexpected keyword argument {option!r}{advice}"
     with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
         torchdion.Dion(parameters(), **{option: 1})
+
+
+def test_no_keyword_that_is_refused_is_its_own_advice():
+    """Every option of a group is the constructor's too, or says where it belongs."""
+    for name in CHECKS:
+        try:
+            torchdion.Dion(parameters(), **{name: None})
+        except TypeError as refused:
+            assert f"did you mean {name!r}" not in str(refused)
+        except ValueError as refused:
+            assert f"{name} must be " in str(refused)
 
 
 @pytest.mark.parametrize(("key", "meant"), [("eps", "epsilon"), ("momentum", "mu"), ("oversample", "rcqr_oversample")])
