@@ -58,6 +58,33 @@ def test_a_step_pre_hook_may_replace_the_arguments_of_step():
     assert optimizer.step(closure(optimizer, params)) == 7.0
 
 
+@pytest.mark.parametrize("algorithm", ["lion", "adamw"])
+def test_states_that_a_step_pre_hook_makes_keep_their_dtype(algorithm):
+    """As states in BF16 are made for torch's AdamW; here a configuration makes them as well, to the same bits."""
+    names = ("momentum", "variance") if algorithm == "adamw" else ("momentum",)
+
+    def make_states(optimizer, _args, _kwargs):
+        for param in optimizer.param_groups[0]["params"]:
+            if not optimizer.state[param]:
+                zeros = {name: torch.zeros_like(param, dtype=torch.bfloat16) for name in names}
+                optimizer.state[param] = {"step": torch.tensor(0.0), **zeros}
+
+    configured = torchdion.DionMixedPrecisionConfig(torch.bfloat16, torch.bfloat16, torch.bfloat16)
+    params, expected = parameters(), parameters()
+    optimizer = torchdion.Dion([{"params": params, "algorithm": algorithm}, {"params": torch.ones(3)}])
+    optimizer.register_step_pre_hook(make_states)
+    reference = torchdion.Dion([{"params": expected, "algorithm": algorithm}], mixed_precision_config=configured)
+    other = optimizer.param_groups[1]["params"][0]
+    for _ in range(3):
+        closure(optimizer, params)()
+        other.grad = torch.ones(3)
+        optimizer.step()
+        reference.step(closure(reference, expected))
+    assert all(map(torch.equal, params, expected))
+    assert {optimizer.state[param][name].dtype for param in params for name in names} == {torch.bfloat16}
+    assert optimizer.state[other]["momentum"].dtype == torch.float32
+
+
 def test_a_state_dict_pre_hook_sees_the_state_and_a_post_hook_the_dict():
     _, optimizer = trained(2)
     handles = [optimizer.register_state_dict_pre_hook(lambda self: self.state.__setitem__("mine", {"a": 1}))]

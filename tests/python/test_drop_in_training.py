@@ -234,3 +234,23 @@ def test_the_default_device_changes_nothing():
             optimizer.load_state_dict(optimizer.state_dict())
     assert all(map(torch.equal, params, expected))
     assert_same_state_dict(optimizer.state_dict(), reference.state_dict())
+
+
+@pytest.mark.parametrize("name", [*CONFIGURATIONS, "capturable"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_step_writes_into_a_gradient(algorithm, name):
+    """Neither its numbers nor its version change, as with torch's optimizers: a graph may have saved it."""
+    params = [*parameters(), *parameters(contiguous=False), Parameter(torch.randn(6, 4).bfloat16())]
+    given = {"capturable": True} if name == "capturable" else options(name)
+    optimizer = torchdion.Dion([{"params": params, "algorithm": algorithm}], **given)
+    gradients = [torch.randn_like(param) for param in params]
+    if name == "zero":
+        gradients[0][3, 2] = torch.nan
+    kept, versions = [G.clone() for G in gradients], [G._version for G in gradients]
+    for param, G in zip(params, gradients, strict=True):
+        param.grad = G
+    for _ in range(3):
+        optimizer.step()
+    torch.testing.assert_close(gradients, kept, rtol=0, atol=0, equal_nan=True)
+    assert [G._version for G in gradients] == versions
+    assert all(param.grad is G for param, G in zip(params, gradients, strict=True))
