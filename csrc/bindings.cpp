@@ -23,7 +23,8 @@ using Tensors = std::vector<at::Tensor>;
 
 // Of every call that the engine may refuse.
 struct PythonWords {
-  engine::Speaking python{{"torchdion.Dion", "capturable=True", "nonfinite='raise'"}};
+  engine::Speaking python{{"torchdion.Dion", "capturable=True", "nonfinite='raise'",
+                           [](c10::ScalarType type) { return std::string(c10::getDtypeNames(type).first); }}};
 };
 
 void bind_hyperparameters(py::module_& m) {

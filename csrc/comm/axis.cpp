@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "comm/line.h"
+#include "one_sentence.h"
 
 namespace torchdion {
 
@@ -20,6 +21,11 @@ void check_options(const AxisOptions& options, int size) {
   }
 }
 
+const c10::intrusive_ptr<c10d::ProcessGroup>& there(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  TORCH_CHECK_VALUE(group, "torchdion::Axis: the group must be one, got null; a line of one rank is Axis()");
+  return group;
+}
+
 Piece chunk(Piece whole, int index, int count) {
   const int64_t size = (whole.size + count - 1) / count;
   const int64_t begin = std::min(index * size, whole.size);
@@ -28,8 +34,8 @@ Piece chunk(Piece whole, int index, int count) {
 
 }  // namespace
 
-Axis::Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& options)
-    : rank(group->getRank()), size(group->getSize()) {
+Axis::Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& options) try
+    : rank(there(group)->getRank()), size(group->getSize()) {
   AxisOptions all = options;
   if (all.chunks.empty()) all.chunks = {size};
   if (all.places.empty()) {
@@ -40,6 +46,8 @@ Axis::Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& opti
   if (size == 1 && !options.real_when_alone) return;
   if (all.name.empty()) all.name = group->getGroupName();
   line = std::make_shared<comm::Line>(comm::Line{std::move(group), std::move(all), {}});
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 Piece Axis::piece(int64_t length, int of_rank) const {

@@ -3,10 +3,12 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "one_sentence.h"
+
 namespace torchdion {
 
 c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                  const GlooOptions& options) {
+                                                  const GlooOptions& options) try {
   using Gloo = c10d::ProcessGroupGloo;
   TORCH_CHECK_VALUE(store, "torchdion::gloo_group: the store must be one, got null");
   TORCH_CHECK_VALUE(size >= 1 && rank >= 0 && rank < size,
@@ -25,6 +27,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(const c10::intrusive_ptr<c10d:
     c10d::register_process_group(options.name, group);
   }
   return group;
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 }  // namespace torchdion

@@ -171,7 +171,7 @@ std::vector<uint8_t> agree_on_gradients(const std::vector<Claim>& claims, const 
   std::vector<Claim> gradients;
   for (std::size_t i = 0; i < claims.size(); ++i) {
     const Gradient gradient = gradient_of(own[i] ? own[i] : codes[i]);
-    const std::string dtype(gradient ? c10::getDtypeNames(*gradient).first : "none");
+    const std::string dtype(gradient ? words().dtype(*gradient) : "none");
     gradients.push_back({claims[i].name, {{"dtype of the gradient", dtype}}, claims[i].axes});
   }
   check_equal(gradients);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string>
 
 #include "engine/words.h"
 #include "linalg/backend.h"
@@ -52,44 +53,47 @@ void check_shape(const at::Tensor& X, const at::Tensor& tensor, const char* what
                     " must have that shape, got ", tensor.sizes());
 }
 
+void refuse_memory(const at::Tensor& tensor, const std::string& name) {
+  const bool is_freed = tensor.has_storage() && !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
+                        tensor.storage().nbytes() < linalg::bytes_in_use(tensor);
+  TORCH_CHECK_VALUE(!is_freed, prefix(), "the storage of ", name, " must hold its ", linalg::bytes_in_use(tensor),
+                    " bytes, got ", tensor.storage().nbytes());
+  TORCH_CHECK_VALUE(false, prefix(), name, " must have memory of its own, got a wrapped or fake tensor");
+}
+
 }  // namespace
 
 void check_parameters(const std::vector<at::Tensor>& X) {
   for (const at::Tensor& x : X) {
     const bool has_memory = x.layout() == at::kStrided && (x.is_cpu() || x.is_cuda());
-    TORCH_CHECK_VALUE(has_memory && is_computed(x), prefix(),
-                      "a parameter must be a dense floating-point CPU or CUDA tensor, got ", x.toString(), " of shape ",
-                      x.sizes());
+    TORCH_CHECK_VALUE(has_memory && is_computed(x), prefix(), called(x),
+                      " must be a dense floating-point CPU or CUDA tensor, got ", x.toString());
     linalg::backend_of(x.device());  // throws where this build has none
-    TORCH_CHECK_VALUE(has_distinct_elements(x), prefix(), "the elements of a parameter must not share memory, ",
-                      "got shape ", x.sizes(), " with strides ", x.strides());
+    TORCH_CHECK_VALUE(has_distinct_elements(x), prefix(), "the elements of ", called(x),
+                      " must not share memory, got strides ", x.strides());
+    if (!linalg::has_memory(x)) refuse_memory(x, called(x));
   }
-  check_storage(X, "parameter");
 }
 
-void check_storage(const std::vector<at::Tensor>& tensors, const char* what) {
-  for (const at::Tensor& tensor : tensors) {
+void check_storage(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& tensors, const char* what) {
+  for (std::size_t i = 0; i < X.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
     if (tensor.layout() != at::kStrided || tensor._is_zerotensor()) continue;  // has none, or is refused later
-    if (linalg::has_memory(tensor)) continue;
-    const bool is_freed = tensor.has_storage() && !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
-                          tensor.storage().nbytes() < linalg::bytes_in_use(tensor);
-    TORCH_CHECK_VALUE(!is_freed, prefix(), "the storage of a ", what, " of shape ", tensor.sizes(), " must hold its ",
-                      linalg::bytes_in_use(tensor), " bytes, got ", tensor.storage().nbytes());
-    TORCH_CHECK_VALUE(false, prefix(), "a ", what, " of shape ", tensor.sizes(),
-                      " must have memory of its own, got a wrapped or fake tensor");
+    if (!linalg::has_memory(tensor)) refuse_memory(tensor, c10::str("the ", what, " of ", called(X[i])));
   }
 }
 
-void check_steps(const std::vector<at::Tensor>& steps) {
-  for (const at::Tensor& step : steps) {
+void check_steps(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps) {
+  for (std::size_t i = 0; i < X.size(); ++i) {
+    const at::Tensor& step = steps[i];
     const bool counts = step.scalar_type() == at::kFloat || step.scalar_type() == at::kDouble ||
                         at::isIntegralType(step.scalar_type(), /*includeBool=*/false);
     TORCH_CHECK_VALUE(step.is_cpu() && step.numel() == 1 && counts && linalg::has_memory(step), prefix(),
-                      "the state step must be one integer, FP32 or FP64 number on the CPU, got ", step.toString(),
-                      " of shape ", step.sizes());
+                      "the state step of ", called(X[i]), " must be one integer, FP32 or FP64 number on the CPU, got ",
+                      step.toString(), " of shape ", step.sizes());
     const double count = step.item<double>();
-    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53 && count == std::floor(count), prefix(),
-                      "the state step must be a whole number from 0, got ", count);
+    TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53 && count == std::floor(count), prefix(), "the state step of ",
+                      called(X[i]), " must be a whole number from 0, got ", count);
   }
 }
 
@@ -97,9 +101,9 @@ void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<
   for (std::size_t i = 0; i < X.size(); ++i) {
     const at::Tensor& step = steps[i];
     const bool is_number = step.numel() == 1 && step.scalar_type() == at::kFloat && linalg::has_memory(step);
-    TORCH_CHECK_VALUE(is_number && step.device() == X[i].device(), prefix(), "the state step must be one FP32 ",
-                      "number on ", X[i].device(), " (", words().capturable, "), got ", step.toString(), " of shape ",
-                      step.sizes(), " on ", step.device());
+    TORCH_CHECK_VALUE(is_number && step.device() == X[i].device(), prefix(), "the state step of ", called(X[i]),
+                      " must be one FP32 number on ", X[i].device(), " (", words().capturable, "), got ",
+                      step.toString(), " of shape ", step.sizes(), " on ", step.device());
   }
 }
 

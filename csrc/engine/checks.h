@@ -15,10 +15,10 @@ void check_parameters(const std::vector<at::Tensor>& X);
 
 // Each tensor has memory that holds all its elements: a resized storage would be read and written beyond its end, and a
 // wrapper subclass of Python has none. Zeros without memory, which autograd makes, pass: see materialize().
-void check_storage(const std::vector<at::Tensor>& tensors, const char* what);
+void check_storage(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& tensors, const char* what);
 
 // Each counter holds one whole number that is not negative and that a step can increment.
-void check_steps(const std::vector<at::Tensor>& steps);
+void check_steps(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps);
 
 // Each counter is one FP32 number on its parameter's device.
 void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps);

@@ -66,8 +66,8 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
   if (scaling_.scale.defined()) check_number(scaling_.scale, "grad_scale");
   if (scaling_.found_inf.defined()) check_number(scaling_.found_inf, "found_inf");
   groups_.for_each([&](auto& group) { check(group); });
-  for (const DionGroup& group : groups_.dion) check_storage(group.Q, "state Q");
-  for (const AdamWGroup& group : groups_.adamw) check_storage(group.V, "state variance");
+  for (const DionGroup& group : groups_.dion) check_storage(group.X, group.Q, "state Q");
+  for (const AdamWGroup& group : groups_.adamw) check_storage(group.X, group.V, "state variance");
   groups_.for_each([&](auto& group) {
     for (const at::Tensor& X : group.X) on(X.device());
   });
@@ -83,8 +83,8 @@ Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
 template <class Group>
 void Step::check(const Group& group) const {
   check_parameters(group.X);
-  check_storage(group.G, "gradient");
-  check_storage(group.M, "state momentum");
+  check_storage(group.X, group.G, "gradient");
+  check_storage(group.X, group.M, "state momentum");
   if (groups_.capturable) {
     TORCH_CHECK_VALUE(doubts_.nonfinite != Nonfinite::raise, prefix(), words().raise, " cannot be combined with ",
                       words().capturable, ": the host would wait");
@@ -92,7 +92,7 @@ void Step::check(const Group& group) const {
     check_multiplier(group.multipliers.lr, "lr");
     check_multiplier(group.multipliers.weight_decay, "weight_decay");
   } else {
-    check_steps(group.steps);
+    check_steps(group.X, group.steps);
   }
 }
 

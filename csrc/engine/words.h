@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <functional>
 #include <string>
@@ -14,6 +15,7 @@ struct Words {
   const char* front = "torchdion::Dion";  // every sentence begins with it
   const char* capturable = "capturable(true)";
   const char* raise = "nonfinite(Nonfinite::raise)";
+  std::string (*dtype)(c10::ScalarType) = [](c10::ScalarType type) -> std::string { return c10::toString(type); };
   // The front's name for a parameter: "parameter 3 (parameter group 0)"; none, or empty: it has none.
   std::function<std::string(const at::Tensor&)> name = {};
 };

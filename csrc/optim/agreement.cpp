@@ -7,6 +7,7 @@
 #include "engine/shapes.h"
 #include "engine/state.h"
 #include "optim/capturable.h"
+#include "optim/names.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 
@@ -23,8 +24,6 @@ std::string text(const Value& value) {
   stream << value;
   return stream.str();
 }
-
-std::string name_of(at::ScalarType dtype) { return std::string(c10::getDtypeNames(dtype).first); }
 
 std::string text(const Layout& layout) {
   std::string all;
@@ -67,7 +66,7 @@ std::string text_of_state(const Dion& optimizer, const Shared& shared, const Dio
   const DionParamState& state =
       found == optimizer.state().end() ? none : static_cast<const DionParamState&>(*found->second);
   const auto dtype = [&](const at::Tensor& tensor, const std::optional<at::ScalarType>& configured) {
-    return name_of(tensor.defined() ? tensor.scalar_type() : configured.value_or(param.scalar_type()));
+    return shown(tensor.defined() ? tensor.scalar_type() : configured.value_or(param.scalar_type()));
   };
   std::string all = "momentum of " + dtype(state.momentum(), options.momentum_dtype());
   const Algorithm algorithm = algorithm_of(param, options);
@@ -91,11 +90,11 @@ Claim claim_of(const Dion& optimizer, const Shared& shared) {
   const double steps = has_state ? static_cast<const DionParamState&>(*found->second).step().item<double>() : 0;
   return {parameter_name(shared.place, shared.group),
           {{"shape", text(engine::whole_sizes(param, *shared.layout))},
-           {"dtype", name_of(param.scalar_type())},
+           {"dtype", shown(param.scalar_type())},
            {"kind of device", text(param.device().type())},
            {"layout", text(*shared.layout)},
-           {"requires_grad", param.requires_grad() ? "true" : "false"},
-           {"steps taken", text(steps)},
+           {"requires_grad", shown(param.requires_grad())},
+           {"steps taken", shown(steps)},
            {"state", text_of_state(optimizer, shared, options)}},
           shared.axes()};
 }
@@ -104,9 +103,8 @@ Claim claim_of(const Dion& optimizer, const Shared& shared) {
 std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& shared, engine::Operation operation,
                              bool decoupled) {
   const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
-  const Entries of_all = to_entries(defaults);
   Claim all{"the optimizer", {{"momenta", decoupled ? "each replica's own" : "equal"}}, {}, /*is_parameter=*/false};
-  all.properties.emplace_back("nonfinite", text(of_all.at("nonfinite")));
+  all.properties.emplace_back("nonfinite", shown(nonfinite_of(optimizer.param_groups(), defaults)));
   std::map<std::size_t, Claim> groups;
   std::vector<Claim> parameters;
   for (const Shared& one : shared) {
@@ -115,7 +113,7 @@ std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& s
       group->second.name = "parameter group " + std::to_string(one.group);
       group->second.is_parameter = false;
       const DionOptions& options = options_of(optimizer.param_groups()[one.group], one.group);
-      for (const auto& [name, value] : to_entries(options)) group->second.properties.emplace_back(name, text(value));
+      group->second.properties = shown_options(options);
     }
     parameters.push_back(claim_of(optimizer, one));
     const std::vector<Axis>& axes = parameters.back().axes;

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "engine/step.h"
+#include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
 #include "optim/hand_over.h"
@@ -71,10 +72,10 @@ void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOpti
     const DionOptions& options = groups[i].has_options() ? options_of(groups[i], i) : defaults;
     check_options(options, group_name(i));
     TORCH_CHECK_VALUE(options.nonfinite() == nonfinite,
-                      "torchdion::Dion: nonfinite must be the same in all groups, got ", name_of(options.nonfinite()),
-                      " beside ", name_of(nonfinite), group_name(i));
+                      "torchdion::Dion: nonfinite must be the same in all groups, got ", shown(options.nonfinite()),
+                      " beside ", shown(nonfinite), group_name(i));
     TORCH_CHECK_VALUE(options.capturable() == capturable, "torchdion::Dion: capturable holds for the whole optimizer, ",
-                      "got ", options.capturable() ? "true" : "false", group_name(i));
+                      "got ", shown(options.capturable()), group_name(i));
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = parameter_name(k, i);
@@ -86,7 +87,7 @@ void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOpti
 
 }  // namespace optim
 
-Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions defaults)
+Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions defaults) try
     : Optimizer(std::vector<OptimizerParamGroup>(), std::make_unique<DionOptions>(defaults)),
       private_(std::make_unique<Private>()) {
   optim::check_options(defaults, "");
@@ -103,6 +104,8 @@ Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions def
   TORCH_CHECK_VALUE(std::any_of(param_groups.begin(), param_groups.end(), has_params),
                     "torchdion::Dion: params must not be empty");
   for (const OptimizerParamGroup& group : param_groups) add_checked(group);
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 Dion::Dion(std::vector<at::Tensor> params, DionOptions defaults)
@@ -112,7 +115,7 @@ Dion::Dion(Dion&&) noexcept = default;
 Dion& Dion::operator=(Dion&&) noexcept = default;
 Dion::~Dion() = default;
 
-void Dion::add_param_group(const OptimizerParamGroup& param_group) {
+void Dion::add_param_group(const OptimizerParamGroup& param_group) try {
   std::vector<OptimizerParamGroup> groups = param_groups();
   groups.push_back(param_group);
   if (!param_group.has_options()) {  // the policy may have been set since, or loaded
@@ -123,6 +126,8 @@ void Dion::add_param_group(const OptimizerParamGroup& param_group) {
   }
   optim::check_groups(groups, static_cast<const DionOptions&>(defaults()));
   add_checked(groups.back());
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 void Dion::add_checked(const OptimizerParamGroup& param_group) {
@@ -139,7 +144,7 @@ void Dion::add_checked(const OptimizerParamGroup& param_group) {
   }
 }
 
-void Dion::set_layout(const at::Tensor& param, Layout layout) {
+void Dion::set_layout(const at::Tensor& param, Layout layout) try {
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
     const std::vector<at::Tensor>& params = param_groups()[i].params();
     const auto found =
@@ -159,6 +164,8 @@ void Dion::set_layout(const at::Tensor& param, Layout layout) {
   }
   TORCH_CHECK_VALUE(false, "torchdion::Dion: a layout must be set for a parameter of the optimizer, got ",
                     param.defined() ? c10::str("another tensor, of shape ", param.sizes()) : "an undefined one");
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 at::Tensor Dion::step(LossClosure closure) {
@@ -167,24 +174,30 @@ at::Tensor Dion::step(LossClosure closure) {
     at::AutoGradMode enable_grad(true);
     loss = closure();
   }
-  private_->refuse_if_broken();
-  const engine::Speaking speaking(optim::words_of(param_groups()));
+  private_->step(*this);
+  return loss;
+}
+
+void Dion::Private::step(Dion& optimizer) try {
+  refuse_if_broken();
+  const engine::Speaking speaking(optim::words_of(optimizer.param_groups()));
   at::NoGradGuard no_grad;
-  optim::Planned planned = private_->plan(*this);
-  private_->decoupled = private_->decoupled || planned.gathering->averages();
-  const bool is_captured = optim::is_captured(param_groups());
+  optim::Planned planned = plan(optimizer);
+  decoupled = decoupled || planned.gathering->averages();
+  const bool is_captured = optim::is_captured(optimizer.param_groups());
   try {
     engine::Report report = planned.step->run();
     planned.gathering->keep_new_states();
-    private_->count(std::move(report), is_captured);
+    count(std::move(report), is_captured);
   } catch (...) {
     if (planned.step->wrote() && !is_captured) {
-      private_->broken = "the last step failed after " + std::to_string(planned.step->completed()) + " of " +
-                         std::to_string(planned.step->batches()) + " batches";
+      broken = "the last step failed after " + std::to_string(planned.step->completed()) + " of " +
+               std::to_string(planned.step->batches()) + " batches";
     }
     throw;
   }
-  return loss;
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 // Checked on this rank, and on all others.
@@ -230,11 +243,14 @@ void Dion::Private::count(engine::Report report, bool is_captured) {
   in_margin.add(report.in_margin);
 }
 
-const DionParamState& Dion::state_of(const at::Tensor& param) const {
+const DionParamState& Dion::state_of(const at::Tensor& param) const try {
   const auto found = state().find(param.unsafeGetTensorImpl());
-  TORCH_CHECK_VALUE(found != state().end(), "torchdion::Dion: a parameter of shape ", param.sizes(),
+  TORCH_CHECK_VALUE(found != state().end(), "torchdion::Dion: ",
+                    param.defined() ? c10::str("a parameter of shape ", param.sizes()) : "an undefined parameter",
                     " has no state yet: it was in no step, or is not of this optimizer");
   return static_cast<const DionParamState&>(*found->second);
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 DionStats Dion::stats() const {

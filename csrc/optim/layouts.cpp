@@ -5,6 +5,7 @@
 #include "engine/checks.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "optim/names.h"
 #include "optim/parameters.h"
 
 namespace torchdion::optim {
@@ -20,7 +21,7 @@ void check_cut(const Cut& cut, const at::Tensor& param, const DionOptions& optio
                     param.sizes(), " is a convolution (batch_dims ", batch_dims, "), which may be cut on dimension ",
                     batch_dims, ", got a layout that cuts its ", cut.side);
   TORCH_CHECK_VALUE(options.blocks() == 1 || cut.dim != batch_dims, "torchdion::Dion: ", name, " of shape ",
-                    param.sizes(), " has blocks=", options.blocks(), " along its rows, which may not be cut");
+                    param.sizes(), " has blocks(", options.blocks(), ") along its rows, which may not be cut");
 }
 
 // A rank's place on two axes of one group would be the same.
@@ -81,9 +82,9 @@ void check_orthonormalize(const Layout& layout, Orientation orientation, const D
                           const std::string& name) {
   const bool right = orientation == Orientation::right;
   const bool allowed = options.orthonormalize() != Orthonormalize::qr || (right ? layout.cols : layout.rows).absent();
-  TORCH_CHECK_VALUE(allowed, "torchdion::Dion: orthonormalize must be \"auto\", \"rcqr\" or \"cholesky_qr\" for ", name,
-                    ", whose ", right ? "columns" : "rows", " are cut (orientation \"", right ? "right" : "left",
-                    "\"), got \"qr\"");
+  TORCH_CHECK_VALUE(allowed, "torchdion::Dion: orthonormalize must be Orthonormalize::automatic, ",
+                    "Orthonormalize::rcqr or Orthonormalize::cholesky_qr for ", name, ", whose ",
+                    right ? "columns" : "rows", " are cut (", shown(orientation), "), got Orthonormalize::qr");
 }
 
 std::vector<int64_t> whole_Q(const at::Tensor& param, const at::Tensor& Q, const Layout& layout,

@@ -1,8 +1,9 @@
 #include "optim/options.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/serialize/archive.h>
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -43,7 +44,8 @@ bool is_named_or_none(std::optional<T> value) {
 bool any(bool) { return true; }
 bool any_integer(int64_t) { return true; }
 
-// The one table of options: visit(name, value, allowed(value), words).
+// The one table of options: visit(name, value, allowed(value), words), no words where these are all values of an
+// enumeration.
 template <class Options, class Visit>
 void for_each_option(Options& o, const Visit& visit) {
   visit("lr", o.lr(), not_negative, "a finite number ≥ 0");
@@ -54,24 +56,31 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("epsilon", o.epsilon(), not_negative, "a number ≥ 0");
   visit("rank_fraction", o.rank_fraction(), is_fraction, "in (0, 1]");
   visit("rank_multiple_of", o.rank_multiple_of(), at_least_one, "an integer ≥ 1");
-  visit("orientation", o.orientation(), is_named<Orientation>, "\"right\" or \"left\"");
-  visit("orthonormalize", o.orthonormalize(), is_named<Orthonormalize>,
-        "\"auto\", \"rcqr\", \"cholesky_qr\" or \"qr\"");
+  visit("orientation", o.orientation(), is_named<Orientation>, nullptr);
+  visit("orthonormalize", o.orthonormalize(), is_named<Orthonormalize>, nullptr);
   visit("rcqr_oversample", o.rcqr_oversample(), is_oversampling, "a number ≥ 1");
-  visit("algorithm", o.algorithm(), is_named<Algorithm>, "\"dion\", \"lion\" or \"adamw\"");
-  visit("scalar_algorithm", o.scalar_algorithm(), is_scalar_algorithm, "\"lion\" or \"adamw\"");
+  visit("algorithm", o.algorithm(), is_named<Algorithm>, nullptr);
+  visit("scalar_algorithm", o.scalar_algorithm(), is_scalar_algorithm, "Algorithm::lion or Algorithm::adamw");
   visit("batch_dims", o.batch_dims(), is_batch_dims, "none or an integer ≥ 0");
   visit("blocks", o.blocks(), at_least_one, "an integer ≥ 1");
   visit("fan_in_first", o.fan_in_first(), any, "true or false");
   visit("skip_zero_gradients", o.skip_zero_gradients(), any, "true or false");
   visit("maximize", o.maximize(), any, "true or false");
   visit("capturable", o.capturable(), any, "true or false");
-  visit("nonfinite", o.nonfinite(), is_named<Nonfinite>, "\"propagate\", \"zero\", \"skip_step\" or \"raise\"");
-  visit("precision", o.precision(), is_named<Precision>, "\"highest\", \"high\" or \"medium\"");
+  visit("nonfinite", o.nonfinite(), is_named<Nonfinite>, nullptr);
+  visit("precision", o.precision(), is_named<Precision>, nullptr);
   visit("seed", o.seed(), any_integer, "an integer");
   visit("momentum_dtype", o.momentum_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
   visit("Q_dtype", o.Q_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
   visit("variance_dtype", o.variance_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
+}
+
+template <class T>
+std::string allowed_words(const char* words, const T&, bool in_state_dict) {
+  if constexpr (std::is_enum_v<T>) {
+    if (!words || in_state_dict) return one_of<T>(in_state_dict);
+  }
+  return words;
 }
 
 template <class T>
@@ -179,7 +188,7 @@ void check_rate(const char* name, const at::Tensor& rate, const std::string& whe
                     rate.toString(), " of shape ", rate.sizes(), where);
   if (!rate.is_cpu()) return;
   TORCH_CHECK_VALUE(not_negative(rate.item<double>()), "torchdion::Dion: ", name,
-                    " must hold a finite number ≥ 0, got ", rate.item<double>(), where);
+                    " must hold a finite number ≥ 0, got ", shown(rate.item<double>()), where);
 }
 
 // What makes the host wait for the device.
@@ -194,6 +203,11 @@ void check_capturable(const DionOptions& options, const std::string& where) {
 
 }  // namespace
 
+std::string shown(double value) {
+  std::array<char, 32> digits;
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+
 double lr_of(const DionOptions& options) { return number_of(options.lr(), options.lr_tensor()); }
 double weight_decay_of(const DionOptions& options) {
   return number_of(options.weight_decay(), options.weight_decay_tensor());
@@ -201,7 +215,8 @@ double weight_decay_of(const DionOptions& options) {
 
 void check_options(const DionOptions& options, const std::string& where) {
   for_each_option(options, [&](const char* name, const auto& value, const auto& allowed, const char* words) {
-    TORCH_CHECK_VALUE(allowed(value), "torchdion::Dion: ", name, " must be ", words, ", got ", to_entry(value), where);
+    TORCH_CHECK_VALUE(allowed(value), "torchdion::Dion: ", name, " must be ", allowed_words(words, value, false),
+                      ", got ", shown(value), where);
   });
   TORCH_CHECK_VALUE(!options.fan_in_first() || options.blocks() == 1,
                     "torchdion::Dion: blocks cannot be combined with fan_in_first", where);
@@ -227,14 +242,24 @@ Entries to_entries(const DionOptions& options) {
   return entries;
 }
 
+std::vector<std::pair<std::string, std::string>> shown_options(const DionOptions& options) {
+  std::vector<std::pair<std::string, std::string>> all;
+  DionOptions resolved = options;
+  resolved.lr(lr_of(options)).weight_decay(weight_decay_of(options)).betas(betas_of(options));
+  for_each_option(resolved, [&](const char* name, const auto& value, const auto&, const char*) {
+    all.emplace_back(name, shown(value));
+  });
+  return all;
+}
+
 Entries from_entries(Entries entries, DionOptions& options, const std::string& where) {
   rename_saved_options(entries);
   Entries unknown = entries;
   for_each_option(options, [&](const char* name, auto& value, const auto&, const char* words) {
     const auto found = entries.find(name);
     if (found == entries.end()) return;
-    TORCH_CHECK_VALUE(from_entry(found->second, value), "torchdion::Dion: ", name, " must be ", words, ", got ",
-                      text_of(found->second), where);
+    TORCH_CHECK_VALUE(from_entry(found->second, value), "torchdion::Dion: ", name, " must be ",
+                      allowed_words(words, value, true), ", got ", text_of(found->second), where);
     unknown.erase(name);
   });
   check_options(options, where);
@@ -251,33 +276,6 @@ void DionOptions::set_lr(const double lr) {
   this->lr(lr);
   const at::NoGradGuard no_grad;
   if (lr_tensor().defined()) lr_tensor().fill_(lr);
-}
-
-void DionOptions::serialize(torch::serialize::OutputArchive& archive) const {
-  for (const auto& [name, value] : optim::to_entries(*this)) archive.write(name, value);
-}
-
-void DionOptions::serialize(torch::serialize::InputArchive& archive) {
-  optim::Entries entries;
-  for (const std::string& name : archive.keys()) archive.read(name, entries[name]);
-  optim::from_entries(entries, *this, "");
-}
-
-void DionParamState::serialize(torch::serialize::OutputArchive& archive) const {
-  const auto write = [&](const char* name, const at::Tensor& tensor) {
-    if (tensor.defined()) archive.write(name, tensor, /*is_buffer=*/true);
-  };
-  write("momentum", momentum());
-  write("Q", Q());
-  write("variance", variance());
-  write("step", step());
-}
-
-void DionParamState::serialize(torch::serialize::InputArchive& archive) {
-  archive.try_read("momentum", momentum(), /*is_buffer=*/true);
-  archive.try_read("Q", Q(), /*is_buffer=*/true);
-  archive.try_read("variance", variance(), /*is_buffer=*/true);
-  archive.try_read("step", step(), /*is_buffer=*/true);
 }
 
 }  // namespace torchdion

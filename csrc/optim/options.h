@@ -6,6 +6,8 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace torchdion::optim {
 
@@ -20,6 +22,9 @@ double weight_decay_of(const DionOptions& options);
 
 // Lion's or AdamW's betas: the group's own, or the algorithm's.
 DionOptions::Betas betas_of(const DionOptions& options);
+
+// Their names and values in the words of C++.
+std::vector<std::pair<std::string, std::string>> shown_options(const DionOptions& options);
 
 // The entries that Python's groups have.
 Entries to_entries(const DionOptions& options);

@@ -44,6 +44,7 @@ struct Dion::Private {
   std::vector<optim::Entries> unknown;  // of each group that was loaded: the entries that are no options of ours
 
   void refuse_if_broken() const { TORCH_CHECK(broken.empty(), "torchdion::Dion: ", broken, "; load a checkpoint"); }
+  void step(Dion& optimizer);
   optim::Planned plan(Dion& optimizer);
   // A step that was taken, or only recorded by a graph.
   void count(engine::Report report, bool is_captured);

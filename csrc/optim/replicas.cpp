@@ -6,6 +6,7 @@
 
 #include "comm/copies.h"
 #include "engine/shapes.h"
+#include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
 #include "optim/parameters.h"
@@ -78,7 +79,7 @@ void Dion::Private::refuse_if_decoupled(const Dion& optimizer) const {
   }
 }
 
-void Dion::synchronize_for_checkpoint() {
+void Dion::synchronize_for_checkpoint() try {
   if (!private_->may_be_decoupled(*this)) return;
   optim::begin(*this, private_->layouts, engine::Operation::synchronize_for_checkpoint, /*decoupled=*/true);
   const at::NoGradGuard no_grad;
@@ -86,9 +87,11 @@ void Dion::synchronize_for_checkpoint() {
     for (const at::Tensor& momentum : replica.decoupled) comm::average(momentum, replica.layout->replicas);
   }
   private_->momenta_are_equal(*this);
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
-void Dion::check_replicas(const Axis& copies) const {
+void Dion::check_replicas(const Axis& copies) const try {
   optim::begin(
       *this, private_->layouts, engine::Operation::check_replicas, private_->may_be_decoupled(*this), [] {}, copies);
   std::map<const void*, std::vector<const Replica*>> lines;  // which of them have the same replicas to compare with
@@ -119,9 +122,11 @@ void Dion::check_replicas(const Axis& copies) const {
   }
   TORCH_CHECK(names.empty(), "torchdion::Dion: replicas differ in ", names,
               "; synchronize_replicas() makes them equal");
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
-void Dion::synchronize_replicas(const Axis& copies) {
+void Dion::synchronize_replicas(const Axis& copies) try {
   optim::begin(
       *this, private_->layouts, engine::Operation::synchronize_replicas, private_->may_be_decoupled(*this), [] {},
       copies);
@@ -131,6 +136,8 @@ void Dion::synchronize_replicas(const Axis& copies) {
       comm::copy_from_first(tensor, copies.absent() ? replica.layout->replicas : copies);
     }
   }
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 }  // namespace torchdion

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "one_sentence.h"
 #include "optim/heads.h"
 #include "optim/kinds.h"
 
@@ -53,7 +54,7 @@ DionOptions options_for(Kind kind, DionOptions options, int64_t width) {
 }  // namespace
 
 std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOptions& options,
-                                              const std::vector<std::string>& heads) {
+                                              const std::vector<std::string>& heads) try {
   const NamedModules modules = modules_of(model);
   const optim::Weights head = optim::head_weights(modules, heads);
   const optim::Weights embeddings = embeddings_of(modules);
@@ -80,6 +81,8 @@ std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOpt
     }
   }
   return groups;
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 }  // namespace torchdion

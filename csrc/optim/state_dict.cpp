@@ -12,6 +12,7 @@
 #include "engine/checks.h"
 #include "engine/shapes.h"
 #include "linalg/memory.h"
+#include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
 #include "optim/nesting.h"
@@ -173,14 +174,16 @@ class SavedState {
 
 IValue Dion::state_dict() const { return state_dict_of(false); }
 
-IValue Dion::whole_state_dict() {
+IValue Dion::whole_state_dict() try {
   const auto check = [&] { private_->refuse_if_broken(); };
   optim::begin(*this, private_->layouts, engine::Operation::whole_state_dict, private_->may_be_decoupled(*this), check);
   synchronize_for_checkpoint();
   return state_dict_of(true);
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
-IValue Dion::state_dict_of(bool whole) const {
+IValue Dion::state_dict_of(bool whole) const try {
   private_->refuse_if_broken();
   private_->refuse_if_decoupled(*this);
   const at::NoGradGuard no_grad;
@@ -205,9 +208,11 @@ IValue Dion::state_dict_of(bool whole) const {
     groups.push_back(to_dict(entries));
   }
   return to_dict({{"state", states}, {"param_groups", groups}});
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
-void Dion::load_state_dict(const IValue& state_dict) {
+void Dion::load_state_dict(const IValue& state_dict) try {
   const engine::Speaking speaking(optim::words_of(param_groups()));
   optim::check_nesting(state_dict, "torchdion::Dion: the state dict");
   const GenericDict saved = to_dict(state_dict, "a state dict");
@@ -254,6 +259,8 @@ void Dion::load_state_dict(const IValue& state_dict) {
   for (std::size_t i = 0; i < param_groups().size(); ++i) optim::write_rates(optim::options_of(param_groups()[i], i));
   private_->momenta_are_equal(*this);
   private_->agreed = false;
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 void Dion::save(torch::serialize::OutputArchive& archive) const {
@@ -262,13 +269,15 @@ void Dion::save(torch::serialize::OutputArchive& archive) const {
   archive.write("param_groups", saved.at("param_groups"));
 }
 
-void Dion::load(torch::serialize::InputArchive& archive) {
+void Dion::load(torch::serialize::InputArchive& archive) try {
   Entries saved;
   for (const char* key : {"state", "param_groups"}) {
     TORCH_CHECK_VALUE(archive.try_read(key, saved[key]), "torchdion::Dion: the archive has no '", key,
                       "'; is it that of an optimizer?");
   }
   load_state_dict(to_dict(saved));
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 }  // namespace torchdion

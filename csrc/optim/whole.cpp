@@ -5,6 +5,7 @@
 #include "comm/pieces.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -70,7 +71,7 @@ DionParamState gather_state(const at::Tensor& param, const DionParamState& state
 
 }  // namespace optim
 
-void Dion::resize_rank() {
+void Dion::resize_rank() try {
   const auto check = [&] {
     private_->refuse_if_broken();
     optim::check_groups(param_groups(), static_cast<const DionOptions&>(defaults()));
@@ -100,6 +101,8 @@ void Dion::resize_rank() {
     }
   }
   private_->agreed = false;
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 }  // namespace torchdion

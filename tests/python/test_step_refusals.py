@@ -81,11 +81,11 @@ CHANGES = {
         lambda X: (setattr(X, "data", torch.zeros(4, 5)), setattr(X, "grad", torch.zeros(4, 5))),
         "momentum of a parameter of shape .4, 5. must .* got (shape )?.5, 4.",
     ),
-    "complex": (lambda X: setattr(X, "data", torch.zeros(5, 4, dtype=torch.complex64)), "a parameter must be a dense"),
+    "complex": (lambda X: setattr(X, "data", torch.zeros(5, 4, dtype=torch.complex64)), "must be a dense"),
     "one row": (lambda X: setattr(X, "data", torch.zeros(4).expand(5, 4)), "must not share memory"),
     "overlapping rows": (lambda X: setattr(X, "data", torch.zeros(20).as_strided((5, 4), (2, 1))), "must not share"),
     "freed": (lambda X: X.untyped_storage().resize_(0), "the storage of a parameter of shape .5, 4. must hold its 80"),
-    "a freed gradient": (lambda X: X.grad.untyped_storage().resize_(4), "the storage of a gradient .* got 4"),
+    "a freed gradient": (lambda X: X.grad.untyped_storage().resize_(4), "the storage of the gradient .* got 4"),
     "a sparse gradient": (lambda X: setattr(X, "grad", X.detach().to_sparse()), "gradients must be dense"),
     "a complex gradient": (
         lambda X: (

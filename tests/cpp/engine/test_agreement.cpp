@@ -111,7 +111,7 @@ TEST(Agreement, GivesAMissingGradientTheDtypeThatItHasOnOtherRanks) {
     claims[2].gradient = axes.fs.rank == 0 ? at::kBFloat16 : at::kFloat;
     EXPECT_EQ(error_of(claims), c10::str("torchdion::Dion: the ranks of the axis 'fs' must agree on the dtype of the "
                                          "gradient of parameter 1, got ",
-                                         axes.fs.rank == 0 ? "bfloat16" : "float32"));
+                                         axes.fs.rank == 0 ? "BFloat16" : "Float"));
     claims[2].gradient.reset();
     claims[1].gradient = axes.fs.rank == 0 ? std::optional(at::kFloat) : std::nullopt;
     claims[1].shared = {axes.tp};

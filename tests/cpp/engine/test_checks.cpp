@@ -37,22 +37,24 @@ TEST(CheckStorage, CountsTheBytesFromTheFirstToTheLastElement) {
   const at::Tensor whole = at::zeros({100});
   const at::Tensor part = whole.as_strided({6, 4}, {10, 1}, 40);  // its last element is number 93
   whole.storage().unsafeGetStorageImpl()->set_nbytes(94 * 4);
-  EXPECT_NO_THROW(check_storage({part}, "gradient"));
+  EXPECT_NO_THROW(check_storage({part}, {part}, "gradient"));
   whole.storage().unsafeGetStorageImpl()->set_nbytes(94 * 4 - 1);
-  EXPECT_THROW(check_storage({part}, "gradient"), c10::ValueError);
-  EXPECT_NO_THROW(check_storage({part.narrow(0, 0, 0)}, "gradient"));
+  EXPECT_THROW(check_storage({part}, {part}, "gradient"), c10::ValueError);
+  EXPECT_NO_THROW(check_storage({part}, {part.narrow(0, 0, 0)}, "gradient"));
 }
 
 TEST(CheckSteps, TakesNumbersThatCount) {
-  EXPECT_NO_THROW(check_steps({at::zeros({}), at::ones({1}, at::kDouble), at::ones({}, at::kLong)}));
+  const at::Tensor X = at::zeros({2, 3});
+  EXPECT_NO_THROW(check_steps({X, X, X}, {at::zeros({}), at::ones({1}, at::kDouble), at::ones({}, at::kLong)}));
 }
 
 TEST(CheckSteps, RefusesWhatDoesNotCount) {
+  const at::Tensor X = at::zeros({2, 3});
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   for (const at::Tensor& wrong : {at::scalar_tensor(nan), at::scalar_tensor(infinity), at::scalar_tensor(-1.0),
                                   at::zeros({2}), at::zeros({0}), at::zeros({}, at::kHalf), at::zeros({}, at::kBool),
                                   at::zeros({}, at::kComplexFloat), at::zeros({}, at::device(at::kMeta))}) {
-    EXPECT_THROW(check_steps({at::zeros({}), wrong}), c10::ValueError) << wrong.toString();
+    EXPECT_THROW(check_steps({X, X}, {at::zeros({}), wrong}), c10::ValueError) << wrong.toString();
   }
 }
 

@@ -60,13 +60,13 @@ inline void expect_bitwise_equal(const std::vector<at::Tensor>& a, const std::ve
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(bitwise_equal(a[i].detach(), b[i].detach())) << "tensor " << i;
 }
 
-// The message of the c10::Error that `call` throws; empty when it throws none.
+// what() of the c10::Error that `call` throws: the sentence alone; empty when it throws none.
 template <class Call>
 std::string message_of(const Call& call) {
   try {
     call();
   } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
+    return error.what();
   }
   return "";
 }

@@ -168,6 +168,8 @@ TEST_P(RefusedLayout, IsNamedWithItsParameter) {
   EXPECT_TRUE(optimizer.stats().traffic.empty());
 }
 
+const std::string kHouseholder =
+    "orthonormalize must be Orthonormalize::automatic, Orthonormalize::rcqr or Orthonormalize::cholesky_qr for ";
 const std::string kName = "parameter 0 (parameter group 0)";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -213,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
                    DionOptions().blocks(3),
                    rows,
                    {12, 4},
-                   kName + " of shape [6, 4] has blocks=3 along its rows, which may not be cut"},
+                   kName + " of shape [6, 4] has blocks(3) along its rows, which may not be cut"},
         LayoutCase{"Convolution",
                    {8, 2, 3, 3},
                    {},
@@ -235,15 +237,13 @@ INSTANTIATE_TEST_SUITE_P(
                    DionOptions().orthonormalize(Orthonormalize::qr),
                    cols,
                    {6, 8},
-                   "orthonormalize must be \"auto\", \"rcqr\" or \"cholesky_qr\" for " + kName +
-                       ", whose columns are cut (orientation \"right\"), got \"qr\""},
+                   kHouseholder + kName + ", whose columns are cut (Orientation::right), got Orthonormalize::qr"},
         LayoutCase{"HouseholderLeft",
                    {6, 4},
                    DionOptions().orthonormalize(Orthonormalize::qr).orientation(Orientation::left),
                    rows,
                    {12, 4},
-                   "orthonormalize must be \"auto\", \"rcqr\" or \"cholesky_qr\" for " + kName +
-                       ", whose rows are cut (orientation \"left\"), got \"qr\""},
+                   kHouseholder + kName + ", whose rows are cut (Orientation::left), got Orthonormalize::qr"},
         LayoutCase{"OneAxisTwice",
                    {6, 4},
                    {},

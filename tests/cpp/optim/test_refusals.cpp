@@ -41,30 +41,42 @@ const DionOptions kDefaults;
 
 INSTANTIATE_TEST_SUITE_P(
     Range, RefusedOption,
-    testing::Values(OptionCase{DionOptions(-1), "lr must be a finite number ≥ 0, got -1."},
+    testing::Values(OptionCase{DionOptions(-1), "lr must be a finite number ≥ 0, got -1"},
                     OptionCase{DionOptions(kNaN), "lr must be a finite number ≥ 0, got nan"},
                     OptionCase{DionOptions(kInfinity), "lr must be a finite number ≥ 0, got inf"},
                     OptionCase{DionOptions().lr_multiplier(-0.5), "lr_multiplier must be a number ≥ 0, got -0.5"},
-                    OptionCase{DionOptions().mu(1), "mu must be in [0, 1), got 1."},
+                    OptionCase{DionOptions().mu(1), "mu must be in [0, 1), got 1"},
                     OptionCase{DionOptions().mu(kNaN), "mu must be in [0, 1), got nan"},
                     OptionCase{DionOptions().betas(DionOptions::Betas{0.9, 1}),
-                               "betas must be none or two numbers in [0, 1), got (0.90000000000000002, 1.)"},
-                    OptionCase{DionOptions().weight_decay(-1), "weight_decay must be a number ≥ 0, got -1."},
+                               "betas must be none or two numbers in [0, 1), got {0.9, 1}"},
+                    OptionCase{DionOptions().weight_decay(-1), "weight_decay must be a number ≥ 0, got -1"},
                     OptionCase{DionOptions().epsilon(kNaN), "epsilon must be a number ≥ 0, got nan"},
-                    OptionCase{DionOptions().rank_fraction(0), "rank_fraction must be in (0, 1], got 0."},
+                    OptionCase{DionOptions().rank_fraction(0), "rank_fraction must be in (0, 1], got 0"},
                     OptionCase{DionOptions().rank_fraction(1.5), "rank_fraction must be in (0, 1], got 1.5"},
                     OptionCase{DionOptions().rank_multiple_of(0), "rank_multiple_of must be an integer ≥ 1, got 0"},
                     OptionCase{DionOptions().rcqr_oversample(0.5), "rcqr_oversample must be a number ≥ 1, got 0.5"},
                     OptionCase{DionOptions().scalar_algorithm(Algorithm::dion),
-                               "scalar_algorithm must be \"lion\" or \"adamw\", got dion"},
+                               "scalar_algorithm must be Algorithm::lion or Algorithm::adamw, got Algorithm::dion"},
                     OptionCase{DionOptions().orientation(static_cast<Orientation>(7)),
-                               "orientation must be \"right\" or \"left\", got 7"},
+                               "orientation must be Orientation::right or Orientation::left, got 7"},
+                    OptionCase{DionOptions().orthonormalize(static_cast<Orthonormalize>(9)),
+                               "orthonormalize must be Orthonormalize::automatic, Orthonormalize::rcqr, "
+                               "Orthonormalize::cholesky_qr or Orthonormalize::qr, got 9"},
+                    OptionCase{DionOptions().nonfinite(static_cast<Nonfinite>(-1)),
+                               "nonfinite must be Nonfinite::propagate, Nonfinite::zero, Nonfinite::skip_step or "
+                               "Nonfinite::raise, got -1"},
+                    OptionCase{DionOptions().precision(static_cast<Precision>(4)),
+                               "precision must be Precision::highest, Precision::high or Precision::medium, got 4"},
+                    OptionCase{DionOptions().algorithm(static_cast<Algorithm>(3)),
+                               "algorithm must be Algorithm::dion, Algorithm::lion or Algorithm::adamw, got 3"},
+                    OptionCase{DionOptions().Q_dtype(at::kFloat8_e4m3fn),
+                               "Q_dtype must be none or a floating-point dtype, got Float8_e4m3fn"},
                     OptionCase{DionOptions().batch_dims(-1), "batch_dims must be none or an integer ≥ 0, got -1"},
                     OptionCase{DionOptions().blocks(0), "blocks must be an integer ≥ 1, got 0"},
                     OptionCase{DionOptions().blocks(2).fan_in_first(true),
                                "blocks cannot be combined with fan_in_first"},
                     OptionCase{DionOptions().momentum_dtype(at::kInt),
-                               "momentum_dtype must be none or a floating-point dtype, got 3"}));
+                               "momentum_dtype must be none or a floating-point dtype, got Int"}));
 
 struct ParameterCase {
   std::string name;
@@ -132,9 +144,9 @@ TEST(DionRefuses, APolicyThatIsSetInOneGroupAlone) {
   const Model model;
   Dion optimizer(model.groups(), DionOptions());
   static_cast<DionOptions&>(optimizer.param_groups()[1].options()).nonfinite(Nonfinite::raise);
-  EXPECT_EQ(
-      message_of([&] { optimizer.step(); }),
-      "torchdion::Dion: nonfinite must be the same in all groups, got raise beside propagate (parameter group 1)");
+  EXPECT_EQ(message_of([&] { optimizer.step(); }),
+            "torchdion::Dion: nonfinite must be the same in all groups, got Nonfinite::raise beside "
+            "Nonfinite::propagate (parameter group 1)");
 }
 
 struct GradientCase {
@@ -170,6 +182,45 @@ INSTANTIATE_TEST_SUITE_P(
                      "the gradient of parameter 0 (parameter group 2) of shape [5] must have that shape, got [6]"},
         GradientCase{"Integer", at::ones({5}, at::kLong), "must be a dense floating-point tensor on cpu"},
         GradientCase{"Sparse", at::ones({5}, at::kDouble).to_sparse(), "must be a dense"}),
+    [](const auto& info) { return info.param.name; });
+
+struct StateCase {
+  std::string name;
+  void (*spoil)(const Model& model, Dion& optimizer);
+  std::string sentence;
+};
+
+class RefusedTensor : public testing::TestWithParam<StateCase> {};
+
+TEST_P(RefusedTensor, OfAStepIsNamedByItsParameter) {
+  const Model model;
+  Dion optimizer(model.groups());
+  take_steps(optimizer, model, 0, 1);
+  GetParam().spoil(model, optimizer);
+  EXPECT_EQ(message_of([&] { optimizer.step(); }), "torchdion::Dion: " + GetParam().sentence);
+}
+
+DionParamState& state_of(Dion& optimizer, const at::Tensor& param) {
+  return static_cast<DionParamState&>(*optimizer.state().at(param.unsafeGetTensorImpl()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kind, RefusedTensor,
+    testing::Values(
+        StateCase{"SharedMemory",
+                  [](const Model& model, Dion&) {
+                    model.square.set_data(at::zeros({9}, at::kDouble).expand({9, 9}));
+                  },
+                  "the elements of parameter 1 (parameter group 0) of shape [9, 9] must not share memory, got strides "
+                  "[0, 1]"},
+        StateCase{"FreedGradient",
+                  [](const Model& model, Dion&) { model.bias.grad().storage().unsafeGetStorageImpl()->set_nbytes(8); },
+                  "the storage of the gradient of parameter 2 (parameter group 0) of shape [7] must hold its 56 bytes, "
+                  "got 8"},
+        StateCase{"Step",
+                  [](const Model& model, Dion& optimizer) { state_of(optimizer, model.vector).step(at::zeros({2})); },
+                  "the state step of parameter 0 (parameter group 2) of shape [5] must be one integer, FP32 or FP64 "
+                  "number on the CPU, got CPUFloatType of shape [2]"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Dion, WarnsOnceOfALikelyStackOfMatrices) {

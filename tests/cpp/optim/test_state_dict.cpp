@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"OptionOfAnotherType", [](Dict& saved) { group_of(saved, 1).insert_or_assign("mu", "much"); },
                "mu must be in [0, 1), got much (parameter group 1)"},
         Damage{"OptionOutOfRange", [](Dict& saved) { group_of(saved, 2).insert_or_assign("lr", -1.0); },
-               "lr must be a finite number ≥ 0, got -1. (parameter group 2)"},
+               "lr must be a finite number ≥ 0, got -1 (parameter group 2)"},
         Damage{"UnknownName", [](Dict& saved) { group_of(saved, 0).insert_or_assign("orthonormalize", "svd"); },
                "orthonormalize must be \"auto\", \"rcqr\", \"cholesky_qr\" or \"qr\", got svd"},
         Damage{"NoMomentum", [](Dict& saved) { (void)state_of(saved, 4).erase("momentum"); },
