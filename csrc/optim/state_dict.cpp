@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
 #include <torch/serialize/archive.h>
 
 #include <cmath>
@@ -27,6 +28,8 @@ using optim::Entries;
 using torch::optim::OptimizerParamGroup;
 
 namespace {
+
+constexpr double kLargestHalf = 65504;
 
 using Tensors = c10::Dict<std::string, at::Tensor>;
 using GenericDict = c10::impl::GenericDict;
@@ -146,7 +149,9 @@ class SavedState {
 
   at::Tensor copy(const at::Tensor& source, const std::optional<at::ScalarType>& dtype) const {
     const at::Tensor copy = at::empty(source.sizes(), param_.options().dtype(dtype.value_or(param_.scalar_type())));
-    return copy.copy_(source);
+    if (copy.scalar_type() != at::kHalf || source.scalar_type() == at::kHalf) return copy.copy_(source);
+    // A finite number beyond FP16 becomes the largest of FP16, as steps store it.
+    return copy.copy_(at::where(source.isinf(), source, source.clamp(-kLargestHalf, kLargestHalf)));
   }
 
   at::Tensor step() const {

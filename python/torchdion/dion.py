@@ -75,7 +75,8 @@ class Dion(CheckpointedOptimizer):
             are). The host never waits for the device: a GradScaler's overflow and ``nonfinite="skip_step"`` are seen to
             there, and ranks agree at their first step only. Take a step or more before capturing one.
         nonfinite: what NaN and infinite gradient entries do: "propagate" (reach the weights), "zero" (count as
-            zero), "skip_step" (the whole step is left out), "raise" (before anything is written).
+            zero), "skip_step" (the whole step is left out), "raise" (before anything is written). Finite ones whose
+            sums FP16 does not hold make no momentum infinite: it is stored as 65504, the largest number of FP16.
         precision: what CUDA rounds FP32 operands of products to: nothing ("highest"), TF32 ("high"), BF16 ("medium").
         seed: of Q's start and of sketches; torch's own generators are not touched.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over

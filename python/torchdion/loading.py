@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 from torchdion import _C
 from torchdion.dtensor import is_dtensor, local_part, state_like
 from torchdion.layout import Layouts
-from torchdion.mixed_precision import STATE_DTYPES, dtype_of, name_dtypes
+from torchdion.mixed_precision import STATE_DTYPES, dtype_of, name_dtypes, stored_as
 from torchdion.options import as_plain_numbers, check_options, nonfinite_of, rename_saved_options
 from torchdion.parameters import algorithm_of, form_of, name_of
 from torchdion.pieces import piece_of_state
@@ -187,7 +187,7 @@ def _loaded_state(
         if isinstance(original.get(key), Tensor):
             lying = _lying(original[key].detach(), key, param, group, layouts, name)
             plain = readable(local_part(lying), f"the state {key!r} of {name}")
-            local = plain.to(param.device, dtype_of(key, param, group), copy=True).contiguous()
+            local = stored_as(plain, dtype_of(key, param, group), param.device).contiguous()
             state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
     return state
 

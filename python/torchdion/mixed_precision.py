@@ -15,6 +15,18 @@ STATE_DTYPES = {"momentum": "momentum_dtype", "Q": "Q_dtype", "variance": "varia
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 
 
+def stored_as(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A copy of a state. A finite number beyond FP16 becomes the largest of FP16, as steps store it.
+
+    >>> stored_as(torch.tensor([1e6, -1e6, torch.inf]), torch.float16, torch.device("cpu"))
+    tensor([ 65504., -65504.,      inf], dtype=torch.float16)
+    """
+    if dtype == torch.float16 and tensor.dtype != dtype:
+        largest = torch.finfo(dtype).max
+        tensor = torch.where(tensor.isinf(), tensor, tensor.clamp(-largest, largest))
+    return tensor.to(device, dtype, copy=True)
+
+
 @dataclass(frozen=True)
 class DionMixedPrecisionConfig:
     """The dtypes of the optimizer's state, or their names ("bfloat16"); None means the parameter's own.

@@ -5,12 +5,17 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
+from ranks import run_ranks
 from refused import assert_refused_before_any_write, trained
 from runs import follow, normals, run
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.dtensor import local_part
 
 BAD = [math.nan, math.inf, -math.inf]
 ALGORITHMS = ["dion", "lion", "adamw"]
@@ -187,3 +192,101 @@ def test_a_loaded_policy_that_capturable_forbids_is_refused_at_loading():
     params, optimizer = trained(capturable=True)
     sentence = r"^torchdion.Dion: nonfinite='raise' cannot be combined with capturable=True"
     assert_refused_before_any_write(params, optimizer, ValueError, sentence, lambda: optimizer.load_state_dict(saved))
+
+
+# The momentum of constant gradients of 5000 tends to 100,000 and AdamW's variance to 2.5e7, both beyond FP16.
+LARGE = (5000.0, 60000.0)
+LARGE_GROUPS = [
+    {"rank_fraction": 1.0},
+    {"rank_fraction": 0.25, "orthonormalize": "rcqr", "orientation": "left"},
+    {"algorithm": "lion"},
+    {"algorithm": "adamw"},
+]
+
+
+def large_gradients() -> list[Tensor]:
+    """Constant ones, and signs and sizes of all kinds, of each magnitude."""
+    normal = normals(1, (16, 12))[0][0].clamp(-1, 1)
+    return [largest * pattern for largest in LARGE for pattern in (torch.ones(16, 12).double(), normal)]
+
+
+def after_large_gradients(dtype: torch.dtype, state: torch.dtype, place=torch.clone, **options) -> list[Parameter]:
+    """One parameter per group and gradient, that began at zero."""
+    gradients = [place(G.to(dtype)) for G in large_gradients()]
+    config = torchdion.DionMixedPrecisionConfig(state, torch.float32, state)
+    groups = [{"params": [Parameter(torch.zeros_like(G)) for G in gradients], **group} for group in LARGE_GROUPS]
+    optimizer = torchdion.Dion(groups, lr=1e-3, weight_decay=0.0, mixed_precision_config=config, **options)
+    for _ in range(40):
+        for group in optimizer.param_groups:
+            for param, G in zip(group["params"], gradients, strict=True):
+                param.grad = G.clone()
+        optimizer.step()
+    for states in optimizer.state.values():
+        assert all(local_part(value).isfinite().all() for value in states.values() if isinstance(value, Tensor))
+    assert optimizer.stats()["nonfinite_entries"] == 0
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def assert_point_the_same_way(weights: list[Tensor], state: torch.dtype) -> None:
+    """As with FP64 states; AdamW's steps are up to 1 / sqrt(1 − β₂) = 4.5 times as long where variances end."""
+    expected = after_large_gradients(torch.float64, torch.float64)
+    for place, (X, Y) in enumerate(zip(weights, expected, strict=True)):
+        algorithm = LARGE_GROUPS[place // 4].get("algorithm", "dion")
+        x, y = X.detach().double(), Y.detach()
+        cosine = torch.nn.functional.cosine_similarity(x.flatten(), y.flatten(), dim=0)
+        assert cosine > (0.99 if state == torch.bfloat16 else 0.6), (algorithm, place)
+        longest = 4.5 if state == torch.float16 and algorithm == "adamw" else 1.5
+        assert 0.9 < x.norm() / y.norm() < longest, (algorithm, place)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("policy", ["propagate", "zero", "skip_step"])
+def test_finite_gradients_never_make_fp16_states_infinite(policy, capturable):
+    weights = after_large_gradients(torch.float16, torch.float16, nonfinite=policy, capturable=capturable)
+    assert_point_the_same_way(weights, torch.float16)
+
+
+@pytest.mark.parametrize("state", [torch.bfloat16, torch.float16])
+def test_fp16_and_fp32_weights_of_16_bit_states_go_where_those_of_fp64_go(state):
+    for dtype in (torch.float16, torch.float32):
+        assert_point_the_same_way(after_large_gradients(dtype, state), state)
+
+
+def after_large_gradients_on_ranks(rank: int, world_size: int) -> list[list[Tensor]]:
+    found = [after_large_gradients(torch.float16, torch.float16, replicate_mesh=dist.group.WORLD)]
+    mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("fs",))
+    for dim in (0, 1):
+
+        def place(full: Tensor, dim: int = dim) -> Tensor:
+            return distribute_tensor(full, mesh, [Shard(dim)], src_data_rank=None)
+
+        weights = after_large_gradients(torch.float16, torch.float16, place)
+        found.append([param.full_tensor() for param in weights])
+    return [[param.detach() for param in weights] for weights in found]
+
+
+def test_finite_gradients_never_make_fp16_states_infinite_on_any_layout():
+    for layouts in run_ranks(after_large_gradients_on_ranks, 2):
+        for weights in layouts:
+            assert_point_the_same_way(weights, torch.float16)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_fp16_weights_end_at_the_largest_number(algorithm):
+    X = Parameter(torch.full((4, 4), 65504.0, dtype=torch.float16))
+    optimizer = torchdion.Dion([{"params": [X], "algorithm": algorithm}], lr=1000.0, weight_decay=0.0)
+    for _ in range(3):
+        X.grad = -torch.eye(4, dtype=torch.float16)
+        optimizer.step()
+    assert (X == 65504).all()
+
+
+def test_momenta_beyond_fp16_are_loaded_as_the_largest_number_and_infinite_ones_as_what_they_are():
+    wide, narrow = Parameter(torch.ones(3, 4)), Parameter(torch.ones(3, 4, dtype=torch.float16))
+    optimizer, other = torchdion.Dion([wide]), torchdion.Dion([narrow])
+    follow(optimizer, [wide], [[torch.full((3, 4), -1e6)]])
+    optimizer.state[wide]["momentum"][0, 0] = math.inf
+    other.load_state_dict(optimizer.state_dict())
+    momentum = other.state[narrow]["momentum"].flatten()
+    assert momentum[0] == math.inf
+    assert (momentum[1:] == -65504).all()

@@ -24,11 +24,11 @@ void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) 
   const T scale = static_cast<T>(alpha), least = least_momentum<TM>();
   if (g_stride == 1) {
     for (int64_t j = 0; j < count; ++j) {
-      m[j] = static_cast<TM>(zero_below(least, static_cast<T>(m[j]) + scale * static_cast<T>(g[j])));
+      m[j] = rounded<TM>(zero_below(least, static_cast<T>(m[j]) + scale * static_cast<T>(g[j])));
     }
   } else {
     for (int64_t j = 0; j < count; ++j) {
-      m[j] = static_cast<TM>(zero_below(least, static_cast<T>(m[j]) + scale * static_cast<T>(g[j * g_stride])));
+      m[j] = rounded<TM>(zero_below(least, static_cast<T>(m[j]) + scale * static_cast<T>(g[j * g_stride])));
     }
   }
 }
@@ -42,7 +42,7 @@ int64_t add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, doub
     const bool finite = std::isfinite(entry);
     found += !finite;
     const T sum = static_cast<T>(m[j]) + (finite ? static_cast<T>(alpha) * entry : T(0));
-    m[j] = static_cast<TM>(zero_below(least_momentum<TM>(), sum));
+    m[j] = rounded<TM>(zero_below(least_momentum<TM>(), sum));
   }
   return found;
 }

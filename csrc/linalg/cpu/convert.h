@@ -5,6 +5,8 @@
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 
+#include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "linalg/cpu/blas.h"
@@ -14,6 +16,19 @@
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, name, __VA_ARGS__)
 
 namespace torchdion::linalg::cpu {
+
+// Rounds to the type that a matrix is stored in. A finite number beyond FP16 becomes the largest of FP16, which holds
+// no sum of a few gradients of 5000: one infinite momentum would make all weights NaN. NaN and infinity stay what they
+// are. BF16 has the range of FP32, in which it is computed.
+template <class Stored, class T>
+Stored rounded(T value) {
+  Stored nearest = static_cast<Stored>(value);
+  if constexpr (std::is_same_v<Stored, at::Half>) {
+    if ((nearest.x & 0x7fff) == 0x7c00 && std::isfinite(value)) [[unlikely]]
+      --nearest.x;  // from infinity
+  }
+  return nearest;
+}
 
 // What a converted block needs beyond its pointer: memory for rows · cols elements, kept by the caller between calls.
 template <class T>
@@ -49,7 +64,7 @@ void write_rows(const Matrices& target, int64_t index, int64_t row, int64_t rows
     scalar_t* first = target.matrix<scalar_t>(index) + row * target.row_stride;
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < target.cols; ++j) {
-        first[i * target.row_stride + j * target.col_stride] = static_cast<scalar_t>(scratch[i * target.cols + j]);
+        first[i * target.row_stride + j * target.col_stride] = rounded<scalar_t>(scratch[i * target.cols + j]);
       }
     }
   });

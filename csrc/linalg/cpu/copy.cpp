@@ -24,7 +24,7 @@ void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const
           target_t* a = A.matrix<target_t>(index) + i * A.row_stride;
           const scalar_t* b = B.matrix<const scalar_t>(index) + i * B.row_stride;
           for (int64_t j = 0; j < A.cols; ++j) {
-            a[j] = static_cast<target_t>(static_cast<T>(alpha) * static_cast<T>(b[j * B.col_stride]));
+            a[j] = rounded<target_t>(static_cast<T>(alpha) * static_cast<T>(b[j * B.col_stride]));
           }
         }
       });

@@ -50,7 +50,7 @@ class Run {
     TORCHDION_DISPATCH_FLOATING(tensor_.scalar_type(), "torchdion::Run", [&] {
       if constexpr (!std::is_same_v<scalar_t, T>) {
         scalar_t* target = static_cast<scalar_t*>(tensor_.data_ptr()) + begin_;
-        for (int64_t i = 0; i < count_; ++i) target[i] = static_cast<scalar_t>(copy_[i]);
+        for (int64_t i = 0; i < count_; ++i) target[i] = rounded<scalar_t>(copy_[i]);
       }
     });
   }

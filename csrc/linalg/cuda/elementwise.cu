@@ -54,6 +54,11 @@ void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols,
   });
 }
 
+void bound(MatrixList C, int64_t count, int64_t rows, int64_t cols, Stream stream) {
+  const Pairs pairs{rows, cols, C.strides, C.strides};
+  launch(Bound{C.data, pairs}, count * pairs.chunks(), 0, stream);
+}
+
 void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, int64_t* found, Stream stream) {
   const Pairs pairs{rows, cols, G.strides, G.strides};
   dispatch(G.storage, [&](auto g) {

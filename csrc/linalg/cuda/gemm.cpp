@@ -118,6 +118,7 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   product.beta = scalar(beta);
   product.arithmetic = arithmetic_of(dtype, precision);
   multiply(product, C.device.index());
+  if (c.dtype == at::kHalf) kernels::bound(Listed(c), c.count(), c.rows, c.cols, stream_of(C.device));
   if (!fits || c_aligned.defined()) copy_(C, c, 1);
 }
 

@@ -29,6 +29,9 @@ void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t
 void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,
           Stream stream);
 
+// Infinite entries of C, of FP16, become the largest numbers of FP16. C's rows are contiguous.
+void bound(MatrixList C, int64_t count, int64_t rows, int64_t cols, Stream stream);
+
 // *found += the entries that are NaN or infinite.
 void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, int64_t* found, Stream stream);
 

@@ -67,7 +67,7 @@ TORCHDION_HOST_DEVICE void store(BFloat16& target, float value) {
 
 #ifdef __CUDACC__
 TORCHDION_DEVICE float load(Half value) { return __half2float(__ushort_as_half(value.bits)); }
-TORCHDION_DEVICE void store(Half& target, float value) { target.bits = __half_as_ushort(__float2half_rn(value)); }
+TORCHDION_DEVICE Half nearest_half(float value) { return {__half_as_ushort(__float2half_rn(value))}; }
 #else
 inline float load(Half value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000) << 16, rest = value.bits & 0x7fff;
@@ -76,7 +76,7 @@ inline float load(Half value) {
   const float magnitude = float_of(rest << 13) * 0x1p112f;
   return float_of(sign | bits_of(magnitude));
 }
-inline void store(Half& target, float value) {
+inline Half nearest_half(float value) {
   const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000;
   const float magnitude = float_of(bits & 0x7fffffffu);
   uint32_t rest;
@@ -88,9 +88,18 @@ inline void store(Half& target, float value) {
     const uint32_t rounded = bits_of(magnitude) + 0xfff + (bits_of(magnitude) >> 13 & 1);
     rest = (rounded - (112u << 23)) >> 13;
   }
-  target.bits = static_cast<uint16_t>(sign | rest);
+  return {static_cast<uint16_t>(sign | rest)};
 }
 #endif
+
+TORCHDION_HOST_DEVICE bool is_infinite(Half value) { return (value.bits & 0x7fff) == 0x7c00; }
+TORCHDION_HOST_DEVICE void make_largest(Half& infinite) { --infinite.bits; }  // of its sign
+
+// A finite number beyond FP16 becomes the largest of FP16, as on the CPU (cpu/convert.h).
+TORCHDION_DEVICE void store(Half& target, float value) {
+  target = nearest_half(value);
+  if (is_infinite(target) && value - value == 0) make_largest(target);
+}
 template <class S>
 TORCHDION_DEVICE void store(S& target, double value) {  // of 16 bits
   store(target, static_cast<float>(value));

@@ -107,6 +107,29 @@ TEST_P(DionDtype, StaysAsCloseToTheTextbookAsItsWeightsCanBeStored) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, DionDtype, testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
+// Gradients whose sums FP16 does not hold: where momenta end, every product of theirs would round some entry to
+// infinity.
+TEST(DionStep, OfFP16MomentaBeyondTheirRangeIsFiniteAndPointsTheSameWay) {
+  for (Orientation orientation : {Orientation::right, Orientation::left}) {
+    for (int64_t r : {3, 12}) {
+      for (Precision precision : {Precision::highest, Precision::high}) {
+        const DionHyperparameters hyper{.lr = 0.001, .precision = precision};
+        const Problem p = problem(1, 12, 16, r, orientation, at::kHalf);
+        const at::Tensor start = p.X.to(at::kDouble), G = p.gradients[0].clamp(-1, 1).mul(60000);
+        Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), hyper};
+        for (int64_t step = 1; step <= 30; ++step) {
+          take_step(p, G, orientation, step, hyper);
+          textbook.step(G.to(at::kDouble), orientation);
+        }
+        EXPECT_TRUE(p.M.isfinite().all().item<bool>());
+        EXPECT_GT(p.M.abs().max().item<double>(), 60000);
+        const at::Tensor moved = p.X.to(at::kDouble) - start, expected = textbook.X - start;
+        EXPECT_GT(((moved * expected).sum() / moved.norm() / expected.norm()).item<double>(), 0.4);
+      }
+    }
+  }
+}
+
 TEST(DionStep, IsTheSameForGradientsOfAnyScale) {
   const DionHyperparameters hyper{.lr = 0.1};
   for (double scale : {0x1p-90, 0x1p40}) {

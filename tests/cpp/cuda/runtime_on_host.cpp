@@ -39,6 +39,16 @@ std::vector<T> entries(const Operand& operand, int64_t matrix, int64_t rows, int
   return all;
 }
 
+// cuBLAS rounds what is beyond FP16 to infinity.
+template <class S, class T>
+void store_as_cublas(S& target, T value) {
+  if constexpr (std::is_same_v<S, Half>) {
+    target = nearest_half(static_cast<float>(value));
+  } else {
+    store(target, value);
+  }
+}
+
 template <class T>
 double number(const Scalar& scalar) {
   return scalar.device ? static_cast<double>(*static_cast<const T*>(scalar.device)) : scalar.value;
@@ -62,7 +72,7 @@ void products(const Product& product) {
           T sum = 0;
           for (int64_t l = 0; l < k; ++l) sum += A[i * k + l] * B[j * k + l];
           S& c = data[i + j * product.C.leading];
-          store(c, alpha * sum + (beta == 0 ? T(0) : beta * static_cast<T>(load(c))));
+          store_as_cublas(c, alpha * sum + (beta == 0 ? T(0) : beta * static_cast<T>(load(c))));
         }
       }
     });

@@ -65,6 +65,24 @@ TEST(Accumulate, MakesDenormalMomentaZero) {
   }
 }
 
+// 2·10⁵ is beyond FP16, and infinite gradients are for the policies to see.
+TEST(Accumulate, StoresFiniteSumsBeyondFP16AsItsLargestNumberAndNothingElse) {
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  for (at::ScalarType gradient : {at::kHalf, at::kFloat}) {
+    for (const auto& [strided, zeroes] : {std::pair{false, false}, {true, false}, {false, true}}) {
+      const at::Tensor M = at::tensor({60000.0, -60000.0, 60000.0, 1.0, 1.0, 1.0}).to(at::kHalf).view({1, 6});
+      const at::Tensor G = at::tensor({7000.0, -7000.0, -7000.0, infinity, -infinity, nan}).to(gradient).view({1, 6});
+      int64_t zeroed = 0;
+      accumulate_(Matrices(M), Matrices(strided ? every_second(G.unsqueeze(0))[0] : G),
+                  {.factor = 2, .zeroed = zeroes ? &zeroed : nullptr});
+      const at::Tensor expected = zeroes ? at::tensor({65504.0, -65504.0, 46016.0, 1.0, 1.0, 1.0})
+                                         : at::tensor({65504.0, -65504.0, 46016.0, infinity, -infinity, nan});
+      EXPECT_TRUE(at::allclose(M.to(expected.scalar_type())[0], expected, 0, 0, /*equal_nan=*/true)) << M;
+      EXPECT_EQ(zeroed, zeroes ? 3 : 0);
+    }
+  }
+}
+
 TEST(Accumulate, TakesAGradientThatIsOneNumberExpanded) {
   const at::Tensor M = at::zeros({6, 5}), G = at::full({}, 3.0f).expand({6, 5});
   accumulate_(Matrices(M), Matrices(G), {.factor = 2});

@@ -145,6 +145,23 @@ TEST(Gemm, SumsHalfPrecisionProductsInSinglePrecision) {
   EXPECT_EQ(C.item<double>(), 1 + 1000 * 0x1p-11);
 }
 
+// In every place of a C whose rows lie apart, and nowhere else.
+TEST(Gemm, StoresFiniteSumsBeyondFP16AsItsLargestNumber) {
+  for (at::ScalarType dtype : {at::kHalf, at::kFloat}) {
+    for (bool by_columns : {false, true}) {
+      const at::Tensor A = at::full({2, 70, 8}, 100.0, dtype), B = at::full({2, 8, 40}, 100.0, dtype);
+      B.slice(2, 20).neg_();
+      const at::Tensor wide = at::full({2, 70, 48}, 60000.0, at::kHalf);
+      const at::Tensor C = by_columns ? column_major(wide.slice(2, 0, 40)) : wide.slice(2, 0, 40);
+      gemm_(Matrices(C), Matrices(A), Matrices(B), 1, 0.5);
+      EXPECT_TRUE(C.slice(2, 0, 20).eq(65504).all().item<bool>());
+      EXPECT_TRUE(C.slice(2, 20).eq(-49984).all().item<bool>());  // 30000 − 80000, rounded
+      gemm_(Matrices(C), Matrices(A), Matrices(B), 1, 0.5);
+      EXPECT_TRUE(C.slice(2, 20).eq(-65504).all().item<bool>());
+    }
+  }
+}
+
 TEST(Gemm, LetsNaNAndInfinityThrough) {
   at::Tensor A = normal({3, 4}, 1), C = at::zeros({3, 5});
   A[1][2] = std::numeric_limits<double>::infinity();

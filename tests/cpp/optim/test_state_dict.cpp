@@ -118,6 +118,18 @@ TEST(StateDict, TakesTheDtypeOfTheParameterOrTheConfiguredOne) {
   EXPECT_EQ(other.state_of(weight).Q().scalar_type(), at::kFloat);
 }
 
+TEST(StateDict, OfMomentaBeyondFP16IsLoadedAsItsLargestNumber) {
+  const at::Tensor wide = at::ones({3, 4}).requires_grad_(), narrow = at::ones({3, 4}, at::kHalf).requires_grad_();
+  Dion optimizer(std::vector<at::Tensor>{wide}), other(std::vector<at::Tensor>{narrow});
+  wide.mutable_grad() = at::full({3, 4}, -1e6);
+  optimizer.step();
+  optimizer.state_of(wide).momentum()[0][0] = std::numeric_limits<double>::infinity();
+  other.load_state_dict(optimizer.state_dict());
+  const at::Tensor loaded = other.state_of(narrow).momentum().flatten();
+  EXPECT_TRUE(loaded[0].isposinf().item<bool>());
+  EXPECT_TRUE(loaded.slice(0, 1).eq(-65504).all().item<bool>());
+}
+
 TEST(StateDict, KeepsEntriesOfGroupsThatAreNoOptions) {
   const Model model;
   Dion optimizer(std::vector<at::Tensor>{model.weight});

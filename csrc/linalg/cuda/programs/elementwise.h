@@ -137,6 +137,24 @@ struct Copy {
   }
 };
 
+// What a product of cuBLAS has rounded to infinity becomes the largest number of FP16, as store() makes it. It hides no
+// infinite gradient: that makes P NaN, and with it all of M and X.
+struct Bound {
+  static constexpr int threads = 256;
+  void* const* C;
+  Pairs pairs;
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    Half* c = static_cast<Half*>(C[pairs.matrix(block.index())]);
+    pairs.each(
+        block, [&](int64_t, int64_t k) { return c[k]; },
+        [&](int, int64_t i, Half entry) {
+          if (is_infinite(entry)) make_largest(c[i]);
+        });
+  }
+};
+
 // *found += the entries of G that are NaN or infinite.
 template <class SG>
 struct CountNonfinite {
