@@ -92,7 +92,9 @@ Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions def
       private_(std::make_unique<Private>()) {
   optim::check_options(defaults, "");
   TORCH_CHECK_VALUE(!param_groups.empty(), "torchdion::Dion: param_groups must not be empty");
-  optim::check_groups(param_groups, defaults);
+  std::vector<OptimizerParamGroup> groups = param_groups;
+  for (std::size_t i = 0; i < groups.size(); ++i) optim::keep_each_once(groups[i].params(), optim::group_name(i));
+  optim::check_groups(groups, defaults);
   // What the defaults leave as it is they do not ask for.
   const Nonfinite nonfinite = optim::nonfinite_of(param_groups, defaults);
   TORCH_CHECK_VALUE(nonfinite == defaults.nonfinite() || defaults.nonfinite() == DionOptions().nonfinite(),
@@ -103,7 +105,7 @@ Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions def
   const auto has_params = [](const OptimizerParamGroup& group) { return !group.params().empty(); };
   TORCH_CHECK_VALUE(std::any_of(param_groups.begin(), param_groups.end(), has_params),
                     "torchdion::Dion: params must not be empty");
-  for (const OptimizerParamGroup& group : param_groups) add_checked(group);
+  for (const OptimizerParamGroup& group : groups) add_checked(group);
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }
@@ -118,6 +120,7 @@ Dion::~Dion() = default;
 void Dion::add_param_group(const OptimizerParamGroup& param_group) try {
   std::vector<OptimizerParamGroup> groups = param_groups();
   groups.push_back(param_group);
+  optim::keep_each_once(groups.back().params(), optim::group_name(groups.size() - 1));
   if (!param_group.has_options()) {  // the policy may have been set since, or loaded
     DionOptions options = static_cast<const DionOptions&>(defaults());
     options.nonfinite(optim::nonfinite_of(param_groups(), options));

@@ -5,6 +5,7 @@
 #include <torchdion/optim.h>
 
 #include <array>
+#include <optional>
 #include <string>
 
 namespace torchdion::optim {
@@ -17,7 +18,17 @@ inline constexpr std::array kKinds = {Kind::matrix,     Kind::convolution, Kind:
 Kind kind_of(const torch::nn::Module& owner, const std::string& module_name, const std::string& key,
              const at::Tensor& param);
 
-// The options of the matrices of a kind.
-DionOptions with_form(Kind kind, DionOptions options);
+// How the matrices of a parameter lie in it; alike for all that share a group.
+struct Form {
+  std::optional<int64_t> batch_dims = {};  // none: the group's own
+  int64_t blocks = 1;
+  bool fan_in_first = false, skip_zero_gradients = false;
+
+  bool operator==(const Form&) const = default;
+};
+
+Form form_of(Kind kind, const torch::nn::Module& owner, const std::string& key, const at::Tensor& param);
+
+DionOptions with_form(const Form& form, DionOptions options);
 
 }  // namespace torchdion::optim

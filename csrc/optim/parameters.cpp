@@ -1,5 +1,8 @@
 #include "optim/parameters.h"
 
+#include <unordered_set>
+#include <utility>
+
 #include "linalg/backend.h"
 
 namespace torchdion::optim {
@@ -19,6 +22,20 @@ Algorithm algorithm_of(const at::Tensor& param, const DionOptions& options) {
 
 engine::MatrixForm form_of(const DionOptions& options) {
   return {options.batch_dims().value_or(0), options.blocks(), options.fan_in_first()};
+}
+
+void keep_each_once(std::vector<at::Tensor>& params, const std::string& where) {
+  std::unordered_set<const void*> seen;
+  std::vector<at::Tensor> kept;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].defined() || seen.insert(params[i].unsafeGetTensorImpl()).second) {
+      kept.push_back(params[i]);
+    } else {
+      TORCH_WARN("torchdion::Dion: the optimizer contains a parameter group with duplicate parameters: parameter ", i,
+                 where, " is given twice and updated once");
+    }
+  }
+  params = std::move(kept);
 }
 
 void check_parameter(const at::Tensor& param, const DionOptions& options, const std::string& name) {

@@ -5,6 +5,7 @@
 #include <torchdion/optim.h>
 
 #include <string>
+#include <vector>
 
 #include "engine/matrix_form.h"
 
@@ -13,6 +14,9 @@ namespace torchdion::optim {
 Algorithm algorithm_of(const at::Tensor& param, const DionOptions& options);
 
 engine::MatrixForm form_of(const DionOptions& options);
+
+// Leaves out what a group's parameters hold again, of which a warning tells, as torch does in Python.
+void keep_each_once(std::vector<at::Tensor>& params, const std::string& where);
 
 // Throws c10::ValueError with one sentence for a parameter that no algorithm can update; `name` is its name there.
 void check_parameter(const at::Tensor& param, const DionOptions& options, const std::string& name);

@@ -36,19 +36,28 @@ optim::Weights embeddings_of(const NamedModules& modules) {
   return weights;
 }
 
-std::vector<at::Tensor>& params_of(std::vector<std::pair<int64_t, std::vector<at::Tensor>>>& by_width, int64_t width) {
-  for (auto& [other, params] : by_width) {
-    if (other == width) return params;
+// Parameters of one kind that share a group.
+struct Members {
+  int64_t width;  // of a head, whose rate follows it
+  optim::Form form;
+  std::vector<at::Tensor> params;
+};
+
+std::vector<at::Tensor>& params_of(std::vector<Members>& all, int64_t width, const optim::Form& form) {
+  for (Members& members : all) {
+    if (members.width == width && members.form == form) return members.params;
   }
-  return by_width.emplace_back(width, std::vector<at::Tensor>{}).second;
+  return all.emplace_back(Members{width, form, {}}).params;
 }
 
-DionOptions options_for(Kind kind, DionOptions options, int64_t width) {
-  if (kind == Kind::head) options.lr_multiplier(options.lr_multiplier() / std::sqrt(static_cast<double>(width)));
-  if (kind == Kind::embedding || kind == Kind::vector || kind == Kind::head) {
-    return options.algorithm(options.scalar_algorithm()).weight_decay(0);
+DionOptions options_for(Kind kind, DionOptions options, const Members& members) {
+  if (kind == Kind::head) {
+    options.lr_multiplier(options.lr_multiplier() / std::sqrt(static_cast<double>(members.width)));
   }
-  return optim::with_form(kind, std::move(options));
+  if (kind == Kind::embedding || kind == Kind::vector || kind == Kind::head) {
+    return options.algorithm(options.scalar_algorithm()).weight_decay(0).weight_decay_tensor({});
+  }
+  return optim::with_form(members.form, std::move(options));
 }
 
 }  // namespace
@@ -67,17 +76,18 @@ std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOpt
   std::vector<OptimizerParamGroup> groups;
   optim::Weights seen;
   for (const Kind kind : optim::kKinds) {
-    std::vector<std::pair<int64_t, std::vector<at::Tensor>>> by_width;  // the head's rate follows it
+    std::vector<Members> members;
     for (const auto& [name, module] : modules) {
       for (const auto& item : module->named_parameters(/*recurse=*/false)) {
         const at::Tensor& param = item.value();
         if (!param.requires_grad() || kind_in_model(*module, name, item.key(), param) != kind) continue;
         if (!seen.insert(param.unsafeGetTensorImpl()).second) continue;
-        params_of(by_width, kind == Kind::head ? param.size(1) : 0).push_back(param);
+        const int64_t width = kind == Kind::head ? param.size(1) : 0;
+        params_of(members, width, optim::form_of(kind, *module, item.key(), param)).push_back(param);
       }
     }
-    for (const auto& [width, params] : by_width) {
-      groups.emplace_back(params, std::make_unique<DionOptions>(options_for(kind, options, width)));
+    for (const Members& one : members) {
+      groups.emplace_back(one.params, std::make_unique<DionOptions>(options_for(kind, options, one)));
     }
   }
   return groups;

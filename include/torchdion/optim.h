@@ -104,7 +104,9 @@ struct DionStats {
 // been written then.
 class Dion : public torch::optim::Optimizer {
  public:
-  // Throws c10::ValueError: no parameters, one given twice or that no algorithm takes, an option outside its range.
+  // A parameter that a group holds twice is warned of and updated once. The options of groups rule, the defaults are
+  // for groups without any. Throws c10::ValueError: no parameters, one in two groups or that no algorithm takes, an
+  // option outside its range.
   explicit Dion(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, DionOptions defaults = {});
   explicit Dion(std::vector<at::Tensor> params, DionOptions defaults = {});
   Dion(Dion&&) noexcept;

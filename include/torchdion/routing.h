@@ -15,7 +15,9 @@ namespace torchdion {
 // Groups for Dion by the kind of each trainable parameter (arXiv 2504.05295, Section 3.2 and Table 1):
 //
 //   matrices, convolutions         Dion with `options`; blocks(3) for in_proj_weight of MultiheadAttention;
-//                                  batch_dims(1).skip_zero_gradients(true) for three-dimensional stacks of experts
+//                                  batch_dims(1).skip_zero_gradients(true) for three-dimensional stacks of experts,
+//                                  with fan_in_first(true) where gate_up_proj and down_proj are (experts, in, out),
+//                                  else blocks(2) for gate_up_proj
 //   embeddings                     options.scalar_algorithm(), no weight decay
 //   the output head, d_in wide     the same, lr_multiplier 1 / sqrt(d_in)
 //   biases, norms, other vectors   the same, lr_multiplier 1

@@ -103,10 +103,8 @@ INSTANTIATE_TEST_SUITE_P(
         ParameterCase{"NoLeaf", Model::leaf({3, 4}, 1) * 2, "must be a leaf of the graph"}),
     [](const auto& info) { return info.param.name; });
 
-TEST(DionRefuses, ParametersThatAreGivenTwice) {
+TEST(DionRefuses, AParameterOfTwoGroups) {
   const Model model;
-  const std::string twice = "torchdion::Dion: parameter 1 (parameter group 0) is given twice";
-  EXPECT_EQ(message_of([&] { Dion(std::vector<at::Tensor>{model.weight, model.weight}); }), twice);
   Dion optimizer(model.groups());
   EXPECT_EQ(message_of([&] { optimizer.add_param_group(OptimizerParamGroup({model.bias})); }),
             "torchdion::Dion: parameter 0 (parameter group 3) is given twice");
@@ -223,17 +221,36 @@ INSTANTIATE_TEST_SUITE_P(
                   "number on the CPU, got CPUFloatType of shape [2]"}),
     [](const auto& info) { return info.param.name; });
 
+struct Warnings : c10::WarningHandler {
+  std::vector<std::string> messages;
+  c10::WarningUtils::WarningHandlerGuard guard{this};
+  void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
+};
+
+TEST(Dion, WarnsOfAParameterThatAGroupHoldsTwiceAndUpdatesItOnce) {
+  const Model model, other = model.clone();
+  Warnings warnings;
+  Dion optimizer(std::vector<at::Tensor>{model.weight, model.bias, model.weight}),
+      reference({other.weight, other.bias});
+  optimizer.add_param_group(OptimizerParamGroup({model.square, model.square}));
+  reference.add_param_group(OptimizerParamGroup({other.square}));
+  take_steps(optimizer, model, 0, 2);
+  take_steps(reference, other, 0, 2);
+  expect_bitwise_equal(model.params(), other.params());
+  const std::string sentence =
+      "torchdion::Dion: the optimizer contains a parameter group with duplicate parameters: parameter ";
+  EXPECT_EQ(warnings.messages,
+            (std::vector<std::string>{sentence + "2 (parameter group 0) is given twice and updated once",
+                                      sentence + "1 (parameter group 1) is given twice and updated once"}));
+}
+
 TEST(Dion, WarnsOnceOfALikelyStackOfMatrices) {
-  struct Counter : c10::WarningHandler {
-    std::vector<std::string> messages;
-    void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
-  } counter;
-  const c10::WarningUtils::WarningHandlerGuard guard(&counter);
+  Warnings warnings;
   const Model model;
   Dion optimizer(std::vector<at::Tensor>{model.weight, model.experts});
   take_steps(optimizer, model, 0, 3);
-  ASSERT_EQ(counter.messages.size(), 1u);
-  EXPECT_EQ(counter.messages[0].find("torchdion::Dion: parameter 1 (parameter group 0) has shape [3, 8, 10] and is"),
+  ASSERT_EQ(warnings.messages.size(), 1u);
+  EXPECT_EQ(warnings.messages[0].find("torchdion::Dion: parameter 1 (parameter group 0) has shape [3, 8, 10] and is"),
             0u);
 }
 

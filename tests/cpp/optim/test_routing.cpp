@@ -137,6 +137,44 @@ TEST(ParamGroups, TakeMatricesInTheirFormAndNothingThatOnlyLooksLikeOne) {
   EXPECT_FALSE(options_of(groups, model.projection).skip_zero_gradients());
 }
 
+struct ExpertsImpl : torch::nn::Module {  // 3 of them, from 8 to 6 and back
+  explicit ExpertsImpl(bool fan_in_first)
+      : gate_up(register_parameter("gate_up_proj", fan_in_first ? at::ones({3, 8, 12}) : at::ones({3, 12, 8}))),
+        down(register_parameter("down_proj", fan_in_first ? at::ones({3, 6, 8}) : at::ones({3, 8, 6}))) {}
+  at::Tensor gate_up, down;
+};
+
+TEST(ParamGroups, GiveStacksOfExpertsTheirFormByTheirSizes) {
+  for (const bool fan_in_first : {false, true}) {
+    const ExpertsImpl model(fan_in_first);
+    const auto groups = param_groups(model);
+    for (const at::Tensor& stack : {model.gate_up, model.down}) {
+      EXPECT_EQ(options_of(groups, stack).batch_dims(), 1);
+      EXPECT_EQ(options_of(groups, stack).fan_in_first(), fan_in_first);
+      EXPECT_TRUE(options_of(groups, stack).skip_zero_gradients());
+    }
+    EXPECT_EQ(options_of(groups, model.gate_up).blocks(), fan_in_first ? 1 : 2);
+    EXPECT_EQ(options_of(groups, model.down).blocks(), 1);
+    EXPECT_EQ(groups.size(), fan_in_first ? 1u : 2u);
+  }
+}
+
+struct PatchEmbeddingImpl : torch::nn::Module {
+  at::Tensor weight = register_parameter("weight", at::ones({9, 4}));
+  at::Tensor projection_g = register_parameter("projection_g", at::ones({9, 4}));
+};
+
+TEST(ParamGroups, KnowEmbeddingsOfOtherTypesAndGainsByTheirNames) {
+  const PatchEmbeddingImpl model;
+  const auto groups = param_groups(model, DionOptions().weight_decay_tensor(at::ones({})));
+  for (const at::Tensor& param : {model.weight, model.projection_g}) {
+    EXPECT_EQ(options_of(groups, param).algorithm(), Algorithm::lion);
+    EXPECT_EQ(options_of(groups, param).weight_decay(), 0);
+    EXPECT_FALSE(options_of(groups, param).weight_decay_tensor().defined());
+  }
+  EXPECT_EQ(groups.size(), 2u);
+}
+
 torch::nn::Sequential layers(const std::vector<std::pair<std::string, torch::nn::AnyModule>>& named) {
   torch::nn::Sequential model;
   for (const auto& [name, module] : named) model->push_back(name, module);
