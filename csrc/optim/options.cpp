@@ -171,13 +171,6 @@ void rename_saved_options(Entries& entries) {
   entries.insert(std::move(old));
 }
 
-// A container may hold any number of values.
-std::string text_of(const c10::IValue& entry) {
-  const bool is_short = entry.isNone() || entry.isBool() || entry.isInt() || entry.isDouble() ||
-                        (entry.isString() && entry.toStringRef().size() <= 100);
-  return is_short ? c10::str(entry) : entry.tagKind();
-}
-
 double number_of(double number, const at::Tensor& tensor) { return tensor.defined() ? tensor.item<double>() : number; }
 
 // The number of a tensor on another device is not looked at, which would make the host wait.
@@ -206,6 +199,12 @@ void check_capturable(const DionOptions& options, const std::string& where) {
 std::string shown(double value) {
   std::array<char, 32> digits;
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+
+std::string text_of(const c10::IValue& entry) {
+  const bool is_short = entry.isNone() || entry.isBool() || entry.isInt() || entry.isDouble() ||
+                        (entry.isString() && entry.toStringRef().size() <= 100);
+  return is_short ? c10::str(entry) : entry.tagKind();
 }
 
 double lr_of(const DionOptions& options) { return number_of(options.lr(), options.lr_tensor()); }

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "engine/checks.h"
 #include "engine/shapes.h"
@@ -80,6 +81,8 @@ Entries to_entries(const IValue& value, const std::string& what) {
 States to_states(const IValue& value) {
   States states;
   for (const auto& item : to_dict(value, "the state dict's state")) {
+    TORCH_CHECK_VALUE(item.key().isInt() || item.key().isString(),
+                      "torchdion::Dion: the keys of 'state' must be numbers or names, got ", item.key().tagKind());
     if (!item.key().isInt()) continue;
     const std::string what = "the state of parameter " + std::to_string(item.key().toInt());
     states.emplace(item.key().toInt(), to_dict(item.value(), what));
@@ -229,6 +232,7 @@ void Dion::load_state_dict(const IValue& state_dict) try {
   std::vector<OptimizerParamGroup> groups = param_groups();
   std::vector<Entries> unknown;
   std::decay_t<decltype(state())> states;
+  std::set<int64_t> known;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::string where = optim::group_name(i);
     Entries entries = to_entries(saved_groups[i], "a parameter group" + where);
@@ -245,7 +249,8 @@ void Dion::load_state_dict(const IValue& state_dict) try {
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = optim::parameter_name(k, i);
-      TORCH_CHECK_VALUE(indices[k].isInt(), "torchdion::Dion: params", where, " must be integers");
+      TORCH_CHECK_VALUE(indices[k].isInt() && known.insert(indices[k].toInt()).second, "torchdion::Dion: params", where,
+                        " must be distinct integers, got ", optim::text_of(indices[k]));
       optim::check_parameter(param, options, name);
       const Layout& layout = optim::layout_of(private_->layouts, param);
       optim::check_layout(param, layout, options, name);

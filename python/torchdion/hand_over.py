@@ -12,7 +12,8 @@ from torchdion.dtensor import local_gradient, local_part, local_piece
 from torchdion.layout import Layouts, Place, check_orthonormalize
 from torchdion.options import check_group
 from torchdion.parameters import algorithm_of, check_gradient, form_of, name_of
-from torchdion.state import STATES, check_keys, check_placements, create_state, orientation_of
+from torchdion.state import STATES, check_is_state, check_keys, check_placements, create_state, orientation_of
+from torchdion.words import shown
 from torchdion.wrappers import Writes, check_plain, readable
 
 
@@ -56,7 +57,7 @@ def engine_groups(
         check_group(group, where)
         if group["capturable"] is not optimizer.defaults["capturable"]:
             raise ValueError(
-                f"torchdion.Dion: capturable holds for the whole optimizer, got {group['capturable']!r}{where}"
+                f"torchdion.Dion: capturable holds for the whole optimizer, got {shown(group['capturable'])}{where}"
             )
         members: dict[str, list[Member]] = {algorithm: [] for algorithm in STATES}
         for place, param in enumerate(group["params"]):
@@ -147,6 +148,8 @@ def _handed(
     writes: Writes,
 ) -> Handed:
     states = [optimizer.state.get(member.param, {}) for member in members]
+    for member, state in zip(members, states, strict=True):
+        check_is_state(state, member.name)
     if not all(states):
         indices = _indices(optimizer)
         for i, (param, _, place, _) in enumerate(members):
@@ -183,9 +186,10 @@ def gradient_scaling(optimizer: Optimizer, layouts: Layouts) -> tuple[Tensor | N
     """The scale of the gradients and whether one overflowed, where a GradScaler has set them.
 
     Raises:
+        TypeError: they are no numbers.
         ValueError: the optimizer averages over replicas, whose scalers part with the first overflow that one sees.
     """
-    scale, overflow = (_tensor(getattr(optimizer, name, None)) for name in ("grad_scale", "found_inf"))
+    scale, overflow = (_tensor(getattr(optimizer, name, None), name) for name in ("grad_scale", "found_inf"))
     if layouts.averages and not (scale is None and overflow is None):
         raise ValueError(
             "torchdion.Dion: a GradScaler must not be used with a replicate_mesh, because each replica's sees only its "
@@ -194,6 +198,10 @@ def gradient_scaling(optimizer: Optimizer, layouts: Layouts) -> tuple[Tensor | N
     return scale, overflow
 
 
-def _tensor(number: Tensor | float | None) -> Tensor | None:
+def _tensor(number: Any, name: str) -> Tensor | None:
     """What a GradScaler has set; the sum of its flags is a plain 0 where no parameter has a gradient."""
-    return torch.as_tensor(number, device="cpu") if isinstance(number, (int, float)) else number
+    if number is None or isinstance(number, Tensor):
+        return number
+    if not isinstance(number, float) and not (isinstance(number, int) and abs(number) < 2**63):
+        raise TypeError(f"torchdion.Dion: {name} must be a tensor of one element or a number, got {shown(number)}")
+    return torch.as_tensor(number, device="cpu")

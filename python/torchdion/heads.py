@@ -7,6 +7,7 @@ from contextlib import suppress
 from torch import Tensor, nn
 
 from torchdion.warning import warn
+from torchdion.words import shown
 
 _HEADS = ("lm_head", "head", "unembed", "unembedding", "embed_out", "output_projection")
 _TOP_LEVEL_HEAD = "output"  # torchtitan's; deeper in a model it is the name of any layer's output
@@ -37,8 +38,8 @@ def head_weights(model: nn.Module, head: str | Iterable[str] | None) -> set[int]
 def _given(modules: dict[str, nn.Module], head: str | Iterable[str]) -> set[int]:
     names = list(head) if isinstance(head, Iterable) and not isinstance(head, str) else [head]
     for name in names:
-        if not isinstance(getattr(modules.get(name), "weight", None), Tensor):
-            raise ValueError(f"torchdion.param_groups: head must name a module with a weight, got {name!r}")
+        if not (isinstance(name, str) and isinstance(getattr(modules.get(name), "weight", None), Tensor)):
+            raise ValueError(f"torchdion.param_groups: head must name a module with a weight, got {shown(name)}")
     return {id(modules[name].weight) for name in names}
 
 

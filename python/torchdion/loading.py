@@ -1,7 +1,7 @@
 """What a state dict must be: all of it is checked before any of it is loaded."""
 
 from collections.abc import Callable
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,8 @@ from torchdion.mixed_precision import STATE_DTYPES, dtype_of, name_dtypes, store
 from torchdion.options import as_plain_numbers, check_options, nonfinite_of, rename_saved_options
 from torchdion.parameters import algorithm_of, form_of, name_of
 from torchdion.pieces import piece_of_state
-from torchdion.state import STATES, check_keys, check_placements, device_of_step
+from torchdion.state import STATES, check_is_state, check_keys, check_placements, device_of_step
+from torchdion.words import shortened, shown
 from torchdion.wrappers import is_freed, readable
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def load_checked(
     except BaseException as error:
         vars(optimizer).update(before)  # loading replaces groups and states, and writes to none
         if torch_copies and isinstance(error, Exception):
-            reason = str(error).partition("\n")[0]
+            reason = shortened(str(error))
             raise ValueError(f"torchdion.Dion: state_dict must hold what torch can copy, got {reason}") from error
         raise
     finally:
@@ -84,6 +85,10 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
             "torchdion.Dion: the loaded state dict has a different number of parameter groups: "
             f"{len(groups)}, where the optimizer has {len(optimizer.param_groups)}"
         )
+    for key in state_dict["state"]:
+        if not _is_key(key):
+            raise ValueError(f"torchdion.Dion: the keys of 'state' must be numbers or names, got {shown(key)}")
+    known: set[Any] = set()
     for index, (group, saved) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         where = f" (parameter group {index} of the state dict)"
         if not isinstance(saved, dict) or not isinstance(saved.get("params"), (list, tuple)):
@@ -93,35 +98,46 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
                 f"torchdion.Dion: the loaded group doesn't match the size of the optimizer's: {len(saved['params'])} "
                 f"parameters, where it has {len(group['params'])}{where}"
             )
-        _check_names(saved, where)
+        _check_names(saved, known, where)
         options = _options_of(optimizer, saved)
         check_options(options, where)
         for place, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
-            state = state_dict["state"].get(key)
-            if state is not None and not (isinstance(state, dict) and not state):
-                _check_state(state, param, options, name_of(group, place, f" (parameter group {index})"))
+            _check_state(
+                state_dict["state"].get(key, {}), param, options, name_of(group, place, f" (parameter group {index})")
+            )
     nonfinite_of([_options_of(optimizer, saved) for saved in groups], " of the state dict")
 
 
 def check_is_state_dict(state_dict: Any) -> None:
+    """Raises TypeError or ValueError for what has not the form of any optimizer's."""
     if not isinstance(state_dict, dict):
         raise TypeError(f"torchdion.Dion: state_dict must be a dict, got {type(state_dict).__name__}")
     for key, kind in (("state", dict), ("param_groups", list)):
         if not isinstance(state_dict.get(key), kind):
             raise ValueError(
                 f"torchdion.Dion: state_dict must have the {kind.__name__} {key!r}, got the keys "
-                f"{sorted(map(str, state_dict))[:8]}"
+                f"{shown(list(state_dict))}"
             )
 
 
-def _check_names(saved: dict[str, Any], where: str) -> None:
-    """Of the parameters of a saved group: those that states have as keys, and those that people read."""
-    try:
-        is_distinct = len(set(saved["params"])) == len(saved["params"])
-    except TypeError:  # a list among them has no hash
-        is_distinct = False
-    if not is_distinct:
-        raise ValueError(f"torchdion.Dion: 'params' must be distinct numbers or names{where}")
+def _is_key(value: Any) -> bool:
+    """Whether a state dict may call a parameter so."""
+    return isinstance(value, (Integral, str)) and not isinstance(value, bool)
+
+
+def _check_names(saved: dict[str, Any], known: set[Any], where: str) -> None:
+    """Of the parameters of a saved group: those that states have as keys, and those that people read.
+
+    Args:
+        known: keys of the groups before; gets those of this one.
+    """
+    for key in saved["params"]:
+        if not _is_key(key) or key in known:
+            again = " again" if _is_key(key) else ""
+            raise ValueError(
+                f"torchdion.Dion: 'params' must be distinct numbers or names, got {shown(key)}{again}{where}"
+            )
+        known.add(key)
     names = saved.get("param_names")
     is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
     if names is not None and not (is_list and len(names) == len(saved["params"])):
@@ -137,8 +153,9 @@ def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) -> None:
-    if not isinstance(state, dict):
-        raise ValueError(f"torchdion.Dion: the state of {name} must be a dict, got {type(state).__name__}")
+    check_is_state(state, name)
+    if not state:  # of a parameter that has taken no step
+        return
     for key, value in state.items():
         if isinstance(value, Tensor) and key != "step":
             _check_tensor(value, key, name)
@@ -193,10 +210,11 @@ def _loaded_state(
 
 
 def _without_own(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """What is left to torch: options, and entries of states that are none of ours."""
+    """What is left to torch: options, and entries of states that are none of ours, as those that no parameter has."""
     own = ("step", *STATE_DTYPES)
+    keys = {key for group in state_dict["param_groups"] for key in group["params"]}
     states = {
-        key: {name: value for name, value in state.items() if name not in own} if isinstance(state, dict) else state
+        key: {name: value for name, value in state.items() if name not in own} if key in keys else state
         for key, state in state_dict["state"].items()
     }
     return {**state_dict, "state": states}
@@ -240,8 +258,8 @@ def _check_step(step: Any, name: str) -> None:
     is_number = isinstance(number, Real) and not isinstance(number, bool)
     if not is_number or not 0 <= number <= MOST_STEPS or number != int(number):
         is_shaped = isinstance(number, Tensor) and not number.is_nested
-        shown = f"a {type(step).__name__} of shape {tuple(step.shape)}" if is_shaped else type(step).__name__
-        shown = shown if isinstance(number, Tensor) else repr(number)
+        words = f"a {type(step).__name__} of shape {tuple(step.shape)}" if is_shaped else type(step).__name__
+        words = words if isinstance(number, Tensor) else shown(number)
         raise ValueError(
-            f"torchdion.Dion: the state 'step' of {name} must be a whole number from 0 to {MOST_STEPS}, got {shown}"
+            f"torchdion.Dion: the state 'step' of {name} must be a whole number from 0 to {MOST_STEPS}, got {words}"
         )

@@ -9,6 +9,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion.torch_versions import GroupName, resolve_process_group
+from torchdion.words import shown
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def read_meshes(replicate_mesh: Any, outer_shard_mesh: Any, inner_shard_mesh: An
         ValueError: a mesh that is none, that this rank is no member of, or that shares ranks with another.
     """
     if not isinstance(grad_sync, bool):
-        raise ValueError(f"torchdion.Dion: replicate_mesh_grad_sync must be True or False, got {grad_sync!r}")
+        raise ValueError(f"torchdion.Dion: replicate_mesh_grad_sync must be True or False, got {shown(grad_sync)}")
     given = {
         "replicate_mesh": replicate_mesh,
         "outer_shard_mesh": outer_shard_mesh,

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchdion.words import shown
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Of parameters, gradients and state."""
 
@@ -53,13 +55,15 @@ def state_dtypes(config: Any, where: str) -> dict[str, Any]:
     if not isinstance(config, DionMixedPrecisionConfig):
         raise ValueError(
             "torchdion.Dion: mixed_precision_config must be None or a torchdion.DionMixedPrecisionConfig, "
-            f"got {config!r}{where}"
+            f"got {shown(config)}{where}"
         )
     return asdict(config)
 
 
 def name_dtypes(group: dict[str, Any]) -> None:
     """Replaces the dtypes of a group by their names: LibTorch's unpickler does not know the objects.
+
+    What no state can have stays as it is, for check_options() to refuse.
 
     >>> group = {"Q_dtype": torch.bfloat16}
     >>> name_dtypes(group)
@@ -68,7 +72,7 @@ def name_dtypes(group: dict[str, Any]) -> None:
     """
     for key in STATE_DTYPES.values():
         if isinstance(group.get(key), torch.dtype):
-            group[key] = _NAMES[group[key]]
+            group[key] = _NAMES.get(group[key], group[key])
 
 
 def dtype_of(state: str, param: Tensor, group: dict[str, Any]) -> torch.dtype:

@@ -11,6 +11,7 @@ import torch
 from torchdion import _C
 from torchdion.mixed_precision import STATE_DTYPES, is_state_dtype
 from torchdion.warning import warn
+from torchdion.words import shown
 
 BETAS = {"lion": (0.95, 0.98), "adamw": (0.9, 0.95)}
 
@@ -156,12 +157,6 @@ _OF_THE_CONSTRUCTOR = (
 
 # What others call an option.
 _OTHER_NAMES = {"eps": "epsilon", "momentum": "mu", "oversample": "rcqr_oversample", "rank": "rank_fraction"}
-
-
-def shown(value: Any) -> str:
-    """A value in an error. The numbers of a tensor without memory are not looked at: torch would read them."""
-    has_none = isinstance(value, torch.Tensor) and not _C.has_memory(value)
-    return f"a {type(value).__name__} without memory" if has_none else repr(value)
 
 
 def check_options(options: dict[str, Any], where: str) -> None:

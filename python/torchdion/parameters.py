@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 from torchdion import _C
 from torchdion.mixed_precision import DTYPES
 from torchdion.warning import warn
+from torchdion.words import shown
 
 # By their marks, because importing their libraries only to refuse them would cost seconds. The second one is also on
 # the pieces of a FlatParameter that FSDP1 shows with use_orig_params=True.
@@ -47,7 +48,7 @@ def each_once(entries: list[Any], where: str) -> list[Any]:
 def describe(entry: Any, index: int, where: str) -> str:
     """The words for a parameter in an error: its name where it has one, else its place."""
     if isinstance(entry, tuple) and len(entry) == 2:
-        return f"parameter {entry[0]!r}{where}"
+        return f"parameter {shown(entry[0])}{where}"
     return f"parameter {index}{where}"
 
 

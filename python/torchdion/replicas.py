@@ -122,7 +122,8 @@ def replica_group(optimizer: ReplicatedOptimizer) -> ProcessGroup | None:
 
 def _steps_taken(optimizer: ReplicatedOptimizer) -> float:
     """By all parameters together. Waits for their devices."""
-    return sum(float(state["step"]) for state in optimizer.state.values() if "step" in state)
+    states = (optimizer.state.get(param, {}) for _, param, _ in optimizer._members())
+    return sum(float(state["step"]) for state in states if "step" in state)
 
 
 def _decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:

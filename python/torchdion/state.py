@@ -11,6 +11,7 @@ from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_
 from torchdion.layout import Place
 from torchdion.mixed_precision import STATE_DTYPES, dtype_of
 from torchdion.parameters import algorithm_of, form_of
+from torchdion.words import shown
 
 STATES = {
     "dion": ("momentum", "Q", "step"),
@@ -96,13 +97,19 @@ def check_placements(state: dict[str, Any], param: Tensor, group: dict[str, Any]
             check_lies_as(state[key], param, placements, f"the state {key!r} of {name}")
 
 
+def check_is_state(state: Any, name: str) -> None:
+    """Raises ValueError for what is no dictionary."""
+    if not isinstance(state, dict):
+        raise ValueError(f"torchdion.Dion: the state of {name} must be a dict, got {type(state).__name__}")
+
+
 def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name: str = "a parameter") -> None:
     """Raises ValueError where a loaded state is not that of the algorithm that updates the parameter."""
     for key in keys:
         if key not in state:
             raise ValueError(
                 f"torchdion.Dion: the state of {name} of shape {tuple(param.shape)} lacks the tensor {key!r}: it has "
-                f"{sorted(map(str, state))}; is it the checkpoint of another optimizer or with other options?"
+                f"{shown(list(state))}; is it the checkpoint of another optimizer or with other options?"
             )
         if not isinstance(state[key], Tensor):
             raise ValueError(

@@ -19,7 +19,7 @@ if EMULATED:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cases", type=int, default=300, help="random cases of test_differential.py")
+    parser.addoption("--cases", type=int, default=300, help="random cases of test_differential.py and test_exotic.py")
     parser.addoption("--case", type=int, help="the one random case of this seed")
 
 

@@ -3,6 +3,8 @@
 import math
 import random
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy
@@ -94,6 +96,24 @@ class Hostile:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be printed")
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def in_itself() -> list[Any]:
+    value: list[Any] = [1]
+    value.append(value)
+    return value
+
+
 VALUES: list[Callable[[], Any]] = [
     lambda: None,
     lambda: True,
@@ -102,6 +122,7 @@ VALUES: list[Callable[[], Any]] = [
     lambda: 3,
     lambda: 2**70,
     lambda: 10**400,
+    lambda: -(10**5000),
     lambda: 0.5,
     lambda: -0.1,
     lambda: math.nan,
@@ -112,7 +133,11 @@ VALUES: list[Callable[[], Any]] = [
     lambda: "adamw",
     lambda: "bfloat16",
     lambda: "",
+    lambda: "0.1",
+    lambda: "two\nlines of 10,000 characters" * 400,
     lambda: b"dion",
+    lambda: Fraction(1, 2),
+    lambda: Decimal("0.5"),
     list,
     dict,
     tuple,
@@ -122,18 +147,56 @@ VALUES: list[Callable[[], Any]] = [
     lambda: {0.5},
     object,
     Hostile,
+    Unprintable,
+    lambda: nested(5000),
+    in_itself,
+    lambda: {"state": None},
     lambda: torch.float16,
     lambda: torch.int8,
     lambda: torch.ones(2),
+    lambda: torch.ones(40, 40),
     lambda: torch.tensor(0.5),
     lambda: numpy.float32(0.5),
     lambda: numpy.array([0.1, 0.2]),
     lambda: numpy.int64(2),
     lambda: numpy.bool_(True),
+    lambda: numpy.float64("nan"),
+    lambda: numpy.longdouble("1e4000"),
+    lambda: numpy.complex64(1j),
+    lambda: numpy.array("0.5"),
+    lambda: numpy.array(None),
+    lambda: numpy.datetime64("2026-01-01"),
     lambda: range(2),
     lambda: len,
 ]
 
 
+KEYS: list[Callable[[], Any]] = [
+    lambda: None,
+    lambda: True,
+    lambda: -1,
+    lambda: 7,
+    lambda: 2**70,
+    lambda: -(10**5000),
+    lambda: 0.0,
+    lambda: math.nan,
+    lambda: "0",
+    lambda: "lr",
+    lambda: b"params",
+    lambda: (0, 1),
+    object,
+    Unprintable,
+    lambda: torch.float32,
+    lambda: torch.ones(2),
+    lambda: numpy.int64(1),
+    lambda: numpy.float32(2),
+]
+
+
 def value(draw: random.Random) -> Any:
     return tensor(draw, ()) if draw.random() < 0.2 else draw.choice(VALUES)()
+
+
+def key(draw: random.Random) -> Any:
+    """Whatever can be in a dictionary."""
+    return draw.choice(KEYS)()

@@ -62,14 +62,45 @@ def attempt(act: Any, seed: int) -> bool:
     try:
         act()
     except REFUSALS as refusal:
-        sentence = str(refusal).split("Exception raised from")[0]
+        sentence = str(refusal).split("Exception raised from")[0].strip()
         assert sentence.startswith(("torchdion.Dion: ", "can't optimize a non-leaf Tensor")), (
             f"--case {seed}: {refusal!r}"
         )
+        assert "\n" not in sentence, f"--case {seed}: {sentence}"
+        assert len(sentence) < 600, f"--case {seed}: {sentence}"
         return False
     except Exception as error:
         raise AssertionError(f"--case {seed}: {error!r}") from error
     return True
+
+
+def containers(value: Any, depth: int = 4) -> list[Any]:
+    """The dictionaries and lists of a state dict that are not empty."""
+    if not isinstance(value, (dict, list)) or not value or depth == 0:
+        return []
+    inside = value.values() if isinstance(value, dict) else value
+    return [value, *(found for one in inside for found in containers(one, depth - 1))]
+
+
+def damage_any(draw: random.Random, saved: dict[str, Any]) -> None:
+    """One entry, wherever it is, goes, moves to another key, is there twice or becomes anything."""
+    one = draw.choice(containers(saved) or [saved])
+    place = draw.choice(list(one) if isinstance(one, dict) else range(len(one))) if one else "state"
+    how = draw.randrange(4)
+    if isinstance(one, list):
+        if how == 0:
+            del one[place]
+        elif how == 1:
+            one.append(draw.choice(one))
+        else:
+            one[place] = exotic.value(draw) if how == 2 else exotic.key(draw)
+        return
+    if how == 0:
+        one.pop(place, None)
+    elif how == 1:
+        one[exotic.key(draw)] = one.pop(place, None)
+    else:
+        one[exotic.key(draw) if how == 2 else place] = exotic.value(draw)
 
 
 def damaged(draw: random.Random, saved: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +109,9 @@ def damaged(draw: random.Random, saved: dict[str, Any]) -> dict[str, Any]:
         where = draw.random()
         if where < 0.08:
             saved[draw.choice(["state", "param_groups", "other"])] = exotic.value(draw)
-        elif where < 0.35 and isinstance(saved.get("param_groups"), list) and saved["param_groups"]:
+        elif where < 0.2:
+            damage_any(draw, saved)
+        elif where < 0.4 and isinstance(saved.get("param_groups"), list) and saved["param_groups"]:
             group = draw.choice(saved["param_groups"])
             if isinstance(group, dict):
                 key = draw.choice([*DEFAULTS, "params", "param_names", "step", "beta1", "oversample", "lr_scale", "x"])
@@ -98,7 +131,7 @@ def damaged(draw: random.Random, saved: dict[str, Any]) -> dict[str, Any]:
                 state[name] = exotic.value(draw)
             else:
                 old = state.get(name)
-                state[name] = exotic.tensor(draw, tuple(old.shape) if type(old) is Tensor else ())
+                state[name] = exotic.tensor(draw, tuple(old.shape) if type(old) is Tensor and not old.is_nested else ())
     return saved
 
 
@@ -112,9 +145,12 @@ def test_a_damaged_state_dict_loads_whole_or_changes_nothing(seeds):
         dictionary = damaged(draw, copy.deepcopy(saved))
         if attempt(lambda given=dictionary, optimizer=optimizer: optimizer.load_state_dict(given), seed):
             taken += 1
-            own = [state[key] for state in optimizer.state.values() for key in ("momentum", "Q") if key in state]
+            states = [optimizer.state[param] for param in params if param in optimizer.state]
+            own = [state[key] for state in states for key in ("momentum", "Q") if key in state]
             assert all(torchdion._C.has_memory(value) for value in own), f"--case {seed}"
             attempt(optimizer.step, seed)
+            optimizer.stats()
+            optimizer.state_dict()
             params, optimizer = trained()
         else:
             assert_unchanged(optimizer, before, seed)
@@ -170,19 +206,15 @@ def test_tensors_of_any_kind_train_or_are_refused_before_any_write(seeds):
         if role == "parameter":
             start = exotic.tensor(draw, tuple(param.shape))
             algorithm = draw.choice(["dion", "lion", "adamw"])
-            added: list[Tensor] = []
-
-            def add(
-                start: Tensor = start, algorithm: str = algorithm, added: list[Tensor] = added, to: Any = optimizer
-            ) -> None:
+            try:
                 X = Parameter(start) if start.is_floating_point() and start.is_leaf else start
-                to.add_param_group({"params": [X], "algorithm": algorithm, "batch_dims": 0})
-                added.append(X)
-
-            if not attempt(add, seed):
+            except Exception:  # torch makes no parameter of it
+                continue
+            group = {"params": [X], "algorithm": algorithm, "batch_dims": 0}
+            if not attempt(lambda group=group, optimizer=optimizer: optimizer.add_param_group(group), seed):
                 continue
             try:
-                added[0].grad = torch.ones(start.shape, dtype=start.dtype)
+                X.grad = torch.ones(start.shape, dtype=start.dtype)
             except Exception:  # torch gives it no plain gradient
                 continue
             others = params
@@ -194,10 +226,13 @@ def test_tensors_of_any_kind_train_or_are_refused_before_any_write(seeds):
                 continue
         elif role == "state":
             key = draw.choice(list(state))
-            state[key] = exotic.tensor(draw, tuple(state[key].shape))
+            made = exotic.tensor(draw, tuple(state[key].shape))
+            state[key] = made if draw.random() < 0.8 else exotic.value(draw)
+            if draw.random() < 0.1:
+                optimizer.state[param] = exotic.value(draw)
         else:
-            optimizer.grad_scale = exotic.tensor(draw, ())
-            optimizer.found_inf = exotic.tensor(draw, ())
+            for name in ("grad_scale", "found_inf"):
+                setattr(optimizer, name, exotic.tensor(draw, ()) if draw.random() < 0.8 else exotic.value(draw))
         weights = [other.detach().clone() for other in others]
         momenta = [optimizer.state[other]["momentum"].clone() for other in others]
         if attempt(optimizer.step, seed):

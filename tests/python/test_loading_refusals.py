@@ -89,6 +89,19 @@ SPOILED = {  # the state dict of refused.trained(), from the last parameter of t
         lambda saved: saved["param_groups"][4].__setitem__("params", [[4]]),
         "'params' must be distinct numbers or names",
     ),
+    "a parameter of another group again": (
+        option("params", [0]),
+        r"'params' must be distinct numbers or names, got 0 again \(parameter group 4",
+    ),
+    "a tensor as parameter": (option("params", [torch.ones(2)]), r"'params' must be .* got tensor\(\[1., 1.\]\)"),
+    "None as state": (lambda saved: saved["state"].__setitem__(4, None), "state of parameter 0 .* be a dict, got None"),
+    "a state of a tensor": (
+        lambda saved: saved["state"].__setitem__(torch.ones(2), {}),
+        "the keys of 'state' must be numbers or names, got tensor",
+    ),
+    "a state of None": (lambda saved: saved["state"].__setitem__(None, {}), "numbers or names, got None"),
+    "an lr of more digits than Python prints": (option("lr", 10**5000), "lr must be .* got a value of type int"),
+    "a dtype that no state has": (option("Q_dtype", torch.int8), "Q_dtype must be None, a floating.* got torch.int8"),
     "names of other parameters": (option("param_names", ["a", "b"]), "'param_names' must be one str for each"),
     "another policy in one group": (
         option("nonfinite", "raise"),
@@ -136,6 +149,19 @@ def test_a_spoiled_state_dict_is_refused_whole(spoiled, make):
     )
     assert str(optimizer.state_dict()) == str(kept)
     optimizer.step()
+
+
+def test_states_that_no_parameter_has_load_as_torch_loads_them():
+    """They are kept, whatever they are, and nothing reads them."""
+    optimizer = trained(capturable=True)[1]
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"] |= {99: None, "scheduler": {"step": "last"}}
+    optimizer.load_state_dict(saved)
+    optimizer.step()
+    assert optimizer.stats()["state_bytes"] == trained(capturable=True)[1].stats()["state_bytes"]
+    kept = optimizer.state_dict()["state"]
+    assert kept[99] is None
+    assert kept["scheduler"] == {"step": "last"}
 
 
 @pytest.mark.parametrize("value", [None, [], "checkpoint", 3])

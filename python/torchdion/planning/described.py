@@ -10,6 +10,7 @@ from torchdion import _C
 from torchdion.layout import Place, place_among, place_of, sides_of
 from torchdion.planning.grid import Grid
 from torchdion.planning.names import pattern
+from torchdion.words import shown
 
 COLWISE, ROWWISE, WHOLE = "colwise", "rowwise", "replicate"
 FS_CUTS = ("rows", "other")
@@ -33,7 +34,7 @@ class DescribedLayouts:
 
     def __init__(self, grid: Grid, fs_cuts: str, tp_plan: Mapping[str, Any] | None) -> None:
         if fs_cuts not in FS_CUTS:
-            raise ValueError(f"torchdion.plan: fs_cuts must be one of {', '.join(FS_CUTS)}, got {fs_cuts!r}")
+            raise ValueError(f"torchdion.plan: fs_cuts must be one of {', '.join(FS_CUTS)}, got {shown(fs_cuts)}")
         self.grid = grid
         self.fs_cuts = fs_cuts
         self.tp_plan = None if tp_plan is None else {name: _style(style) for name, style in tp_plan.items()}
@@ -116,5 +117,5 @@ def _style(given: Any) -> str:
     if word == WHOLE or word.startswith(("sequence", "prepare")):
         return WHOLE
     raise ValueError(
-        f"torchdion.plan: the styles of tp_plan must be 'colwise', 'rowwise' or 'replicate', got {given!r}"
+        f"torchdion.plan: the styles of tp_plan must be 'colwise', 'rowwise' or 'replicate', got {shown(given)}"
     )

@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion import _C
 from torchdion.torch_versions import HashStore
+from torchdion.words import shown
 
 DESCRIBED = ("dp", "fs", "tp")
 """What the sides may be called where parameters are plain tensors: replicas, fully sharded, tensor parallel."""
@@ -92,14 +93,17 @@ class Grid:
 def _checked_sizes(mesh: Any) -> dict[str, int]:
     if not isinstance(mesh, Mapping):
         raise ValueError(
-            f'torchdion.plan: mesh must be a DeviceMesh or sizes by name such as {{"dp": 2, "fs": 8}}, got {mesh!r}'
+            'torchdion.plan: mesh must be a DeviceMesh or sizes by name such as {"dp": 2, "fs": 8}, got '
+            f"{shown(mesh)}"
         )
     sizes = dict(mesh)
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"torchdion.plan: the sizes of mesh must be integers ≥ 1, got {name}={size!r}")
+            raise ValueError(f"torchdion.plan: the sizes of mesh must be integers ≥ 1, got {name}={shown(size)}")
     if math.prod(sizes.values()) > MOST_RANKS:
-        raise ValueError(f"torchdion.plan: mesh must have at most {MOST_RANKS} ranks, got {math.prod(sizes.values())}")
+        raise ValueError(
+            f"torchdion.plan: mesh must have at most {MOST_RANKS} ranks, got {shown(math.prod(sizes.values()))}"
+        )
     check_described(tuple(sizes))
     return sizes
 

@@ -19,6 +19,7 @@ from torchdion.planning.machines import EFFICIENCY, MACHINES, Machine
 from torchdion.planning.rows import OPTIMIZERS, Row, batches_of, parameters_of, replicas_of, row_of
 from torchdion.planning.table import table
 from torchdion.routing import param_groups
+from torchdion.words import shown
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,13 @@ def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def _checked_machine(machine: Any, efficiency: Any) -> Machine:
     if not isinstance(efficiency, (int, float)) or not 0 < efficiency <= 1:
-        raise ValueError(f"torchdion.plan: efficiency must be in (0, 1], got {efficiency!r}")
+        raise ValueError(f"torchdion.plan: efficiency must be in (0, 1], got {shown(efficiency)}")
     if isinstance(machine, Machine):
         return machine
     if not isinstance(machine, str) or machine not in MACHINES:
-        raise ValueError(f"torchdion.plan: machine must be a Machine or one of {', '.join(MACHINES)}, got {machine!r}")
+        raise ValueError(
+            f"torchdion.plan: machine must be a Machine or one of {', '.join(MACHINES)}, got {shown(machine)}"
+        )
     return MACHINES[machine]
 
 
@@ -214,6 +217,11 @@ def _groups_of(model: Any, options: dict[str, Any]) -> list[dict[str, Any]]:
     groups = [{**DEFAULTS, **options, **group} for group in given]
     for index, group in enumerate(groups):
         check_options(group, f" (parameter group {index})")
+        if not isinstance(group["params"], Iterable):
+            raise TypeError(
+                f"torchdion.plan: groups must hold (name, parameter) pairs, got {type(group['params']).__name__} "
+                f"(parameter group {index})"
+            )
         for entry in group["params"]:
             if not (isinstance(entry, tuple) and len(entry) == 2):
                 raise ValueError(
@@ -234,7 +242,7 @@ def _layouts_for(
         check_described(tuple(grid.sizes))
         return DescribedLayouts(grid, fs_cuts, tp_plan)
     if not isinstance(mesh, DeviceMesh):
-        raise ValueError(f"torchdion.plan: mesh must be the DeviceMesh of a model with DTensors, got {mesh!r}")
+        raise ValueError(f"torchdion.plan: mesh must be the DeviceMesh of a model with DTensors, got {shown(mesh)}")
     if fs_cuts != "rows" or tp_plan is not None:
         raise ValueError("torchdion.plan: fs_cuts and tp_plan must be left out where DTensors say how they are cut")
     return Layouts(Meshes())

@@ -117,6 +117,31 @@ TEST(LoadStateDict, SaysNoMoreOfALongEntryThanItsKind) {
             "torchdion::Dion: lr must be a finite number ≥ 0, got GenericList (parameter group 0)");
 }
 
+TEST(LoadStateDict, OfOneParameterTwiceOrOfOddKeysIsRefused) {
+  const Model model;
+  Dion optimizer(model.groups());
+  take_steps(optimizer, model, 0, 1);
+  const auto refusal_of = [&](const auto& damage) {
+    const c10::IValue saved = loosened(optimizer.state_dict());
+    damage(saved.toGenericDict());
+    return message_of([&] { optimizer.load_state_dict(saved); });
+  };
+  const auto params = [](int64_t group, const c10::IValue& key) {
+    return [=](const Dict& saved) {
+      saved.at("param_groups").toListRef()[group].toGenericDict().at("params").toList().set(0, key);
+    };
+  };
+  EXPECT_EQ(refusal_of(params(1, 0)), "torchdion::Dion: params (parameter group 1) must be distinct integers, got 0");
+  EXPECT_EQ(refusal_of(params(0, true)),
+            "torchdion::Dion: params (parameter group 0) must be distinct integers, got True");
+  EXPECT_EQ(refusal_of([](const Dict& saved) {
+              saved.at("state").toGenericDict().insert(0.5, Dict(c10::AnyType::get(), c10::AnyType::get()));
+            }),
+            "torchdion::Dion: the keys of 'state' must be numbers or names, got Double");
+  EXPECT_EQ(refusal_of([](const Dict& saved) { saved.at("state").toGenericDict().insert_or_assign(0, c10::IValue()); }),
+            "torchdion::Dion: the state of parameter 0 must be a dict, got None");
+}
+
 TEST(LoadStateDict, OfATensorForARateNeedsOneWithANumber) {
   const Model model;
   Dion optimizer(model.groups());
