@@ -18,6 +18,8 @@ TREE := build/package
 ASAN := build/asan
 FUZZ := build/fuzz
 FUZZ_SECONDS ?= 10
+# Random cases of `make test-long`.
+CASES ?= 5000
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 JOBS := $(if $(MAX_JOBS),-j$(MAX_JOBS))
 SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake' -o -name '*.in')
@@ -90,18 +92,24 @@ test-sanitizers: .venv/.installed gtest  ## the C++ tests under the address and 
 
 # libFuzzer comes with clang; where it is missing, the other tests are run without it.
 .PHONY: test-fuzz
-test-fuzz: build  ## checkpoints of random damage for FUZZ_SECONDS=10; needs clang and libclang-rt-dev
+test-fuzz: build  ## checkpoints of random damage, read under ASan for FUZZ_SECONDS=10; needs clang, libclang-rt-dev
 	@if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' \
-	  | clang++ -fsanitize=fuzzer -x c++ -o /dev/null - 2> /dev/null; then \
+	  | clang++ -fsanitize=fuzzer,address -x c++ -o /dev/null - 2> /dev/null; then \
 	  echo "test-fuzz is left out: it needs clang++ with libFuzzer (sudo apt-get install clang libclang-rt-dev)"; \
 	else \
 	  cmake -S tests/fuzz -B $(FUZZ) -G Ninja -DCMAKE_CXX_COMPILER=clang++ \
 	    -DCMAKE_PREFIX_PATH=$(CURDIR)/python/torchdion/share/cmake $(LAUNCHER) > /dev/null; \
 	  cmake --build $(FUZZ) $(JOBS); \
 	  mkdir -p $(FUZZ)/corpus; \
-	  OMP_NUM_THREADS=1 $(FUZZ)/fuzz_state_dict -max_total_time=$(FUZZ_SECONDS) -max_len=512 -rss_limit_mb=0 \
-	    -print_final_stats=1 -verbosity=0 -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus; \
+	  OMP_NUM_THREADS=1 $(FUZZ)/fuzz_state_dict -max_total_time=$(FUZZ_SECONDS) -max_len=512 -len_control=0 \
+	    -rss_limit_mb=0 -print_final_stats=1 -verbosity=0 -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus; \
 	fi
+
+.PHONY: test-long
+test-long: build  ## CASES=5000 random cases at every door and against the oracle, and ten minutes of test-fuzz
+	@$(PY) -m pytest --durations=0 --durations-min=1 --cases $(CASES) tests/python/test_exotic.py \
+	  tests/python/test_differential.py $(PYTEST)
+	@$(MAKE) test-fuzz FUZZ_SECONDS=600
 
 .PHONY: test-python
 test-python: build  ## the Python tests and the examples in docstrings; PYTEST="arguments of pytest"

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -97,9 +98,9 @@ IValue value_of(FuzzedDataProvider& data, int depth = 0) {
   }
 }
 
-// The same value with some of its parts replaced or left out.
+// The same value with some of its parts replaced or left out; all else stays once the data are used up, which gives 0.
 IValue changed(const IValue& value, FuzzedDataProvider& data) {
-  if (data.ConsumeIntegralInRange(0, 15) == 0) return value_of(data);
+  if (data.ConsumeIntegralInRange(0, 63) == 1) return value_of(data);
   if (value.isGenericDict()) {
     GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
     for (const auto& item : value.toGenericDict()) {
@@ -121,21 +122,31 @@ std::string path_of_checkpoint() {
   return (std::filesystem::temp_directory_path() / ("torchdion.fuzz." + std::to_string(getpid()))).string();
 }
 
-// The bytes of a good checkpoint with some of them replaced, inserted or cut off, read again.
-IValue read_damaged(const IValue& value, FuzzedDataProvider& data) {
+// The bytes of a good checkpoint.
+std::string good_file() {
   const std::string path = path_of_checkpoint();
-  torchdion::write_checkpoint(value, path);
-  std::string bytes;
-  {
-    std::ifstream file(path, std::ios::binary);
-    bytes.assign(std::istreambuf_iterator<char>(file), {});
-  }
+  Subject subject;
+  subject.step();
+  torchdion::write_checkpoint(subject.optimizer.state_dict(), path);
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+IValue read_bytes(const std::string& bytes) {
+  const std::string path = path_of_checkpoint();
+  std::ofstream(path, std::ios::binary) << bytes;
+  return torchdion::read_checkpoint(path);
+}
+
+// A good checkpoint with some of its bytes replaced or cut off.
+IValue read_damaged(FuzzedDataProvider& data) {
+  static const std::string good = good_file();
+  std::string bytes = good;
   for (int i = data.ConsumeIntegralInRange(0, 4); i > 0 && !bytes.empty(); --i) {
     bytes[data.ConsumeIntegralInRange<std::size_t>(0, bytes.size() - 1)] = data.ConsumeIntegral<char>();
   }
   if (data.ConsumeIntegralInRange(0, 7) == 0) bytes.resize(data.ConsumeIntegralInRange<std::size_t>(0, bytes.size()));
-  std::ofstream(path, std::ios::binary) << bytes;
-  return torchdion::read_checkpoint(path);
+  return read_bytes(bytes);
 }
 
 std::string record_of(const torchdion::optim::Archive& archive, const std::string& name) {
@@ -217,50 +228,76 @@ std::string operation_of(FuzzedDataProvider& data) {
   }
 }
 
-// A good checkpoint whose pickle has operations left out, repeated, exchanged, replaced or of other arguments, with the
-// checksum that fits.
-IValue read_repickled(const IValue& value, FuzzedDataProvider& data) {
+// A good checkpoint: the operations of its pickle, and its other records.
+struct Pickled {
+  std::vector<std::string> operations;
+  torchdion::Records tensors;
+};
+
+Pickled good_pickle() {
   const std::string path = path_of_checkpoint();
-  torchdion::write_checkpoint(value, path);
-  torchdion::Records records;
-  {
-    const torchdion::optim::Archive archive(path);
-    std::vector<std::string> operations = operations_of(record_of(archive, "data.pkl"));
-    for (int i = data.ConsumeIntegralInRange(1, 6); i > 0 && !operations.empty(); --i) {
-      const auto place = operations.begin() + data.ConsumeIntegralInRange<std::size_t>(0, operations.size() - 1);
-      const auto other = operations.begin() + data.ConsumeIntegralInRange<std::size_t>(0, operations.size() - 1);
-      switch (data.ConsumeIntegralInRange(0, 5)) {
-        case 0:
-          operations.erase(place);
-          break;
-        case 1:
-          operations.insert(place, std::string(*other));
-          break;
-        case 2:
-          std::iter_swap(place, other);
-          break;
-        case 3:
-          *place = operation_of(data);
-          break;
-        case 4:
-          operations.insert(place, operation_of(data));
-          break;
-        default:
-          if (place->size() > 1) {
-            (*place)[data.ConsumeIntegralInRange<std::size_t>(1, place->size() - 1)] = data.ConsumeIntegral<char>();
-          }
+  std::ofstream(path, std::ios::binary) << good_file();
+  const torchdion::optim::Archive archive(path);
+  Pickled good{operations_of(record_of(archive, "data.pkl")), {}};
+  for (int i = 0; archive.has("data/" + std::to_string(i)); ++i) {
+    good.tensors.emplace_back("a/data/" + std::to_string(i), record_of(archive, "data/" + std::to_string(i)));
+  }
+  return good;
+}
+
+// One operation left out, repeated, exchanged, replaced, added or of another argument.
+void change(std::vector<std::string>& operations, FuzzedDataProvider& data) {
+  const auto place = operations.begin() + data.ConsumeIntegralInRange<std::size_t>(0, operations.size() - 1);
+  const auto other = operations.begin() + data.ConsumeIntegralInRange<std::size_t>(0, operations.size() - 1);
+  switch (data.ConsumeIntegralInRange(0, 5)) {
+    case 0:
+      operations.erase(place);
+      break;
+    case 1:
+      operations.insert(place, std::string(*other));
+      break;
+    case 2:
+      std::iter_swap(place, other);
+      break;
+    case 3:
+      *place = operation_of(data);
+      break;
+    case 4:
+      operations.insert(place, operation_of(data));
+      break;
+    default:
+      if (place->size() > 1) {
+        (*place)[data.ConsumeIntegralInRange<std::size_t>(1, place->size() - 1)] = data.ConsumeIntegral<char>();
       }
-    }
-    std::string pickled;
-    for (const std::string& operation : operations) pickled += operation;
-    records.emplace_back("a/data.pkl", pickled);
-    for (int i = 0; archive.has("data/" + std::to_string(i)); ++i) {
-      records.emplace_back("a/data/" + std::to_string(i), record_of(archive, "data/" + std::to_string(i)));
+  }
+}
+
+// A good checkpoint whose pickle has been changed, with the checksum that fits.
+IValue read_repickled(FuzzedDataProvider& data) {
+  static const Pickled good = good_pickle();
+  std::vector<std::string> operations = good.operations;
+  for (int i = data.ConsumeIntegralInRange(1, 6); i > 0 && !operations.empty(); --i) change(operations, data);
+  std::string pickled;
+  for (const std::string& operation : operations) pickled += operation;
+  torchdion::Records records{{"a/data.pkl", pickled}};
+  records.insert(records.end(), good.tensors.begin(), good.tensors.end());
+  return read_bytes(torchdion::zip_of(records));
+}
+
+enum Damage { kValues, kBytes, kPickle };
+
+// Of all cases; printed when the program ends.
+struct Counts {
+  long cases[3] = {}, loaded[3] = {};
+
+  ~Counts() {
+    std::filesystem::remove(path_of_checkpoint());
+    const char* const names[] = {"values", "bytes", "pickles"};
+    for (int damage = 0; damage < 3; ++damage) {
+      std::fprintf(stderr, "damaged %s: %ld cases, %ld loaded\n", names[damage], cases[damage], loaded[damage]);
     }
   }
-  std::ofstream(path, std::ios::binary) << torchdion::zip_of(records);
-  return torchdion::read_checkpoint(path);
-}
+} counts;
 
 void check_that_nothing_changed(const Subject& subject, const at::Tensor& momentum, const at::Tensor& before) {
   const at::Tensor& now = subject.optimizer.state_of(subject.matrices[0]).momentum();
@@ -280,17 +317,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, std::size_t size) {
   Subject subject;
   subject.step();
   const at::Tensor momentum = subject.optimizer.state_of(subject.matrices[0]).momentum(), before = momentum.clone();
+  const int damage = data.ConsumeIntegralInRange<int>(kValues, kPickle);
+  ++counts.cases[damage];
   bool loaded = false;
   try {
-    const IValue good = subject.optimizer.state_dict();
-    const int how = data.ConsumeIntegralInRange(0, 2);
-    const IValue saved = how == 0   ? changed(good, data)
-                         : how == 1 ? read_damaged(good, data)
-                                    : read_repickled(good, data);
+    const IValue saved = damage == kValues  ? changed(subject.optimizer.state_dict(), data)
+                         : damage == kBytes ? read_damaged(data)
+                                            : read_repickled(data);
     subject.optimizer.load_state_dict(saved);
     loaded = true;
+    ++counts.loaded[damage];
     subject.step();
-  } catch (const c10::Error&) {
+  } catch (const c10::Error& error) {
+    if (std::string(error.what_without_backtrace()).find('\n') != std::string::npos) __builtin_trap();  // one sentence
     if (!loaded) check_that_nothing_changed(subject, momentum, before);
   }
   return 0;
