@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "optim/unpickle.h"
+#include "optim/pickle_stack.h"
 
 namespace torchdion::optim {
 

@@ -15,9 +15,6 @@ namespace torchdion::optim {
 // Reads the bytes that a name in the pickle stands for.
 using ReadStorage = std::function<c10::Storage(const std::string& key)>;
 
-// Containers in containers.
-constexpr int kDeepest = 100;
-
 // Throws c10::Error with the reason why not.
 c10::IValue unpickle(std::string_view pickled, const ReadStorage& read_storage);
 
