@@ -33,12 +33,8 @@ SCALES = [  # of both parts of each gradient, which lie on different ranks
     (1e250, 0.0),
     (1.0, 1.0),  # in one batch with all others
 ]
-GROUPS = [
-    {"rank_fraction": fraction, "orthonormalize": method, "orientation": orientation}
-    for fraction in (1.0, 0.25)
-    for method in ("cholesky_qr", "rcqr")
-    for orientation in ("right", "left")
-]
+METHODS = ("cholesky_qr", "rcqr")
+HOUSEHOLDER = ("qr",)  # of whole columns, which some layouts cut for one of the orientations
 PARTS = ("rows", "cols", "both", "replicas")  # what two parts are: halves, quarters in turn, gradients of two replicas
 BOUND = 1e-9
 
@@ -67,15 +63,25 @@ def ordinary(scales: tuple[float, float]) -> tuple[float, float]:
     return first if first > 1e-20 else 0.0, second if second > 1e-20 else 0.0
 
 
+def groups_of(methods: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [
+        {"rank_fraction": fraction, "orthonormalize": method, "orientation": orientation}
+        for fraction in (1.0, 0.25)
+        for method in methods
+        for orientation in (("left",) if methods == HOUSEHOLDER else ("right", "left"))
+    ]
+
+
 def trained(
     parts: str,
     replicas: list[int],
     place: Callable[[Tensor], Tensor] = torch.clone,
     seen_as: Callable[[tuple[float, float]], tuple[float, float]] = tuple,
+    methods: tuple[str, ...] = METHODS,
     **options: Any,
 ) -> list[Parameter]:
     """After all steps: a parameter for each scale in each group. The gradients are means over replicas."""
-    groups = [{"params": [Parameter(place(normal(0))) for _ in SCALES], **group} for group in GROUPS]
+    groups = [{"params": [Parameter(place(normal(0))) for _ in SCALES], **group} for group in groups_of(methods)]
     optimizer = torchdion.Dion(groups, lr=0.01, weight_decay=0.01, **options)
     for step in range(STEPS):
         for group in optimizer.param_groups:
@@ -87,52 +93,61 @@ def trained(
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, list[Tensor]]:
-    replicas = {"replicas": [0, 1]}
+def expected() -> dict[tuple[str, tuple[str, ...]], list[Tensor]]:
+    """By what parts are and by methods."""
     return {
-        parts: [param.detach() for param in trained(parts, replicas.get(parts, [0]), seen_as=ordinary)]
+        (parts, methods): [
+            param.detach() for param in trained(parts, replicas_of(parts), seen_as=ordinary, methods=methods)
+        ]
         for parts in PARTS
+        for methods in (METHODS, HOUSEHOLDER)
     }
 
 
-def assert_expected(weights: list[Tensor], expected: list[Tensor]) -> None:
+def replicas_of(parts: str) -> list[int]:
+    return [0, 1] if parts == "replicas" else [0]
+
+
+def assert_expected(weights: list[Tensor], expected: list[Tensor], methods: tuple[str, ...]) -> None:
     for place, (X, Y) in enumerate(zip(weights, expected, strict=True)):
-        group, scales = GROUPS[place // len(SCALES)], SCALES[place % len(SCALES)]
+        group, scales = groups_of(methods)[place // len(SCALES)], SCALES[place % len(SCALES)]
         assert error(X, Y, normal(0)) <= BOUND, (group, scales)
 
 
+@pytest.mark.parametrize("methods", [METHODS, HOUSEHOLDER], ids=str)
 @pytest.mark.parametrize("parts", PARTS)
-def test_one_process_follows_the_trajectory_of_ordinary_gradients(parts, expected):
-    replicas = [0, 1] if parts == "replicas" else [0]
-    assert_expected([param.detach() for param in trained(parts, replicas)], expected[parts])
+def test_one_process_follows_the_trajectory_of_ordinary_gradients(parts, methods, expected):
+    weights = [param.detach() for param in trained(parts, replicas_of(parts), methods=methods)]
+    assert_expected(weights, expected[parts, methods], methods)
 
 
-def on_ranks(rank: int, world_size: int) -> dict[tuple[str, str], list[Tensor]]:
-    """By what is cut and what is scaled."""
-    found = {}
+def on_ranks(rank: int, world_size: int) -> list[tuple[str, tuple[str, ...], list[Tensor]]]:
+    """What is scaled, by which methods, and the weights, for each way to cut them."""
+    found = []
     whole = init_device_mesh("cpu", (world_size,), mesh_dim_names=("all",))
     halves = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("dp", "fs"))
-    cuts = {
-        "rows": (whole, [Shard(0)], {}),
-        "cols": (whole, [Shard(1)], {}),
-        "both": (halves, [Shard(0), Shard(1)], {}),
-        "rows and copies": (halves, [Replicate(), Shard(0)], {}),
-        "rows and replicas": (halves["fs"], [Shard(0)], {"replicate_mesh": halves["dp"]}),
-        "cols and replicas": (halves["fs"], [Shard(1)], {"replicate_mesh": halves["dp"]}),
-    }
-    for name, (mesh, placements, options) in cuts.items():
+    replicas = {"replicate_mesh": halves["dp"]}
+    cuts = [
+        ("rows", whole, [Shard(0)], METHODS, {}),
+        ("cols", whole, [Shard(1)], METHODS, {}),
+        ("cols", whole, [Shard(1)], HOUSEHOLDER, {}),
+        ("both", halves, [Shard(0), Shard(1)], METHODS, {}),
+        ("rows", halves, [Replicate(), Shard(0)], METHODS, {}),
+        ("replicas", halves["fs"], [Shard(0)], METHODS, replicas),
+        ("replicas", halves["fs"], [Shard(1)], METHODS, replicas),
+    ]
+    for parts, mesh, placements, methods, options in cuts:
 
         def place(full: Tensor, mesh: Any = mesh, placements: Any = placements) -> Tensor:
             return distribute_tensor(full, mesh, placements, src_data_rank=None)
 
-        averages = "replicate_mesh" in options
-        for parts in ("replicas",) if averages else (name,) if name in PARTS else ("rows",):
-            weights = trained(parts, [halves["dp"].get_local_rank()] if averages else [0], place, **options)
-            found[name, parts] = [param.full_tensor().detach() for param in weights]
+        own = [halves["dp"].get_local_rank()] if options else [0]
+        weights = trained(parts, own, place, methods=methods, **options)
+        found.append((parts, methods, [param.full_tensor().detach() for param in weights]))
     return found
 
 
 def test_every_layout_follows_the_trajectory_of_ordinary_gradients(expected):
     for found in run_ranks(on_ranks, 4):
-        for (_, parts), weights in found.items():
-            assert_expected(weights, expected[parts])
+        for parts, methods, weights in found:
+            assert_expected(weights, expected[parts, methods], methods)
