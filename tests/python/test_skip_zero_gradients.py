@@ -123,3 +123,23 @@ def test_ranks_skip_what_has_no_gradient_on_any_of_them(layout: str, fraction: f
         optimizer.step()
     for weights in run_ranks(on_ranks, 3, layout, fraction, time_limit=60):
         assert error(weights, alone.detach(), start()) <= 1e-9
+
+
+def left_out_on_ranks(rank: int, world_size: int) -> None:
+    param = Parameter(start())
+    options: dict[str, Any] = {"replicate_mesh": dist.group.WORLD, "rank_fraction": 1.0}
+    optimizer = stack(param, nonfinite="skip_step", capturable=True, **options)
+    param.grad = gradient(0, rank)
+    optimizer.step()
+    before = [param.detach().clone(), *(value.clone() for value in optimizer.state[param].values())]
+    param.grad = gradient(1, rank)
+    if rank == 1:
+        param.grad[0, 2, 3] = torch.nan
+    optimizer.step()
+    assert all(map(torch.equal, (param.detach(), *optimizer.state[param].values()), before))
+    assert optimizer.stats()["skipped_steps"] == 1
+
+
+def test_a_step_that_is_left_out_on_the_devices_changes_no_matrix_with_a_gradient_either() -> None:
+    """Three ranks: a third of thrice a momentum need not be the momentum."""
+    run_ranks(left_out_on_ranks, 3, time_limit=60)

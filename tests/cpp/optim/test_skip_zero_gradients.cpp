@@ -92,9 +92,12 @@ TEST(SkipZeroGradients, TakesEntriesThatCountAsZeroForZero) {
   EXPECT_TRUE(shown[1].isnan().any().item<bool>());
 }
 
-TEST(SkipZeroGradients, AsksAllRanksThatHaveAPieceOrACopy) {
+class SkipZeroGradientsOnRanks : public testing::TestWithParam<double> {};
+
+TEST_P(SkipZeroGradientsOnRanks, AsksAllThatHaveAPieceOrACopy) {
+  const DionOptions options = DionOptions(kSkips).rank_fraction(GetParam());
   at::Tensor alone = start_of_stack().requires_grad_();
-  Dion reference = skipping(alone, kSkips);
+  Dion reference = skipping(alone, options);
   train(reference, alone, [](int step) { return 0.5 * (gradient_of_stack(step, 0) + gradient_of_stack(step, 1)); });
   for (const bool by_columns : {false, true}) {
     Mesh({2, 2, 1}).run([&](MeshAxes axes) {
@@ -103,7 +106,7 @@ TEST(SkipZeroGradients, AsksAllRanksThatHaveAPieceOrACopy) {
       layout.replicas = axes.dp;
       layout.sizes = {3, 8, 10};
       const at::Tensor stack = piece_of(start_of_stack(), layout, 1).requires_grad_();
-      Dion optimizer = skipping(stack, kSkips);
+      Dion optimizer = skipping(stack, options);
       optimizer.set_layout(stack, layout);
       train(optimizer, stack, [&](int step) { return piece_of(gradient_of_stack(step, axes.dp.rank), layout, 1); });
       const at::Tensor expected = piece_of(alone, layout, 1), from = piece_of(start_of_stack(), layout, 1);
@@ -113,6 +116,9 @@ TEST(SkipZeroGradients, AsksAllRanksThatHaveAPieceOrACopy) {
     });
   }
 }
+
+// Of which replicas exchange P and R, and momenta.
+INSTANTIATE_TEST_SUITE_P(RankFractions, SkipZeroGradientsOnRanks, testing::Values(0.25, 1.0));
 
 }  // namespace
 
