@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "problem.h"
+#include "room.h"
 
 namespace gpt {
 
@@ -146,6 +147,10 @@ Options parse(const std::vector<std::string>& arguments, const Recipe& recipe) {
 
 void check(const Options& options) {
   const Recipe& recipe = options.recipe;
+  if (const int64_t most = processes_that_fit(); options.ranks > most) {
+    throw Problem("--ranks must be at most " + std::to_string(most) + ", for which there are cores and memory, got " +
+                  std::to_string(options.ranks));
+  }
   if (recipe.batch % options.ranks != 0) {
     throw Problem("--batch must be a multiple of --ranks, got " + std::to_string(recipe.batch) + " and " +
                   std::to_string(options.ranks));

@@ -380,6 +380,16 @@ def test_a_wrong_argument_is_refused_in_one_sentence_with_status_2(wrong, argume
     assert done.returncode == 2
 
 
+def test_more_processes_than_there_are_cores_and_memory_for_are_refused_before_any_starts(wrong):
+    done = run(wrong, "taskset --cpu-list 0 build/libtorch/train --run refused text.txt --ranks 300 --batch 300")
+    match = re.fullmatch(
+        r"train: --ranks must be at most (\d+), for which there are cores and memory, got 300\n", done.stderr
+    )
+    assert match and 1 <= int(match[1]) <= 16
+    assert done.returncode == 2
+    assert not (wrong / "refused").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
