@@ -1,4 +1,4 @@
-"""The optimizer's state between runs: saved, loaded and given another rank."""
+"""The optimizer's state between runs: pickled, saved, loaded and given another rank."""
 
 from typing import Any
 
@@ -6,11 +6,15 @@ import torch
 
 from torchdion import _C
 from torchdion.agreement import agree, refusing
+from torchdion.layout import Layouts
 from torchdion.loading import load_checked
-from torchdion.options import as_plain_numbers, check_group
+from torchdion.meshes import Meshes
+from torchdion.mixed_precision import name_dtypes
+from torchdion.options import DEFAULTS, as_plain_numbers, check_group, rename_saved_options, resolve_betas
 from torchdion.parameters import form_of
 from torchdion.pieces import piece_of_state, whole_Q
 from torchdion.replicas import ReplicatedOptimizer
+from torchdion.stats import NO_STEPS
 
 
 class CheckpointedOptimizer(ReplicatedOptimizer):
@@ -18,6 +22,29 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
 
     _broken: str | None
     _agreed: bool
+    _counts: dict[str, Any]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # torch keeps none but its own
+        own = ("_broken", "_counts", "_decoupled", "_layouts", "_step_supports_amp_scaling", "_steps_when_equal")
+        return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # What was saved before an option existed gets its default.
+        rename_saved_options(self.defaults)
+        self.defaults = DEFAULTS | self.defaults
+        self._broken = self.__dict__.get("_broken")
+        self._agreed = False
+        self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
+        self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
+        for group in self.param_groups:
+            rename_saved_options(group)
+            group |= as_plain_numbers(group)
+            for name, default in self.defaults.items():
+                group.setdefault(name, default)
+            resolve_betas(group, group)
+            name_dtypes(group)
 
     def _refuse_if_broken(self) -> None:
         if self._broken is not None:

@@ -1,6 +1,6 @@
 """The optimizer: owns parameters and state, and hands both to the C++ engine once a step."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, overload
 
 import torch
@@ -13,25 +13,24 @@ from torchdion.checkpoints import CheckpointedOptimizer
 from torchdion.dtensor import mark_written
 from torchdion.hand_over import engine_groups, gradient_scaling
 from torchdion.layout import Layouts
-from torchdion.meshes import Meshes, read_meshes
+from torchdion.meshes import read_meshes
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
 from torchdion.options import (
     DEFAULTS,
-    OPTIMIZER_WIDE,
     Nonfinite,
     Orientation,
     Orthonormalize,
     Precision,
     ScalarAlgorithm,
     as_plain_numbers,
+    check_optimizer_wide,
     check_options,
     nonfinite_of,
     refuse_unknown,
-    rename_saved_options,
     resolve_betas,
     warn_of_near_misses,
 )
-from torchdion.parameters import check_named_dion, check_parameters, each_once, entries_of, parameters_by_algorithm
+from torchdion.parameters import check_named_dion, check_parameters, check_params, entries_of, parameters_by_algorithm
 from torchdion.state import is_recorded, state_bytes
 from torchdion.stats import NO_STEPS, as_numbers, count
 from torchdion.torch_versions import disable_dynamo
@@ -159,11 +158,7 @@ class Dion(CheckpointedOptimizer):
         }
         defaults = as_plain_numbers(defaults)
         check_options(defaults, "")
-        if not isinstance(params, Iterable):
-            raise TypeError(
-                "torchdion.Dion: params must be tensors, (name, tensor) pairs or groups, such as model.parameters(), "
-                f"got {type(params).__name__}"
-            )
+        check_params(params)
         name_dtypes(defaults)
         self._broken: str | None = None
         self._agreed = False  # ranks have compared what they take the parameters for
@@ -173,38 +168,14 @@ class Dion(CheckpointedOptimizer):
         )
         super().__init__(params, defaults)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # torch keeps none but its own
-        own = ("_broken", "_counts", "_decoupled", "_layouts", "_step_supports_amp_scaling", "_steps_when_equal")
-        return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        # What was saved before an option existed gets its default.
-        rename_saved_options(self.defaults)
-        self.defaults = DEFAULTS | self.defaults
-        self._broken = self.__dict__.get("_broken")
-        self._agreed = False
-        self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
-        self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
-        for group in self.param_groups:
-            rename_saved_options(group)
-            group |= as_plain_numbers(group)
-            for name, default in self.defaults.items():
-                group.setdefault(name, default)
-            resolve_betas(group, group)
-            name_dtypes(group)
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group after checking it: nothing is added when an option or a parameter is refused.
 
         Raises:
             ValueError: see the class; the sentence names the group.
         """
-        if not isinstance(param_group, dict):
-            raise TypeError(f"torchdion.Dion: a parameter group must be a dict, got {type(param_group).__name__}")
         where = f" (parameter group {len(self.param_groups)})"
-        entries = each_once(entries_of(param_group, where), where)
+        entries = entries_of(param_group, where)
         group = as_plain_numbers({**param_group, "params": entries})
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
@@ -214,9 +185,7 @@ class Dion(CheckpointedOptimizer):
             group.setdefault("nonfinite", own["nonfinite"])
         options = {**own, **group}
         check_options(options, where)
-        for name in OPTIMIZER_WIDE:
-            if options[name] != own[name]:
-                raise ValueError(f"torchdion.Dion: {name} holds for the whole optimizer, got {options[name]!r}{where}")
+        check_optimizer_wide(options, own, where)
         resolve_betas(group, options)
         name_dtypes(group)
         warn_of_near_misses(group, where)

@@ -190,6 +190,13 @@ def nonfinite_of(groups: list[dict[str, Any]], whose: str = "") -> str:
     return policy
 
 
+def check_optimizer_wide(options: dict[str, Any], own: dict[str, Any], where: str) -> None:
+    """Raises ValueError where a new group differs from the optimizer in what all of its groups share."""
+    for name in OPTIMIZER_WIDE:
+        if options[name] != own[name]:
+            raise ValueError(f"torchdion.Dion: {name} holds for the whole optimizer, got {options[name]!r}{where}")
+
+
 def check_group(group: dict[str, Any], where: str) -> None:
     """What a step asks of a group, whose options anyone may have changed since it was added."""
     for name in CHECKS:

@@ -17,8 +17,19 @@ from torchdion.words import shown
 _FSDP1_MARKS = ("_is_flat_param", "_fsdp_flattened")
 
 
-def entries_of(param_group: dict[str, Any], where: str) -> list[Any]:
-    """The group's parameters, named or not, as a list."""
+def check_params(params: Any) -> None:
+    """Raises TypeError for what holds no parameters at all."""
+    if not isinstance(params, Iterable):
+        raise TypeError(
+            "torchdion.Dion: params must be tensors, (name, tensor) pairs or groups, such as model.parameters(), got "
+            f"{type(params).__name__}"
+        )
+
+
+def entries_of(param_group: Any, where: str) -> list[Any]:
+    """The group's parameters, named or not, as a list that holds each once."""
+    if not isinstance(param_group, dict):
+        raise TypeError(f"torchdion.Dion: a parameter group must be a dict, got {type(param_group).__name__}")
     if "params" not in param_group:
         raise ValueError(f"torchdion.Dion: a parameter group must have the key 'params'{where}")
     params = param_group["params"]
@@ -28,10 +39,10 @@ def entries_of(param_group: dict[str, Any], where: str) -> list[Any]:
         return [params]
     if not isinstance(params, Iterable):
         raise TypeError(f"torchdion.Dion: params must be tensors, got {type(params).__name__}{where}")
-    return list(params)
+    return _each_once(list(params), where)
 
 
-def each_once(entries: list[Any], where: str) -> list[Any]:
+def _each_once(entries: list[Any], where: str) -> list[Any]:
     """Without those that are given again, of which a warning tells, in torch's words for it."""
     kept: dict[int, Any] = {}
     for index, entry in enumerate(entries):
