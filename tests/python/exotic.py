@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
-from wrapped import Copying, Dropping, Halved, OnlyCopying, Refusing, Showing
+from wrapped import Copying, Dropping, Halved, Narrowed, OnlyCopying, ReadOnly, Refusing, Showing
 
 SHAPES: list[tuple[int, ...]] = [(6, 4), (3, 5, 4), (7,), (8,), (5, 4), (), (1,), (0, 4), (4, 6), (2, 3, 4, 5)]
 
@@ -67,7 +67,7 @@ KINDS: dict[str, Callable[[Tensor], Any]] = {
     "two of two": lambda t: TwoTensor(TwoTensor(t, t.clone()), TwoTensor(t.clone(), t.clone())),
     "two fake": lambda t: TwoTensor(*[FakeTensorMode().from_tensor(t)] * 2),
     "subclass": lambda t: t.as_subclass(type("Sub", (Tensor,), {})),
-    **{kind.__name__: kind for kind in (Copying, Dropping, Halved, OnlyCopying, Refusing, Showing)},
+    **{kind.__name__: kind for kind in (Copying, Dropping, Halved, Narrowed, OnlyCopying, ReadOnly, Refusing, Showing)},
 }
 
 

@@ -77,6 +77,30 @@ def test_embeddings_of_positions_and_types_are_no_vocabulary():
     assert heads_of(model) == {"out.weight"}
 
 
+class PositionTable(nn.Embedding):
+    pass
+
+
+def test_the_vocabulary_is_the_largest_embedding_of_tokens():
+    model = nn.ModuleDict(
+        {
+            "characters": nn.Embedding(16, 8),
+            "words": nn.Embedding(64, 8),
+            "places": PositionTable(128, 8),
+            "narrow": nn.Linear(8, 16),
+            "wide": nn.Linear(8, 64),
+            "widest": nn.Linear(8, 128),
+        }
+    )
+    assert heads_of(model) == {"wide.weight"}
+
+
+@pytest.mark.parametrize("head", ["absent", 5, [5], [["0"]], ["0", "1"]], ids=str)
+def test_a_head_that_names_no_module_with_a_weight_is_refused(head):
+    with pytest.raises(ValueError, match=r"^torchdion.param_groups: head must name a module with a weight, got "):
+        torchdion.param_groups(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), head=head)
+
+
 def test_the_last_of_several_layers_as_wide_as_the_vocabulary_is_the_head_and_a_warning_says_so():
     model = nn.Sequential(nn.Embedding(16, 16), nn.Linear(16, 16), nn.Linear(16, 16))
     sentence = (

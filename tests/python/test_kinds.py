@@ -169,3 +169,19 @@ def test_fused_matrices_that_are_cut_along_their_rows_are_one_matrix_and_a_warni
 def test_norms_of_several_dimensions_and_bilinear_layers_are_known():
     assert route_of(nn.LayerNorm((3, 4)), "weight")["kind"] == "vector"
     torchdion.Dion(torchdion.param_groups(nn.Bilinear(3, 4, 5)))
+
+
+def test_a_parameter_with_one_long_side_is_a_vector_whatever_its_name():
+    module = nn.Module()
+    module.kernel = Parameter(torch.ones(1, 1, 8))
+    assert route_of(module, "kernel")["kind"] == "vector"
+
+
+@pytest.mark.parametrize(("concatenated", "form"), [(True, FUSED), (False, STACK)])
+def test_experts_that_are_interleaved_along_the_rows_are_one_matrix_each(concatenated, form):
+    experts = nn.Module()
+    experts.gate_up_proj = Parameter(torch.ones(4, 12, 8))
+    experts.down_proj = Parameter(torch.ones(4, 8, 6))
+    experts.is_concatenated = concatenated
+    group = route_of(experts, "gate_up_proj")
+    assert {key: group[key] for key in FUSED if key in group} == form

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import Parameter
 from torch.testing._internal.two_tensor import TwoTensor
-from wrapped import Copying, Dropping, Halved, OnlyCopying, Refusing, Showing, Wrapped
+from wrapped import Copying, Dropping, Halved, Narrowed, OnlyCopying, ReadOnly, Refusing, Showing, Wrapped
 
 import torchdion
 
@@ -87,7 +87,16 @@ def test_backward_sees_that_a_wrapped_parameter_was_written():
     assert X._version > version
 
 
-@pytest.mark.parametrize("make", [*REFUSED, Dropping])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_keeps_its_numbers_in_another_dtype_is_read_and_written_by_copies(algorithm):
+    [start], [G] = normals(2, (6, 4), dtype=torch.float32)
+    start, G = start.bfloat16().float(), G.bfloat16().float()
+    expected, _ = train(algorithm, start.clone(), [[G]])
+    X, _ = train(algorithm, Narrowed(start.clone()), [[Narrowed(G)]])
+    assert torch.equal(numbers(X), expected.bfloat16())
+
+
+@pytest.mark.parametrize("make", [*REFUSED, Dropping, ReadOnly])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_parameter_that_can_not_be_written_is_refused_by_name_before_any_write(algorithm, make):
     params, optimizer = trained()

@@ -76,6 +76,36 @@ class Dropping(Wrapped):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
+class ReadOnly(Wrapped):
+    """Is copied from and cloned into plain tensors, and takes no copy_()."""
+
+    taken = (aten.detach.default, aten.view.default, aten.copy_.default, aten.clone.default)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is aten.clone.default:
+            return args[0].inner.clone()
+        if func is aten.copy_.default and isinstance(args[0], cls):
+            raise NotImplementedError("read only")
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class Narrowed(Copying):
+    """Looks like FP32, and shows the BF16 inside that keeps its numbers."""
+
+    @staticmethod
+    def __new__(cls, inner: Tensor, **_: Any) -> "Narrowed":
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), dtype=torch.float32, device=inner.device
+        )
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner.bfloat16()
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+
 class Halved(Wrapped):
     """Shows a tensor inside that looks like it but has half its values."""
 
