@@ -115,6 +115,18 @@ def test_ranks_that_disagree_are_told_so_on_every_rank_and_nothing_is_written(
     run_ranks(disagree, 2, make, sentence, time_limit=30)
 
 
+def of_equal_numbers(rank: int, world_size: int) -> None:
+    optimizer = torchdion.Dion(
+        cut_parameters(), lr=(1, 1.0, torch.tensor(1.0))[rank], betas=((0, 0.5), [0.0, 0.5])[rank % 2]
+    )
+    give_gradients(optimizer)
+    optimizer.step()
+
+
+def test_ranks_agree_on_equal_numbers_of_different_types() -> None:
+    run_ranks(of_equal_numbers, 3)
+
+
 def one_refuses(rank: int, world_size: int) -> None:
     optimizer = torchdion.Dion(cut_parameters(), lr=0.1)
     give_gradients(optimizer)

@@ -166,6 +166,16 @@ def test_fused_matrices_that_are_cut_along_their_rows_are_one_matrix_and_a_warni
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
+def test_stacks_that_are_cut_along_their_experts_keep_their_blocks():
+    with fake_world(0, 2):
+        experts = nn.Module()
+        experts.gate_up_proj = Parameter(torch.ones(4, 12, 8))
+        experts.down_proj = Parameter(torch.ones(4, 8, 6))
+        fully_shard(experts, mesh=mesh_of(fs=2))
+        assert route_of(experts, "gate_up_proj")["blocks"] == 2
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_norms_of_several_dimensions_and_bilinear_layers_are_known():
     assert route_of(nn.LayerNorm((3, 4)), "weight")["kind"] == "vector"
     torchdion.Dion(torchdion.param_groups(nn.Bilinear(3, 4, 5)))

@@ -24,6 +24,7 @@ import torchdion
         (torch.zeros(3, 3, device="meta"), NotImplementedError, "is on meta, which this build has no kernels for"),
         (torch.eye(3).to_sparse(), ValueError, "must be dense, got torch.sparse_coo"),
         (torch.eye(3).to_sparse_csr(), ValueError, "must be dense, got torch.sparse_csr"),
+        (torch.nested.nested_tensor([torch.eye(3)]), ValueError, "must be dense, got nested"),
         (numpy.zeros((3, 3)), TypeError, "must be a tensor, got ndarray"),
         ("weight", TypeError, "must be a tensor, got str"),
         (None, TypeError, "must be a tensor, got NoneType"),

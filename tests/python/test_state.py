@@ -236,3 +236,10 @@ def test_a_state_dict_hook_may_replace_what_is_loaded():
     optimizer.register_load_state_dict_pre_hook(lambda _optimizer, _state_dict: replaced)
     optimizer.load_state_dict(optimizer.state_dict())
     assert torch.equal(optimizer.state[X]["momentum"], torch.ones(6, 4))
+
+
+def test_lr_scale_of_a_group_without_our_options_is_left_to_the_schedules_that_know_it():
+    optimizer = torchdion.Dion([Parameter(torch.zeros(6, 4))])
+    optimizer.load_state_dict({"state": {}, "param_groups": [{"params": [0], "lr": 0.1, "lr_scale": 0.5}]})
+    [group] = optimizer.param_groups
+    assert (group["lr_scale"], group["lr_multiplier"]) == (0.5, 1.0)
