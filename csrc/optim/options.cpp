@@ -201,7 +201,7 @@ std::string shown(double value) {
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
 }
 
-std::string text_of(const c10::IValue& entry) {
+std::string entry_text(const c10::IValue& entry) {
   const bool is_short = entry.isNone() || entry.isBool() || entry.isInt() || entry.isDouble() ||
                         (entry.isString() && entry.toStringRef().size() <= 100);
   return is_short ? c10::str(entry) : entry.tagKind();
@@ -258,7 +258,7 @@ Entries from_entries(Entries entries, DionOptions& options, const std::string& w
     const auto found = entries.find(name);
     if (found == entries.end()) return;
     TORCH_CHECK_VALUE(from_entry(found->second, value), "torchdion::Dion: ", name, " must be ",
-                      allowed_words(words, value, true), ", got ", text_of(found->second), where);
+                      allowed_words(words, value, true), ", got ", entry_text(found->second), where);
     unknown.erase(name);
   });
   check_options(options, where);

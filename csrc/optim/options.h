@@ -32,6 +32,6 @@ Entries to_entries(const DionOptions& options);
 Entries from_entries(Entries entries, DionOptions& options, const std::string& where);
 
 // An entry in an error: its value, or no more than its kind where that may be long.
-std::string text_of(const c10::IValue& entry);
+std::string entry_text(const c10::IValue& entry);
 
 }  // namespace torchdion::optim

@@ -250,7 +250,7 @@ void Dion::load_state_dict(const IValue& state_dict) try {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = optim::parameter_name(k, i);
       TORCH_CHECK_VALUE(indices[k].isInt() && known.insert(indices[k].toInt()).second, "torchdion::Dion: params", where,
-                        " must be distinct integers, got ", optim::text_of(indices[k]));
+                        " must be distinct integers, got ", optim::entry_text(indices[k]));
       optim::check_parameter(param, options, name);
       const Layout& layout = optim::layout_of(private_->layouts, param);
       optim::check_layout(param, layout, options, name);
