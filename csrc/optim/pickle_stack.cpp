@@ -37,7 +37,7 @@ c10::impl::GenericDict dict_of(const c10::List<IValue>& entries) {
 
 }  // namespace
 
-std::string text_of(const IValue& capsule) {
+std::string name_in(const IValue& capsule) {
   const auto holder = capsule.toCapsule();
   const auto* name = dynamic_cast<const Name*>(holder.get());
   return name ? name->text : "a storage";
@@ -111,7 +111,7 @@ void PickleStack::extend(Value::Kind kind, const std::vector<Value>& parts) {
   TORCH_CHECK(kind != Value::dict || parts.size() % 2 == 0, "its pickle is damaged");
   c10::List<IValue> list = container.what.toList();
   for (const Value& part : parts) {
-    TORCH_CHECK(!part.is_inner, "it holds ", part.what.isCapsule() ? text_of(part.what) : "an object",
+    TORCH_CHECK(!part.is_inner, "it holds ", part.what.isCapsule() ? name_in(part.what) : "an object",
                 " where a value is due");
     put_into(container, part);
     list.push_back(part.what);

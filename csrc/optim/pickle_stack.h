@@ -21,7 +21,7 @@ struct Name : torch::CustomClassHolder {
   std::string text;
 };
 
-std::string text_of(const c10::IValue& capsule);
+std::string name_in(const c10::IValue& capsule);
 
 // A place on the stack. A list or dict may change only in its first place there, and only until something refers to it:
 // so none comes to hold itself. The entries of a dict are a list as long as it may change.

@@ -155,7 +155,7 @@ class Unpickling {
     } else if (operation == 'R') {
       const Value arguments = stack_.pop(), callable = stack_.pop();
       TORCH_CHECK(callable.what.isCapsule() && arguments.what.isTuple(), "its pickle is damaged");
-      reduce(text_of(callable.what), arguments.what.toTupleRef().elements().vec());
+      reduce(name_in(callable.what), arguments.what.toTupleRef().elements().vec());
     } else {
       return false;
     }
@@ -168,7 +168,7 @@ class Unpickling {
     const std::vector<IValue> parts = id.what.toTupleRef().elements().vec();
     TORCH_CHECK(parts.size() == 5 && parts[1].isCapsule() && parts[2].isString() && parts[4].isInt(),
                 "its pickle is damaged");
-    stack_.push_inner(tensors_.storage(text_of(parts[1]), parts[2].toStringRef(), parts[4].toInt()));
+    stack_.push_inner(tensors_.storage(name_in(parts[1]), parts[2].toStringRef(), parts[4].toInt()));
   }
 
   void reduce(const std::string& callable, const std::vector<IValue>& arguments) {
