@@ -63,8 +63,7 @@ std::string text_of_state(const Dion& optimizer, const Shared& shared, const Dio
   const at::Tensor& param = shared.param;
   const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
   const DionParamState none;
-  const DionParamState& state =
-      found == optimizer.state().end() ? none : static_cast<const DionParamState&>(*found->second);
+  const DionParamState& state = found == optimizer.state().end() ? none : ours(*found->second);
   const auto dtype = [&](const at::Tensor& tensor, const std::optional<at::ScalarType>& configured) {
     return shown(tensor.defined() ? tensor.scalar_type() : configured.value_or(param.scalar_type()));
   };
@@ -87,7 +86,7 @@ Claim claim_of(const Dion& optimizer, const Shared& shared) {
   const DionOptions& options = options_of(optimizer.param_groups()[shared.group], shared.group);
   const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
   const bool has_state = found != optimizer.state().end();
-  const double steps = has_state ? static_cast<const DionParamState&>(*found->second).step().item<double>() : 0;
+  const double steps = has_state ? ours(*found->second).step().item<double>() : 0;
   return {parameter_name(shared.place, shared.group),
           {{"shape", text(engine::whole_sizes(param, *shared.layout))},
            {"dtype", shown(param.scalar_type())},

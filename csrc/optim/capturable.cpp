@@ -80,7 +80,7 @@ Missing missing_when_alone(const Dion& optimizer, const Layouts& layouts) {
 double steps_taken(const Dion& optimizer) {
   double steps = 0;
   for (const auto& [param, state] : optimizer.state()) {
-    const at::Tensor& step = static_cast<const DionParamState&>(*state).step();
+    const at::Tensor& step = ours(*state).step();
     if (step.defined()) steps += step.item<double>();
   }
   return steps;

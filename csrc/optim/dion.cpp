@@ -34,6 +34,12 @@ const DionOptions& options_of(const OptimizerParamGroup& group, std::size_t inde
   return *options;
 }
 
+const DionParamState& ours(const torch::optim::OptimizerParamState& state) {
+  const auto* own = dynamic_cast<const DionParamState*>(&state);
+  TORCH_CHECK_VALUE(own, "torchdion::Dion: the state of a parameter must be a torchdion::DionParamState");
+  return *own;
+}
+
 engine::Words words_of(const std::vector<OptimizerParamGroup>& groups) {
   engine::Words words;
   words.name = [&groups](const at::Tensor& param) -> std::string {
@@ -251,7 +257,7 @@ const DionParamState& Dion::state_of(const at::Tensor& param) const try {
   TORCH_CHECK_VALUE(found != state().end(), "torchdion::Dion: ",
                     param.defined() ? c10::str("a parameter of shape ", param.sizes()) : "an undefined parameter",
                     " has no state yet: it was in no step, or is not of this optimizer");
-  return static_cast<const DionParamState&>(*found->second);
+  return optim::ours(*found->second);
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }

@@ -96,7 +96,7 @@ void Gathering::keep_new_states() {
 
 const DionParamState& Gathering::state_of(const at::Tensor& param, const DionOptions& options, int64_t index) {
   const auto found = states_.find(param.unsafeGetTensorImpl());
-  if (found != states_.end()) return static_cast<const DionParamState&>(*found->second);
+  if (found != states_.end()) return ours(*found->second);
   TORCH_CHECK(!is_captured(param), "torchdion::Dion: a CUDA graph cannot capture a parameter's first step: take one ",
               "before");
   made_.emplace_back(param.unsafeGetTensorImpl(), std::make_unique<DionParamState>());

@@ -61,6 +61,9 @@ std::string group_name(std::size_t index);
 std::string parameter_name(std::size_t place, std::size_t group);
 const DionOptions& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);
 
+// Throws c10::ValueError for a state that another optimizer's code has put there.
+const DionParamState& ours(const torch::optim::OptimizerParamState& state);
+
 // What the engine calls the parameters of these groups, which must outlive the words.
 engine::Words words_of(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 

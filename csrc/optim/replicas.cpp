@@ -43,7 +43,7 @@ std::vector<Replica> Dion::Private::replicas(const Dion& optimizer) const {
       Replica replica{optim::parameter_name(k, i), &optim::layout_of(layouts, params[k]), {params[k].detach()}, {}};
       const auto found = optimizer.state().find(params[k].unsafeGetTensorImpl());
       if (found != optimizer.state().end()) {
-        const auto& state = static_cast<const DionParamState&>(*found->second);
+        const auto& state = optim::ours(*found->second);
         const bool apart = optim::is_decoupled(params[k], state, *replica.layout, options);
         (apart ? replica.decoupled : replica.common).push_back(state.momentum());
         if (state.Q().defined()) replica.common.push_back(state.Q());

@@ -206,7 +206,7 @@ IValue Dion::state_dict_of(bool whole) const try {
     for (const at::Tensor& param : param_groups()[i].params()) {
       const auto found = state().find(param.unsafeGetTensorImpl());
       if (found != state().end()) {
-        const auto& own = static_cast<const DionParamState&>(*found->second);
+        const auto& own = optim::ours(*found->second);
         const Layout& layout = optim::layout_of(private_->layouts, param);
         states.insert(index, to_tensors(whole ? optim::gather_state(param, own, layout, options) : own));
       }
@@ -242,7 +242,8 @@ void Dion::load_state_dict(const IValue& state_dict) try {
     TORCH_CHECK_VALUE(indices.size() == groups[i].params().size(), "torchdion::Dion: the state dict has ",
                       indices.size(), " parameters", where, ", the optimizer ", groups[i].params().size());
     entries.erase("params");
-    entries.erase("capturable");  // a matter of this run
+    entries.erase("capturable");      // a matter of this run
+    optim::options_of(groups[i], i);  // refuses those of another optimizer
     auto& options = static_cast<DionOptions&>(groups[i].options());
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(entries, options, where));

@@ -86,6 +86,7 @@ void Dion::resize_rank() try {
       ++index;
       const auto found = state().find(param.unsafeGetTensorImpl());
       if (found == state().end()) continue;
+      optim::ours(*found->second);  // refuses another optimizer's
       auto& state = static_cast<DionParamState&>(*found->second);
       const Layout& layout = optim::layout_of(private_->layouts, param);
       const at::IntArrayRef sizes = engine::whole_sizes(param, layout);

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
 
 #include <limits>
 
@@ -181,6 +182,22 @@ INSTANTIATE_TEST_SUITE_P(
         GradientCase{"Integer", at::ones({5}, at::kLong), "must be a dense floating-point tensor on cpu"},
         GradientCase{"Sparse", at::ones({5}, at::kDouble).to_sparse(), "must be a dense"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(DionRefuses, WhatAnotherOptimizerHasPutIntoItsGroupsAndStates) {
+  const Model model;
+  Dion optimizer(std::vector<at::Tensor>{model.weight});
+  const c10::IValue saved = optimizer.state_dict();
+  model.give_gradients(1);
+  optimizer.state()[model.weight.unsafeGetTensorImpl()] = std::make_unique<torch::optim::AdamWParamState>();
+  const std::string states = "torchdion::Dion: the state of a parameter must be a torchdion::DionParamState";
+  EXPECT_EQ(message_of([&] { optimizer.step(); }), states);
+  EXPECT_EQ(message_of([&] { optimizer.state_dict(); }), states);
+  optimizer.param_groups()[0].set_options(std::make_unique<torch::optim::AdamWOptions>());
+  const std::string options =
+      "torchdion::Dion: the options of a group must be torchdion::DionOptions (parameter group 0)";
+  EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved); }), options);
+  EXPECT_EQ(message_of([&] { optimizer.step(); }), options);
+}
 
 struct StateCase {
   std::string name;
