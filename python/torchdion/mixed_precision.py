@@ -20,8 +20,8 @@ _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 def stored_as(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A copy of a state. A finite number beyond FP16 becomes the largest of FP16, as steps store it.
 
-    >>> stored_as(torch.tensor([1e6, -1e6, torch.inf]), torch.float16, torch.device("cpu"))
-    tensor([ 65504., -65504.,      inf], dtype=torch.float16)
+    >>> stored_as(torch.tensor([1e6, -1e6, torch.inf]), torch.float16, torch.device("cpu")).tolist()
+    [65504.0, -65504.0, inf]
     """
     if dtype == torch.float16 and tensor.dtype != dtype:
         largest = torch.finfo(dtype).max
