@@ -128,6 +128,19 @@ TEST_P(Orthonormalizing, DropsAndCountsAColumnWithinTheMargin) {
   EXPECT_EQ(in_margin, 1);
 }
 
+TEST_P(Orthonormalizing, CountsNoColumnOfRoundingAloneAsWithinTheMargin) {
+  const at::Tensor Q = orthonormal(60, 3, 1).contiguous();
+  at::Tensor P = Q.unsqueeze(0).clone();
+  P[0].select(1, 2).copy_(Q.select(1, 0) - Q.select(1, 1));
+  OrthonormalizeOptions options = options_for(GetParam(), P);
+  int64_t without_signal = 0, in_margin = 0;
+  options.noise = {.own = 1e-8, .margin = 1e4};
+  options.counts = {&without_signal, &in_margin};
+  comm::run(orthonormalize_(P, Axis(), 0, 60, options));
+  EXPECT_EQ(without_signal, 1);
+  EXPECT_EQ(in_margin, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Methods, Orthonormalizing, kMethods, [](const auto& info) { return name_of(info.param); });
 
 class OrthonormalizingOverAnAxis : public testing::TestWithParam<Orthonormalize> {};
