@@ -81,3 +81,14 @@ def test_the_tests_that_the_document_names_exist():
         for test in tests:
             file, name = test.split("::")
             assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), test
+
+
+def test_the_documents_tables_name_every_test_of_the_battery_and_none_that_is_not_there():
+    functions = {
+        f"tests/python/{path.name}::{name}"
+        for path in (ROOT / "tests" / "python").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE)
+    }
+    named = {test for _, tests in check.rows(ROOT / "docs" / "drop-in.md") for test in tests}
+    assert named <= functions
+    assert {test for test in functions if test.startswith("tests/python/test_drop_in_")} <= named
