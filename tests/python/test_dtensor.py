@@ -33,12 +33,13 @@ def test_the_engine_writes_into_the_pieces_of_parameters_and_states():
 
 def test_a_missing_gradient_of_a_DTensor_leaves_it_as_it_is():
     with fake_world(1, 2):
-        params = [placed(numbered(4, 6), mesh_of(fs=2), S0) for _ in range(2)]
-        params[0].grad = torch.ones_like(params[0])
+        params = [placed(numbered(4, 6), mesh_of(fs=2), S0) for _ in range(3)]
+        for param in params[:2]:  # one for each rank: torch 2.13's and 2.14's fake groups send nothing that is empty
+            param.grad = torch.ones_like(param)
         optimizer = torchdion.Dion(params, rank_fraction=0.5)
         optimizer.step()
-        assert list(optimizer.state) == params[:1]
-        assert torch.equal(params[1].to_local(), numbered(4, 6)[2:])
+        assert list(optimizer.state) == params[:2]
+        assert torch.equal(params[2].to_local(), numbered(4, 6)[2:])
 
 
 @pytest.mark.parametrize("is_dtensor", [False, True])
