@@ -328,8 +328,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, std::size_t size) {
     loaded = true;
     ++counts.loaded[damage];
     subject.step();
-  } catch (const c10::Error& error) {
-    if (std::string(error.what_without_backtrace()).find('\n') != std::string::npos) __builtin_trap();  // one sentence
+  } catch (const c10::Error&) {
     if (!loaded) check_that_nothing_changed(subject, momentum, before);
   }
   return 0;
