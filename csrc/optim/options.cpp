@@ -2,7 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -202,9 +204,13 @@ std::string shown(double value) {
 }
 
 std::string entry_text(const c10::IValue& entry) {
-  const bool is_short = entry.isNone() || entry.isBool() || entry.isInt() || entry.isDouble() ||
-                        (entry.isString() && entry.toStringRef().size() <= 100);
-  return is_short ? c10::str(entry) : entry.tagKind();
+  const auto fits = [](const std::string& text) {
+    return text.size() <= 100 &&
+           std::none_of(text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c); });
+  };
+  const bool is_shown = entry.isNone() || entry.isBool() || entry.isInt() || entry.isDouble() ||
+                        (entry.isString() && fits(entry.toStringRef()));
+  return is_shown ? c10::str(entry) : entry.tagKind();
 }
 
 double lr_of(const DionOptions& options) { return number_of(options.lr(), options.lr_tensor()); }

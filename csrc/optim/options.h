@@ -31,7 +31,7 @@ Entries to_entries(const DionOptions& options);
 // Sets the options that `entries` has and checks them. Returns the entries that are no options of ours.
 Entries from_entries(Entries entries, DionOptions& options, const std::string& where);
 
-// An entry in an error: its value, or no more than its kind where that may be long.
+// An entry in an error: its value, or no more than its kind where that may be long or of several lines.
 std::string entry_text(const c10::IValue& entry);
 
 }  // namespace torchdion::optim

@@ -1,5 +1,5 @@
-// Whatever a checkpoint holds, it is either loaded, and a step can be taken, or refused with a c10::Error that leaves
-// the optimizer as it was. Any other exception, crash or endless loop ends the program.
+// Whatever a checkpoint holds, it is either loaded, and a step can be taken, or refused with a c10::Error of one line
+// that leaves the optimizer as it was. Any other exception, crash or endless loop ends the program.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fuzzer/FuzzedDataProvider.h>
@@ -328,7 +328,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, std::size_t size) {
     loaded = true;
     ++counts.loaded[damage];
     subject.step();
-  } catch (const c10::Error&) {
+  } catch (const c10::Error& error) {
+    if (std::string(error.what()).find('\n') != std::string::npos) __builtin_trap();
     if (!loaded) check_that_nothing_changed(subject, momentum, before);
   }
   return 0;

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from libtorch_example import place as place
 from on_gpu import needs_gpu
 
 import torchdion

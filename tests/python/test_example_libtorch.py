@@ -10,70 +10,34 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from libtorch_example import (
+    PYTHON,
+    RESUME,
+    ROOT,
+    SHAPE,
+    TRAIN,
+    checkpoint,
+    ended_after,
+    environment,
+    losses,
+    run,
+    succeed,
+)
 from test_cpp_front import assert_same
 from torch.nn import functional as F
 
 from torchdion import _C
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "examples" / "libtorch" / "README.md").read_text()
-SHAPE = ["--layers", "1", "--d-model", "64", "--context", "64", "--batch", "16"]
 SHORT = ["--layers", "2", "--d-model", "64", "--context", "64", "--batch", "32", "--steps", "60"]
 DUE = ["--checkpoint-every", "7", "--validate-every", "10", "--validation-windows", "32", "--sample-length", "40"]
 
 pytestmark = pytest.mark.timeout(600)
-
-
-def blocks(language: str) -> list[str]:
-    """The README's code, which is to be run elsewhere than in the repository's root."""
-    code: list[str] = re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    return [block.replace("examples/", f"{ROOT}/examples/") for block in code]
-
-
-BUILD, MAKE_TEXT, TRAIN = blocks("sh")[0].splitlines()
-(RESUME,) = blocks("sh")[1].splitlines()
-(TRAIN_IN_FOUR,) = blocks("sh")[2].splitlines()
-(PYTHON,) = blocks("python")
-
-
-def environment() -> dict[str, str]:
-    changes = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1",
-        "CXXFLAGS": "-Werror",
-    }
-    if shutil.which("ccache"):
-        changes["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
-    return os.environ | changes
-
-
-def run(place: Path, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """A command of the README with more flags, in `place` instead of the repository's root."""
-    return subprocess.run(["bash", "-c", f"{command} {shlex.join(flags)}"], cwd=place, env=environment(), timeout=500,
-                          capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)  # fmt: skip
-
-
-def succeed(place: Path, command: str, *flags: str) -> str:
-    done = run(place, command, *flags)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's first two commands were run."""
-    folder = tmp_path_factory.mktemp("libtorch")
-    for command in (BUILD, MAKE_TEXT):
-        succeed(folder, command)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -88,19 +52,6 @@ def uninterrupted(place: Path) -> tuple[list[str], dict[str, Any]]:
     printed = losses(succeed(place, TRAIN, *SHORT, *DUE, "--run", "whole"))
     assert len(printed) > 20 + 6
     return printed, checkpoint(place / "whole", 60)
-
-
-def losses(output: str) -> list[str]:
-    """All that must not differ: steps, losses and text, without the speeds."""
-    return [
-        line.split(" tokens/s")[0].rpartition(",")[0] if "tokens/s" in line else line for line in output.splitlines()
-    ]
-
-
-def checkpoint(folder: Path, step: int) -> dict[str, Any]:
-    assert [path.name for path in folder.iterdir()] == [f"checkpoint-{step:08d}.pt"]
-    state: dict[str, Any] = torch.load(folder / f"checkpoint-{step:08d}.pt", weights_only=True)
-    return state
 
 
 def held_out(place: Path) -> bytes:
@@ -176,22 +127,6 @@ def test_python_reads_weights_and_optimizer_and_finds_the_same_validation_loss(p
     assert loss == pytest.approx(validation_loss(trained), abs=1e-4)
 
 
-def ended_after(
-    place: Path, line: str, end: Callable[[subprocess.Popen[str]], object], *command: str
-) -> tuple[int, str]:
-    """Exit status and output of a command that is to end after it has printed a line that begins so."""
-    process = subprocess.Popen(
-        command, cwd=place, env=environment(), stdout=subprocess.PIPE, text=True, errors="replace"
-    )
-    assert process.stdout is not None
-    output = ""
-    for printed in process.stdout:
-        output += printed
-        if printed.startswith(line):
-            end(process)
-    return process.wait(timeout=60), output
-
-
 def stopped(place: Path, number: signal.Signals, *flags: str) -> tuple[int, str]:
     """Exit status and output of a run that gets a signal after step 12."""
     command = [*shlex.split(TRAIN), *SHORT, *DUE, *flags]
@@ -225,79 +160,6 @@ def test_an_interrupted_run_says_how_to_go_on_and_is_the_whole_run_then(place, u
     printed, state = uninterrupted
     assert [*begun, *rest] == printed
     assert_same(checkpoint(place / folder, 60), state)
-
-
-IN_RANKS = [*SHAPE, "--steps", "20", "--rank-fraction", "0.25", "--clip", "0", "--validate-every", "10",
-            "--checkpoint-every", "5", "--sample-length", "0"]  # fmt: skip
-
-
-def printed_losses(output: str) -> list[float]:
-    return [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
-
-
-def test_four_processes_train_to_the_losses_of_one_and_the_first_alone_prints(place):
-    one = succeed(place, TRAIN, *IN_RANKS, "--run", "one")
-    four = succeed(place, TRAIN_IN_FOUR, *IN_RANKS, "--run", "four")
-    assert [line.split(":")[0] for line in four.splitlines()] == [line.split(":")[0] for line in one.splitlines()]
-    assert len(printed_losses(one)) == 20 + 2
-    assert printed_losses(four) == pytest.approx(printed_losses(one), abs=2e-4)  # of 5.5 to 3, printed to 1e-4
-    states = [checkpoint(place / run, 20)["optimizer"]["state"] for run in ("one", "four")]
-    for index, state in states[0].items():
-        error = (states[1][index]["momentum"] - state["momentum"]).norm() / state["momentum"].norm()
-        assert error < 1e-4  # FP32
-
-
-def test_interrupted_processes_agree_on_a_step_and_go_on_as_the_whole_run(place):
-    whole = losses(succeed(place, TRAIN_IN_FOUR, *IN_RANKS, "--run", "whole four"))
-    command = [*shlex.split(TRAIN_IN_FOUR), *IN_RANKS, "--run", "stopped four"]
-    status, output = ended_after(place, "step 7/20: loss", lambda process: process.terminate(), *command)
-    assert status == 128 + signal.SIGTERM
-    *begun, last = losses(output)
-    match = re.fullmatch(r"interrupted after step (\d+); to go on: (.*)", last)
-    assert match is not None and 7 <= int(match[1]) < 20
-    _, *rest = losses(succeed(place, match[2]))
-    # The interruption averaged the momenta at another step than the whole run did.
-    assert printed_losses("\n".join([*begun, *rest])) == pytest.approx(printed_losses("\n".join(whole)), abs=2e-4)
-
-
-def test_processes_that_fail_say_so_once(place):
-    done = run(place, TRAIN_IN_FOUR, *SHAPE, "--run", "failing four", "--lr", "1e300")
-    assert re.fullmatch(r"train: the loss is not finite after \d steps; a lower --lr may help\n", done.stderr)
-    assert done.returncode == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-@pytest.mark.parametrize("after", [0.0, 0.1, 0.5])
-def test_processes_interrupted_before_the_first_step_end_at_once_with_one_sentence(place, number, after):
-    folder = f"early {number.name} {after}"
-    command = [*shlex.split(TRAIN_IN_FOUR), *IN_RANKS, "--steps", "2000", "--run", folder]
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=place, env=environment(), start_new_session=True, **output)
-    while process.poll() is None and not subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True).stdout:
-        pass  # reading the text
-    time.sleep(after)
-    process.send_signal(number)
-    out, error = process.communicate(timeout=30)
-    assert process.returncode == 128 + number
-    printed = [line for line in (out + error).splitlines() if not line.startswith("step ")]
-    assert len(printed) == 1 and re.match(r"train: interrupted$|interrupted after step \d+; to go on", printed[0])
-    assert subprocess.run(["pgrep", "-f", folder], capture_output=True).stdout == b""
-
-
-def test_no_process_outlives_one_that_is_killed(place):
-    def processes(*pattern: str) -> list[int]:
-        return [int(line) for line in subprocess.run(["pgrep", *pattern], capture_output=True).stdout.split()]
-
-    def kill_the_last(process: subprocess.Popen[str]) -> None:
-        children = processes("-P", str(process.pid))
-        assert len(children) == 4
-        os.kill(max(children), signal.SIGKILL)
-
-    command = [*shlex.split(TRAIN_IN_FOUR), *IN_RANKS, "--steps", "2000", "--run", "killed four"]
-    status, output = ended_after(place, "step 1/2000: loss", kill_the_last, *command)
-    assert status in (1, 128 + signal.SIGKILL)  # of another that found its peer gone, or of its own
-    assert "step 2000/2000" not in output
-    assert processes("-f", "killed four") == []
 
 
 def test_a_run_that_is_prolonged_goes_on_with_its_flags(place, uninterrupted):
@@ -378,16 +240,6 @@ def test_a_wrong_argument_is_refused_in_one_sentence_with_status_2(wrong, argume
     assert done.stderr == f"train: {REFUSED[arguments]}\n"
     assert done.stdout == ""
     assert done.returncode == 2
-
-
-def test_more_processes_than_there_are_cores_and_memory_for_are_refused_before_any_starts(wrong):
-    done = run(wrong, "taskset --cpu-list 0 build/libtorch/train --run refused text.txt --ranks 300 --batch 300")
-    match = re.fullmatch(
-        r"train: --ranks must be at most (\d+), for which there are cores and memory, got 300\n", done.stderr
-    )
-    assert match and 1 <= int(match[1]) <= 16
-    assert done.returncode == 2
-    assert not (wrong / "refused").exists()
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,8 @@ INSTANTIATE_TEST_SUITE_P(
                "lr must be a finite number ≥ 0, got -1 (parameter group 2)"},
         Damage{"UnknownName", [](Dict& saved) { group_of(saved, 0).insert_or_assign("orthonormalize", "svd"); },
                "orthonormalize must be \"auto\", \"rcqr\", \"cholesky_qr\" or \"qr\", got svd"},
+        Damage{"NameOfTwoLines", [](Dict& saved) { group_of(saved, 0).insert_or_assign("orthonormalize", "s\nvd"); },
+               "qr\", got String"},
         Damage{"NoMomentum", [](Dict& saved) { (void)state_of(saved, 4).erase("momentum"); },
                "the state of parameter 0 (parameter group 2) lacks 'momentum'"},
         Damage{"QIsNoTensor", [](Dict& saved) { state_of(saved, 3).insert_or_assign("Q", 2.0); },
