@@ -9,7 +9,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
-#include <limits>
 
 #include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
@@ -54,20 +53,9 @@ at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const Orthonormaliz
 // Each sketch times its scale ([count]): what sums of squares can be taken of.
 at::Tensor scale_sketch_(const at::Tensor& SP, at::ScalarType dtype) {
   if (dtype != at::kDouble) return {};
-  const double infinity = std::numeric_limits<double>::infinity();
-  const at::Tensor scale = scale_of_lengths(at::linalg_vector_norm(SP, infinity, {1, 2}));
+  const at::Tensor scale = scale_of_lengths(largest_entries(SP, {1, 2}).view({-1}));
   if (may_scale(scale)) SP.mul_(scale.view({-1, 1, 1}));
   return scale;
-}
-
-// The factor of what was scaled becomes that of the original.
-void scale_factor_(TriangularInverse& factor, const at::Tensor& scale) {
-  if (!scale.defined() || !may_scale(scale)) return;
-  if (factor.scale.defined()) {
-    factor.scale.mul_(scale.unsqueeze(1));
-  } else {
-    factor.inverse.mul_(scale.view({-1, 1, 1}));
-  }
 }
 
 // The matrices in whose QR some column may be rounding.
@@ -100,8 +88,9 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
   noise.own += rounding_noise(at::kDouble, global_rows);  // of the sketch
   const at::Tensor scale = scale_sketch_(SP, P.scalar_type());
   if (options.scale.defined()) options.scale.copy_(scale);
-  TriangularInverse first = sketch_qr_inverse(SP, noise, P.scalar_type(), options.precision, options.counts.in_margin);
-  scale_factor_(first, scale);
+  if (scale.defined() && may_scale(scale)) P.mul_(scale.view({-1, 1, 1}));  // as the sketch, of which the factor is
+  const TriangularInverse first =
+      sketch_qr_inverse(SP, noise, P.scalar_type(), options.precision, options.counts.in_margin);
   const bool in_place = backend_of(P.device()).multiplies_in_place;
   at::Tensor product = in_place ? P : at::empty_like(P);
   multiply_triangular_(Matrices(product), Matrices(P), first, options.precision);
@@ -117,8 +106,7 @@ comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Ortho
   TORCH_CHECK_NOT_IMPLEMENTED(rows.absent(), "torchdion: orthonormalize='qr' needs whole columns of P, but ", rows.size,
                               " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
   if (options.scale.defined()) {
-    const double infinity = std::numeric_limits<double>::infinity();
-    options.scale.copy_(scale_of_lengths(at::linalg_vector_norm(P, infinity, {1, 2})));
+    options.scale.copy_(scale_of_lengths(largest_entries(P, {1, 2}).view({-1})));
   }
   const std::tuple<at::Tensor, at::Tensor> qr = at::linalg_qr(P, "reduced");
   Noise doubt = options.noise;

@@ -14,11 +14,11 @@ namespace {
 // Entries of orthonormal columns of fewer than 2⁶⁴ rows: the largest of a column lies within [2⁻³², 1].
 constexpr double kMark = 0x1p+128, kBetween = 0x1p+64;
 
+}  // namespace
+
 at::Tensor largest_entries(const at::Tensor& matrices, at::IntArrayRef dims) {
   return at::linalg_vector_norm(matrices, std::numeric_limits<double>::infinity(), dims, /*keepdim=*/true);
 }
-
-}  // namespace
 
 at::Tensor scale_of_lengths(const at::Tensor& lengths) {
   const at::Tensor scale = at::ones_like(lengths);

@@ -9,6 +9,9 @@ namespace torchdion::linalg {
 // Where the length of something lies within [2⁻³⁰⁰, 2⁴⁵⁰], is 0 or NaN, it needs no scale.
 inline constexpr double kShortest = 0x1p-300, kLongest = 0x1p+450, kLengthen = 0x1p+536, kShorten = 0x1p-510;
 
+// The largest magnitude along the dimensions, which stay, of size 1.
+at::Tensor largest_entries(const at::Tensor& matrices, at::IntArrayRef dims);
+
 // For each length, FP64, kLengthen, kShorten or 1.
 at::Tensor scale_of_lengths(const at::Tensor& lengths);
 
