@@ -30,11 +30,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(const c10::intrusive_ptr<c10d:
 } catch (const c10::ValueError&) {
   rethrow_in_one_sentence();
 } catch (const std::exception& error) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string why = of_torch ? of_torch->what_without_backtrace() : error.what();
   throw c10::DistBackendError(
-      c10::str("torchdion::gloo_group: rank ", rank, " of ", size, " cannot join: ", why.substr(0, why.find('\n'))),
-      nullptr);
+      c10::str("torchdion::gloo_group: rank ", rank, " of ", size, " cannot join: ", sentence_of(error)), nullptr);
 }
 
 }  // namespace torchdion

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 namespace torchdion::optim {
 
@@ -61,7 +62,7 @@ uint32_t checksum_of(const char* bytes, uint64_t size) {
 
 }  // namespace
 
-Archive::Archive(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+Archive::Archive(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   TORCH_CHECK(file_ >= 0, std::strerror(errno));
   try {
     struct stat status;
@@ -118,14 +119,18 @@ Archive::Directory Archive::find_directory() const {
 void Archive::add_records(const Directory& directory) {
   const std::string entries = bytes(directory.offset, directory.size);
   end_of_records_ = directory.offset;
-  uint64_t begin = 0, sum = 0;
+  uint64_t begin = 0;
   for (uint64_t i = 0; i < directory.records; ++i) {
     begin += add_record(entries.data() + begin, entries.size() - begin);
   }
   TORCH_CHECK(!records_.empty(), "it holds no records");
-  for (const auto& [name, record] : records_) {
-    sum += record.size;
-    TORCH_CHECK(sum <= file_size_, "its records are larger than the file");
+  std::vector<Record> in_order;
+  for (const auto& [name, record] : records_) in_order.push_back(record);
+  std::sort(in_order.begin(), in_order.end(), [](const Record& a, const Record& b) { return a.header < b.header; });
+  uint64_t end = 0;
+  for (const Record& record : in_order) {
+    TORCH_CHECK(record.header >= end, "its records lie on each other");
+    end = record.header + kLocalHeader + record.size;
   }
 }
 

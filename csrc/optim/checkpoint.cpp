@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "one_sentence.h"
 #include "optim/archive.h"
 #include "optim/nesting.h"
 #include "optim/new_file.h"
@@ -60,10 +61,8 @@ c10::IValue read_archive(const std::string& path) {
 
 // One sentence, without the backtrace that what() of errors of TORCH_CHECK() appends.
 [[noreturn]] void refuse(const char* function, const std::string& path, const char* how, const std::exception& error) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string why = of_torch ? of_torch->what_without_backtrace() : error.what();
-  throw c10::Error(
-      c10::str("torchdion::", function, ": ", path, " cannot be ", how, ": ", why.substr(0, why.find('\n'))));
+  throw c10::Error(c10::str("torchdion::", function, ": ", path, " cannot be ", how, ": ", sentence_of(error)),
+                   nullptr);
 }
 
 }  // namespace

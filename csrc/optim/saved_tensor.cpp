@@ -56,6 +56,20 @@ void require_grad(const at::Tensor& tensor, const c10::IValue& flag) {
   if (flag.toBool() && can) tensor.set_requires_grad(true);
 }
 
+// A tensor may be the negative or the conjugate of what its storage holds.
+void set_bits(const at::Tensor& tensor, const c10::IValue& metadata) {
+  if (metadata.isNone()) return;
+  TORCH_CHECK(metadata.isGenericDict(), "its pickle is damaged");
+  for (const auto& item : metadata.toGenericDict()) {
+    TORCH_CHECK(item.key().isString() && item.value().isBool(), "its pickle is damaged");
+    const bool neg = item.key().toStringRef() == "neg", conj = item.key().toStringRef() == "conj";
+    TORCH_CHECK(neg || conj, "a tensor has a mark that is not known");
+    TORCH_CHECK(tensor.is_complex() || (neg && tensor.is_floating_point()), "its pickle is damaged");
+    if (neg) tensor._set_neg(item.value().toBool());
+    if (conj) tensor._set_conj(item.value().toBool());
+  }
+}
+
 }  // namespace
 
 std::vector<int64_t> SavedTensors::integers(const c10::IValue& tuple) {
@@ -80,7 +94,8 @@ c10::intrusive_ptr<torch::CustomClassHolder> SavedTensors::storage(const std::st
 }
 
 at::Tensor SavedTensors::tensor(const std::vector<c10::IValue>& arguments) const {
-  TORCH_CHECK(arguments.size() >= 6 && arguments[0].isCapsule() && arguments[1].isInt(), "its pickle is damaged");
+  TORCH_CHECK(arguments.size() >= 6 && arguments.size() <= 7 && arguments[0].isCapsule() && arguments[1].isInt(),
+              "its pickle is damaged");
   const auto holder = arguments[0].toCapsule();
   const auto* source = dynamic_cast<const TypedStorage*>(holder.get());
   const int64_t offset = arguments[1].toInt();
@@ -92,6 +107,7 @@ at::Tensor SavedTensors::tensor(const std::vector<c10::IValue>& arguments) const
   at::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(source->storage);
   impl->set_sizes_and_strides(sizes, strides, offset);
+  if (arguments.size() > 6) set_bits(tensor, arguments[6]);
   require_grad(tensor, arguments[4]);
   return tensor;
 }

@@ -57,7 +57,7 @@ at::Tensor tensor_of(FuzzedDataProvider& data) {
     case 2:
       return at::empty(sizes, at::TensorOptions(dtype).device(at::kMeta));
     case 3:
-      return at::zeros({1}, dtype).expand(sizes);
+      return at::zeros({}, dtype).expand(sizes);
     default:
       return at::full(sizes, data.ConsumeFloatingPoint<double>(), at::kDouble).to(dtype);
   }

@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <torchdion/checkpoint.h>
 
 #include "optim/hostile.h"
@@ -42,7 +43,21 @@ TEST_F(Archives, OfOverlappingRecordsAreRefused) {
   for (const std::size_t begin : {last, entry}) {
     bytes.replace(begin + 20, 8, little_endian<uint32_t>(2000) + little_endian<uint32_t>(2000));
   }
-  EXPECT_EQ(refusal_of(bytes), "its records are larger than the file");
+  EXPECT_EQ(refusal_of(bytes), "its records lie on each other");
+}
+
+TEST_F(Archives, WhoseRecordsShareTheirBytesAreRefused) {
+  std::string bytes =
+      zip_of({{"a/data.pkl", kNumber}, {"a/data/0", std::string(100, 'x')}, {"a/data/1", std::string(100, 'x')}});
+  const std::size_t last = bytes.rfind("PK\1\2"), entry = bytes.rfind("PK\1\2", last - 1);
+  bytes.replace(last + 42, 4, bytes.substr(entry + 42, 4));
+  EXPECT_EQ(refusal_of(bytes), "its records lie on each other");
+}
+
+TEST_F(Archives, ThatAreNoFilesAreRefusedWithoutAWait) {
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("it is no regular file"), std::string::npos);
 }
 
 TEST_F(Archives, WithSizesAndPlacesOutsideTheFileAreRefused) {

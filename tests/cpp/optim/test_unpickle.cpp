@@ -25,11 +25,12 @@ std::string tuple(const std::vector<int64_t>& values) {
 }
 
 std::string tensor(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset = 0,
-                   const std::string& type = "FloatStorage", const std::string& key = "0", int64_t numel = 4) {
+                   const std::string& type = "FloatStorage", const std::string& key = "0", int64_t numel = 4,
+                   const std::string& metadata = "") {
   const std::string storage = "(" + text("storage") + "ctorch\n" + type + "\n" + text(key) + text("cpu") + "\x8a\x08" +
                               little_endian(numel) + "tQ";
   return "ctorch._utils\n_rebuild_tensor_v2\n(" + storage + "\x8a\x08" + little_endian(offset) + tuple(sizes) +
-         tuple(strides) + "\x89" + "ccollections\nOrderedDict\n)RtR";
+         tuple(strides) + "\x89" + "ccollections\nOrderedDict\n)R" + metadata + "tR";
 }
 
 class Pickles : public Hostile {
@@ -159,6 +160,21 @@ TEST_F(Pickles, WithTensorsBeyondTheirRecordsAreRefused) {
   }
   EXPECT_EQ(refusal(tensor({2, 2}, {2, 1}, 0, "FloatStorage", "7")), "it has no record data/7");
   EXPECT_EQ(refusal(tensor({2, 2}, {2, 1}, 0, "FloatStorage", "../data.pkl")), "it has no record data/../data.pkl");
+}
+
+TEST_F(Pickles, OfNegativeAndConjugateViewsAreThese) {
+  const at::Tensor x = at::arange(4, at::kFloat), z = at::complex(x, x + 1);
+  for (const at::Tensor& saved : {at::_neg_view(x), z.conj(), at::imag(z.conj())}) {
+    write_checkpoint(saved, path);
+    EXPECT_TRUE(at::equal(read_checkpoint(path).toTensor(), saved.clone()));
+  }
+  const auto with = [](const std::string& metadata) { return tensor({2}, {1}, 0, "FloatStorage", "0", 4, metadata); };
+  EXPECT_TRUE(value(with("}" + text("neg") + "\x88s")).toTensor().is_neg());
+  EXPECT_FALSE(value(with("N")).toTensor().is_neg());
+  EXPECT_EQ(refusal(with("}" + text("zero") + "\x88s")), "a tensor has a mark that is not known");
+  for (const std::string& damaged : {"}" + text("conj") + "\x88s", "}" + text("neg") + "K\1s", "]"s, "NN"s}) {
+    EXPECT_EQ(refusal(with(damaged)), "its pickle is damaged") << testing::PrintToString(damaged);
+  }
 }
 
 // Keys whose hashes begin alike make a c10::Dict double its table for each of them.
