@@ -28,15 +28,9 @@ bool has_distinct_elements(const at::Tensor& tensor) {
   return true;
 }
 
-// FP8 is floating-point too, but nothing computes with it.
-bool is_computed(const at::Tensor& tensor) {
-  const at::ScalarType dtype = tensor.scalar_type();
-  return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-}
-
 void check_dense(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
   const bool fits = tensor.layout() == at::kStrided && tensor.device() == X.device();
-  TORCH_CHECK_VALUE(fits && is_computed(tensor), prefix(), "the ", what, " of ", called(X),
+  TORCH_CHECK_VALUE(fits && is_computed(tensor.scalar_type()), prefix(), "the ", what, " of ", called(X),
                     " must be a dense floating-point tensor on ", X.device(), ", got ", tensor.toString(), " on ",
                     tensor.device());
   TORCH_CHECK_VALUE(linalg::has_memory(tensor), prefix(), "the ", what, " of ", called(X),
@@ -44,6 +38,7 @@ void check_dense(const at::Tensor& X, const at::Tensor& tensor, const char* what
 }
 
 void check_contiguous(const at::Tensor& X, const at::Tensor& state, const char* what) {
+  TORCH_CHECK_VALUE(!state.is_neg(), prefix(), "the ", what, " of ", called(X), " must not be a negative view");
   TORCH_CHECK_VALUE(state.is_contiguous(), prefix(), "the ", what, " of ", called(X),
                     " must be contiguous, got strides ", state.strides());
 }
@@ -63,10 +58,14 @@ void refuse_memory(const at::Tensor& tensor, const std::string& name) {
 
 }  // namespace
 
+bool is_computed(at::ScalarType dtype) {
+  return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
 void check_parameters(const std::vector<at::Tensor>& X) {
   for (const at::Tensor& x : X) {
     const bool has_memory = x.layout() == at::kStrided && (x.is_cpu() || x.is_cuda());
-    TORCH_CHECK_VALUE(has_memory && is_computed(x), prefix(), called(x),
+    TORCH_CHECK_VALUE(has_memory && is_computed(x.scalar_type()), prefix(), called(x),
                       " must be a dense floating-point CPU or CUDA tensor, got ", x.toString());
     linalg::backend_of(x.device());  // throws where this build has none
     TORCH_CHECK_VALUE(has_distinct_elements(x), prefix(), "the elements of ", called(x),
@@ -118,17 +117,16 @@ void check_Q_memory(const at::Tensor& X, const at::Tensor& Q) {
   check_contiguous(X, Q, "state Q");
 }
 
-void check_Q_sizes(at::IntArrayRef X, at::IntArrayRef Q, MatrixForm form) {
-  const std::vector<int64_t> sizes = matrix_sizes(X, form);
-  const int64_t m = sizes.end()[-2], n = sizes.end()[-1], largest = std::min(m, n);
-  const at::IntArrayRef stack(sizes.data(), sizes.size() - 2);
-  TORCH_CHECK_VALUE(Q.size() >= 2 && Q.slice(0, Q.size() - 2) == stack, prefix(),
-                    "the state Q of a parameter of shape ", X, " must hold one matrix for each of ", stack,
-                    ", got shape ", Q);
+void check_Q_sizes(const at::Tensor& X, at::IntArrayRef sizes, at::IntArrayRef Q, MatrixForm form) {
+  const std::vector<int64_t> matrices = matrix_sizes(sizes, form);
+  const int64_t m = matrices.end()[-2], n = matrices.end()[-1], largest = std::min(m, n);
+  const at::IntArrayRef stack(matrices.data(), matrices.size() - 2);
+  TORCH_CHECK_VALUE(Q.size() >= 2 && Q.slice(0, Q.size() - 2) == stack, prefix(), "the state Q of ", called(X),
+                    " must hold one matrix for each of ", stack, ", got shape ", Q);
   const int64_t rows = Q.end()[-2], r = Q.back(), least = largest == 0 ? 0 : 1;
   const std::string shapes = m == n ? c10::str(m, "×r") : c10::str(m, "×r or ", n, "×r");
-  TORCH_CHECK_VALUE((rows == m || rows == n) && r >= least && r <= largest, prefix(), "the state Q of a ", m, "×", n,
-                    " matrix must be ", shapes, " with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×", r);
+  TORCH_CHECK_VALUE((rows == m || rows == n) && r >= least && r <= largest, prefix(), "the state Q of ", called(X),
+                    " must be ", shapes, " with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×", r);
 }
 
 void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what) {

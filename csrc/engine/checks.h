@@ -9,6 +9,9 @@
 
 namespace torchdion::engine {
 
+// Whether steps compute with it. FP8 is floating-point too, but nothing does.
+bool is_computed(at::ScalarType dtype);
+
 // The parameters are dense floating-point tensors, on devices that this build has kernels for, of which no two elements
 // share memory.
 void check_parameters(const std::vector<at::Tensor>& X);
@@ -25,7 +28,7 @@ void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<
 
 // The gradient, or a state, of the parameter X has its shape; a Q of these sizes is one of its matrices.
 void check_gradient(const at::Tensor& X, const at::Tensor& G);
-void check_Q_sizes(at::IntArrayRef X, at::IntArrayRef Q, MatrixForm form);
+void check_Q_sizes(const at::Tensor& X, at::IntArrayRef sizes, at::IntArrayRef Q, MatrixForm form);
 void check_Q_memory(const at::Tensor& X, const at::Tensor& Q);
 void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what);
 

@@ -52,7 +52,7 @@ ParameterShape shape_of(const DionGroup& group, std::size_t i) {
   const Layout& layout = layout_of(group.layouts, i);
   const at::IntArrayRef sizes = whole_sizes(X, layout);
   const at::IntArrayRef whole_Q = group.whole_Q.empty() ? Q.sizes() : at::IntArrayRef(group.whole_Q[i]);
-  check_Q_sizes(sizes, whole_Q, group.form);
+  check_Q_sizes(X, sizes, whole_Q, group.form);
   const std::vector<int64_t> matrices = matrix_sizes(sizes, group.form);
   ParameterShape shape{{matrices.begin(), matrices.end() - 2}, matrices.end()[-2], matrices.back(), whole_Q.back()};
   shape.right = shape.m == shape.n ? group.orientation == Orientation::right : whole_Q.end()[-2] == shape.m;

@@ -60,8 +60,8 @@ std::vector<at::Tensor> decide_on_devices(const Doubts& doubts, const std::vecto
 }
 
 void check_number(const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(linalg::has_memory(tensor), prefix(), what,
-                    " must be a tensor of one real number with memory of its ", "own, got ", tensor.toString());
+  TORCH_CHECK_VALUE(linalg::has_memory(tensor) && !tensor.is_neg(), prefix(), what,
+                    " must be a tensor of one real number with memory of its own, got ", tensor.toString());
   TORCH_CHECK_VALUE(tensor.numel() == 1 && !tensor.is_complex(), prefix(), what,
                     " must be a tensor of one real number, got ", tensor.toString(), " of shape ", tensor.sizes());
 }

@@ -6,6 +6,7 @@
 
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "engine/words.h"
 #include "optim/capturable.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
@@ -16,8 +17,8 @@ namespace torchdion::optim {
 namespace {
 
 const at::Tensor& needed(const at::Tensor& tensor, const char* name, const at::Tensor& param) {
-  TORCH_CHECK_VALUE(tensor.defined(), "torchdion::Dion: the state of a parameter of shape ", param.sizes(),
-                    " lacks the tensor ", name, "; is it of other options?");
+  TORCH_CHECK_VALUE(tensor.defined(), "torchdion::Dion: the state of ", engine::called(param), " lacks the tensor ",
+                    name, "; is it of other options?");
   return tensor;
 }
 

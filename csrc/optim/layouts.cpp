@@ -102,7 +102,7 @@ std::vector<int64_t> whole_Q(const at::Tensor& param, const at::Tensor& Q, const
     if (has_all_columns && Q.dim() > 0) whole.back() = Q.size(-1);  // any rank; else that of the options
     std::vector<int64_t> piece = engine::piece_of_Q(whole, orientation, layout);
     if (Q.sizes() == piece) {
-      engine::check_Q_sizes(sizes, whole, form);
+      engine::check_Q_sizes(param, sizes, whole, form);
       return whole;
     }
     if (expected.empty()) expected = std::move(piece);

@@ -3,6 +3,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "engine/checks.h"
 #include "linalg/backend.h"
 
 namespace torchdion::optim {
@@ -42,7 +43,7 @@ void check_parameter(const at::Tensor& param, const DionOptions& options, const 
   TORCH_CHECK_VALUE(param.defined(), "torchdion::Dion: ", name, " must be a tensor, got an undefined one");
   TORCH_CHECK_VALUE(param.is_leaf(), "torchdion::Dion: ", name, " must be a leaf of the graph");
   TORCH_CHECK_VALUE(param.layout() == at::kStrided, "torchdion::Dion: ", name, " must be dense, got ", param.layout());
-  TORCH_CHECK_VALUE(at::isFloatingType(param.scalar_type()), "torchdion::Dion: ", name,
+  TORCH_CHECK_VALUE(engine::is_computed(param.scalar_type()), "torchdion::Dion: ", name,
                     " must be real floating-point, got ", param.scalar_type());
   TORCH_CHECK_NOT_IMPLEMENTED(linalg::has_backend(param.device().type()), "torchdion::Dion: ", name, " is on ",
                               param.device(), ", which this build has no kernels for");

@@ -8,6 +8,7 @@
 #include <torch/serialize/archive.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -30,7 +31,21 @@ using torch::optim::OptimizerParamGroup;
 
 namespace {
 
-constexpr double kLargestHalf = 65504;
+// The largest finite number of a dtype that steps compute with; 0 of another.
+double largest_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return std::numeric_limits<double>::max();
+    case at::kFloat:
+      return std::numeric_limits<float>::max();
+    case at::kBFloat16:
+      return std::numeric_limits<at::BFloat16>::max();
+    case at::kHalf:
+      return std::numeric_limits<at::Half>::max();
+    default:
+      return 0;
+  }
+}
 
 using Tensors = c10::Dict<std::string, at::Tensor>;
 using GenericDict = c10::impl::GenericDict;
@@ -121,7 +136,7 @@ class SavedState {
   void load_Q(DionParamState& state, bool whole) const {
     at::Tensor Q = source("Q");
     if (whole) {
-      engine::check_Q_sizes(engine::whole_sizes(param_, layout_), Q.sizes(), optim::form_of(options_));
+      engine::check_Q_sizes(param_, engine::whole_sizes(param_, layout_), Q.sizes(), optim::form_of(options_));
       if (!layout_.is_local()) state.whole_Q(Q.sizes().vec());
       Q = optim::cut_Q(Q, param_, layout_, options_);
     }
@@ -152,9 +167,10 @@ class SavedState {
 
   at::Tensor copy(const at::Tensor& source, const std::optional<at::ScalarType>& dtype) const {
     const at::Tensor copy = at::empty(source.sizes(), param_.options().dtype(dtype.value_or(param_.scalar_type())));
-    if (copy.scalar_type() != at::kHalf || source.scalar_type() == at::kHalf) return copy.copy_(source);
-    // A finite number beyond FP16 becomes the largest of FP16, as steps store it.
-    return copy.copy_(at::where(source.isinf(), source, source.clamp(-kLargestHalf, kLargestHalf)));
+    const double largest = largest_of(copy.scalar_type());
+    if (largest >= largest_of(source.scalar_type())) return copy.copy_(source);
+    // A finite number beyond the range becomes the largest, as steps store it.
+    return copy.copy_(at::where(source.isinf(), source, source.clamp(-largest, largest)));
   }
 
   at::Tensor step() const {

@@ -137,7 +137,7 @@ def test_a_near_miss_of_an_option_warns_and_other_keys_are_kept():
 @pytest.mark.parametrize(
     ("index", "key", "value", "sentence"),
     [
-        (0, "Q", torch.zeros(5, 2), "the state Q of a 6×4 matrix must be 6×r or 4×r"),
+        (0, "Q", torch.zeros(5, 2), "the state Q of a parameter of shape .6, 4. must be 6×r or 4×r"),
         (0, "Q", torch.zeros(6, 5), "with 1 ≤ r ≤ 4, got 6×5"),
         (0, "Q", torch.zeros(6, 0), "got 6×0"),
         (0, "Q", torch.zeros(6), "the state Q"),

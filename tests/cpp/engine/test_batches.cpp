@@ -141,6 +141,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"MomentumByColumns", [](DionGroup& g) { g.M[1] = column_major(g.M[1]); }, "must be contiguous"},
         Refusal{"QByColumns", [](DionGroup& g) { g.Q[1] = column_major(g.Q[1]); },
                 "the state Q of a parameter of shape [12, 20] must be contiguous"},
+        Refusal{"NegativeMomentum", [](DionGroup& g) { g.M[1] = at::_neg_view(g.M[1]); },
+                "the state momentum of a parameter of shape [12, 20] must not be a negative view"},
+        Refusal{"NegativeQ", [](DionGroup& g) { g.Q[1] = at::_neg_view(g.Q[1]); }, "must not be a negative view"},
         Refusal{"QOfOtherRows",
                 [](DionGroup& g) {
                   g.Q[1] = at::zeros({13, 4});

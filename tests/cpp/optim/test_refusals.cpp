@@ -123,6 +123,15 @@ TEST(DionRefuses, BlocksThatDoNotDivideTheRows) {
             "torchdion::Dion: blocks must divide the 12 rows of parameter 0 (parameter group 0), got 5");
 }
 
+TEST(DionRefuses, ParametersOfADtypeThatNothingComputesWith) {
+  for (const at::ScalarType dtype : {at::kFloat8_e4m3fn, at::kComplexFloat, at::kLong}) {
+    EXPECT_EQ(message_of([&] {
+                Dion(std::vector<at::Tensor>{at::empty({4, 3}, dtype)});
+              }),
+              c10::str("torchdion::Dion: parameter 0 (parameter group 0) must be real floating-point, got ", dtype));
+  }
+}
+
 TEST(DionRefuses, OptionsOfAnotherOptimizer) {
   struct OtherOptions : torch::optim::OptimizerCloneableOptions<OtherOptions> {};
   const Model model;
