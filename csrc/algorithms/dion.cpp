@@ -111,6 +111,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
   linalg::GradientRule gradients = batch.gradients;
   if (hyper.maximize) gradients.factor *= -1;
+  if (unchanged.defined()) gradients.unchanged = unchanged.const_data_ptr<float>();
   linalg::accumulate_(B, batch.G, gradients);
   co_await average_(B, batch.workspace, dense, gradients.left_out, unchanged);
 

@@ -108,7 +108,7 @@ DionBatch batch_of(const std::vector<Entry>& entries, const Layout& layout) {
   batch.r = shape.r;
   batch.shape_factor = std::sqrt(static_cast<double>(shape.m) / static_cast<double>(shape.n));
   for (const Entry& entry : entries) {
-    if (!entry.unchanged.defined()) continue;
+    if (!entry.unchanged.defined() || entry.unchanged.numel() == 0) continue;  // split() gives one piece of nothing
     for (const at::Tensor& number : entry.unchanged.split(1)) batch.unchanged.push_back(number);
   }
   batch.step = first.step;

@@ -5,6 +5,9 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/nan_to_num.h>
 
+#include <functional>
+#include <numeric>
+
 #include "comm/copies.h"
 #include "engine/shapes.h"
 #include "linalg/matrices.h"
@@ -40,8 +43,8 @@ void largest_of_ranks(const std::vector<at::Tensor>& numbers, const Axis& axis) 
 
 void allocate_unchanged(DionGroup& group) {
   for (const at::Tensor& X : group.X) {
-    const at::Tensor matrices = matrices_of(X, group.form);
-    const int64_t count = c10::multiply_integers(matrices.sizes().slice(0, matrices.dim() - 2));
+    const std::vector<int64_t> sizes = matrix_sizes(X.sizes(), group.form);
+    const int64_t count = std::accumulate(sizes.begin(), sizes.end() - 2, int64_t{1}, std::multiplies<>());
     group.unchanged.push_back(at::empty({count}, X.options().dtype(at::kFloat)));
   }
 }

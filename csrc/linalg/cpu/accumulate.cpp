@@ -20,7 +20,7 @@ Matrices along_memory(const Matrices& matrices, bool transpose) { return transpo
 
 template <class TM, class TG>
 void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
-  using T = at::opmath_type<TM>;
+  using T = Wider<TM, TG>;
   const T scale = static_cast<T>(alpha), least = least_momentum<TM>();
   if (g_stride == 1) {
     for (int64_t j = 0; j < count; ++j) {
@@ -34,15 +34,20 @@ void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) 
 }
 
 template <class TM, class TG>
-int64_t add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
-  using T = at::opmath_type<TM>;
-  int64_t found = 0;
+void add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
+  using T = Wider<TM, TG>;
+  const T scale = static_cast<T>(alpha), least = least_momentum<TM>();
   for (int64_t j = 0; j < count; ++j) {
     const T entry = static_cast<T>(g[j * g_stride]);
-    const bool finite = std::isfinite(entry);
-    found += !finite;
-    const T sum = static_cast<T>(m[j]) + (finite ? static_cast<T>(alpha) * entry : T(0));
-    m[j] = rounded<TM>(zero_below(least_momentum<TM>(), sum));
+    m[j] = rounded<TM>(zero_below(least, static_cast<T>(m[j]) + (std::isfinite(entry) ? scale * entry : T(0))));
+  }
+}
+
+template <class TG>
+int64_t nonfinite_in_row(const TG* g, int64_t count, int64_t g_stride) {
+  int64_t found = 0;
+  for (int64_t j = 0; j < count; ++j) {
+    found += !std::isfinite(static_cast<at::opmath_type<TG>>(g[j * g_stride]));
   }
   return found;
 }
@@ -62,8 +67,10 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
         for (int64_t i = first; i < first + count; ++i) {
           momentum_t* target = m.matrix<momentum_t>(index) + i * m.row_stride;
           const scalar_t* source = g.matrix<const scalar_t>(index) + i * g.row_stride;
+          if (rule.zeroed) found += nonfinite_in_row(source, m.cols, g.col_stride);
+          if (rule.keeps_all(index)) continue;
           if (rule.zeroed) {
-            found += add_finite_row(target, source, m.cols, g.col_stride, alpha);
+            add_finite_row(target, source, m.cols, g.col_stride, alpha);
           } else {
             add_row(target, source, m.cols, g.col_stride, alpha);
           }
@@ -82,10 +89,7 @@ void Operations::count_nonfinite(const Matrices& G, int64_t* found_in_all) {
     cpu::parallel_rows(g.count(), g.rows, grain(g), [&](int64_t index, int64_t first, int64_t count) {
       int64_t found = 0;
       for (int64_t i = first; i < first + count; ++i) {
-        const scalar_t* row = g.matrix<const scalar_t>(index) + i * g.row_stride;
-        for (int64_t j = 0; j < g.cols; ++j) {
-          found += !std::isfinite(static_cast<at::opmath_type<scalar_t>>(row[j * g.col_stride]));
-        }
+        found += nonfinite_in_row(g.matrix<const scalar_t>(index) + i * g.row_stride, g.cols, g.col_stride);
       }
       total += found;
     });

@@ -6,6 +6,7 @@
 #include <ATen/OpMathType.h>
 
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -17,15 +18,23 @@
 
 namespace torchdion::linalg::cpu {
 
-// Rounds to the type that a matrix is stored in. A finite number beyond FP16 becomes the largest of FP16, which holds
-// no sum of a few gradients of 5000: one infinite momentum would make all weights NaN. NaN and infinity stay what they
-// are. BF16 has the range of FP32, in which it is computed.
+// What two types are computed in together.
+template <class A, class B>
+using Wider = decltype(at::opmath_type<A>() + at::opmath_type<B>());
+
+inline bool is_infinite(at::Half value) { return (value.x & 0x7fff) == 0x7c00; }
+inline bool is_infinite(float value) { return std::isinf(value); }
+
+// Rounds to the type that a matrix is stored in. A finite number beyond its range becomes its largest: FP16 holds no
+// sum of a few gradients of 5000, and one infinite momentum would make all weights NaN. NaN and infinity stay what they
+// are. BF16 has the range of FP32, in which it is mostly computed.
 template <class Stored, class T>
 Stored rounded(T value) {
   Stored nearest = static_cast<Stored>(value);
-  if constexpr (std::is_same_v<Stored, at::Half>) {
-    if ((nearest.x & 0x7fff) == 0x7c00 && std::isfinite(value)) [[unlikely]]
-      --nearest.x;  // from infinity
+  if constexpr (std::is_same_v<Stored, at::Half> || (std::is_same_v<T, double> && !std::is_same_v<Stored, double>)) {
+    if (is_infinite(nearest) && std::isfinite(value)) [[unlikely]] {
+      nearest = value > 0 ? std::numeric_limits<Stored>::max() : std::numeric_limits<Stored>::lowest();
+    }
   }
   return nearest;
 }

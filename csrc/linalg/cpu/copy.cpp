@@ -17,8 +17,8 @@ void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, A.cols) + 1;
   TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::copy_", [&] {
     using target_t = scalar_t;
-    using T = at::opmath_type<target_t>;
     TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::copy_", [&] {
+      using T = Wider<target_t, scalar_t>;
       cpu::parallel_rows(A.count(), A.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
         for (int64_t i = first; i < first + count; ++i) {
           target_t* a = A.matrix<target_t>(index) + i * A.row_stride;

@@ -31,6 +31,10 @@ struct ComputeType<double> {
   using type = double;
 };
 
+// What two types are computed in together.
+template <class A, class B>
+using Wider = decltype(typename ComputeType<A>::type() + typename ComputeType<B>::type());
+
 TORCHDION_HOST_DEVICE uint32_t bits_of(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -59,7 +63,6 @@ TORCHDION_HOST_DEVICE float load(float value) { return value; }
 TORCHDION_HOST_DEVICE float load(BFloat16 value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }
 
 TORCHDION_HOST_DEVICE void store(double& target, double value) { target = value; }
-TORCHDION_HOST_DEVICE void store(float& target, double value) { target = static_cast<float>(value); }
 TORCHDION_HOST_DEVICE void store(float& target, float value) { target = value; }
 TORCHDION_HOST_DEVICE void store(BFloat16& target, float value) {
   target.bits = static_cast<uint16_t>(bits_of(round_mantissa<7>(value)) >> 16);
@@ -93,16 +96,21 @@ inline Half nearest_half(float value) {
 #endif
 
 TORCHDION_HOST_DEVICE bool is_infinite(Half value) { return (value.bits & 0x7fff) == 0x7c00; }
+TORCHDION_HOST_DEVICE bool is_infinite(BFloat16 value) { return (value.bits & 0x7fff) == 0x7f80; }
+TORCHDION_HOST_DEVICE bool is_infinite(float value) { return (bits_of(value) & 0x7fffffffu) == 0x7f800000u; }
 TORCHDION_HOST_DEVICE void make_largest(Half& infinite) { --infinite.bits; }  // of its sign
+TORCHDION_HOST_DEVICE void make_largest(BFloat16& infinite) { --infinite.bits; }
+TORCHDION_HOST_DEVICE void make_largest(float& infinite) { infinite = float_of(bits_of(infinite) - 1); }
 
-// A finite number beyond FP16 becomes the largest of FP16, as on the CPU (cpu/convert.h).
+// A finite number beyond the range of what it is stored in becomes the largest there, as on the CPU (cpu/convert.h).
 TORCHDION_DEVICE void store(Half& target, float value) {
   target = nearest_half(value);
   if (is_infinite(target) && value - value == 0) make_largest(target);
 }
 template <class S>
-TORCHDION_DEVICE void store(S& target, double value) {  // of 16 bits
+TORCHDION_DEVICE void store(S& target, double value) {
   store(target, static_cast<float>(value));
+  if (is_infinite(target) && value - value == 0) make_largest(target);
 }
 
 // Calls body with a value of the type.

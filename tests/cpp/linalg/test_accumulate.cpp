@@ -83,6 +83,35 @@ TEST(Accumulate, StoresFiniteSumsBeyondFP16AsItsLargestNumberAndNothingElse) {
   }
 }
 
+// Of FP64 weights with smaller momenta: a gradient of 1e39 is finite, and a policy lets it pass.
+TEST(Accumulate, StoresFiniteSumsBeyondAnyNarrowerTypeAsItsLargestNumber) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const auto& [dtype, largest] : {std::pair<at::ScalarType, double>{at::kFloat, std::numeric_limits<float>::max()},
+                                       {at::kBFloat16, std::numeric_limits<at::BFloat16>::max()},
+                                       {at::kHalf, 65504.0}}) {
+    const at::Tensor A = at::empty({1, 4}, dtype),
+                     B = at::tensor({1e39, -1e300, infinity, 1.0}, at::kDouble).view({1, 4});
+    copy_(Matrices(A), Matrices(B), 1);
+    const at::Tensor expected = at::tensor({largest, -largest, infinity, 1.0}, at::kDouble);
+    EXPECT_TRUE(at::equal(A.to(at::kDouble)[0], expected)) << A;
+  }
+}
+
+TEST(Accumulate, KeepsShortMomentaOfMatricesThatAreUnchanged) {
+  for (at::ScalarType dtype : {at::kHalf, at::kFloat}) {
+    const at::Tensor least = at::full({}, dtype == at::kHalf ? 0x1p-24 : 0x1p-149, at::kDouble);
+    const at::Tensor M = least.expand({3, 5, 4}).to(dtype).contiguous(), before = M.clone();
+    const at::Tensor G = at::zeros({3, 5, 4}, dtype), unchanged = at::tensor({0.0f, 1.0f, 0.0f});
+    int64_t zeroed = 0;
+    for (int64_t* counted : {static_cast<int64_t*>(nullptr), &zeroed}) {
+      M.copy_(before);
+      accumulate_(Matrices(M), Matrices(G), {.zeroed = counted, .unchanged = unchanged.const_data_ptr<float>()});
+      EXPECT_TRUE(bitwise_equal(M[1], before[1]));
+      EXPECT_TRUE(M[0].eq(0).all().item<bool>() && M[2].eq(0).all().item<bool>());
+    }
+  }
+}
+
 TEST(Accumulate, TakesAGradientThatIsOneNumberExpanded) {
   const at::Tensor M = at::zeros({6, 5}), G = at::full({}, 3.0f).expand({6, 5});
   accumulate_(Matrices(M), Matrices(G), {.factor = 2});

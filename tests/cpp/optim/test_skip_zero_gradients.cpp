@@ -72,6 +72,15 @@ TEST(SkipZeroGradients, KeepsAMatrixWithoutAGradientAndUpdatesTheOthersAsEver) {
   }
 }
 
+// FP16 holds momenta that a step with a gradient would round to zero.
+TEST(SkipZeroGradients, KeepsMomentaThatAreNearlyZero) {
+  const at::Tensor stack = start_of_stack().to(at::kHalf).requires_grad_();
+  Dion optimizer = skipping(stack, kSkips);
+  train(optimizer, stack, [&](int step) { return gradient_of_stack(step, 1).mul(1e-6).to(at::kHalf); });
+  const at::Tensor kept = optimizer.state_of(stack).momentum()[1];
+  EXPECT_GT(kept.ne(0).logical_and_(kept.abs().lt(0x1p-19)).sum().item<int64_t>(), 0);
+}
+
 TEST(SkipZeroGradients, TakesEntriesThatCountAsZeroForZero) {
   const auto with_nan = [](int step) {
     const at::Tensor G = gradient_of_stack(step, 1);
@@ -90,6 +99,33 @@ TEST(SkipZeroGradients, TakesEntriesThatCountAsZeroForZero) {
     propagates.step();
   }
   EXPECT_TRUE(shown[1].isnan().any().item<bool>());
+}
+
+// Three experts over four ranks: the last has none of them, but two of the other stack.
+TEST(SkipZeroGradients, TakesStacksOfWhichARankHasNothing) {
+  const std::vector<int64_t> sizes[] = {{3, 8, 10}, {8, 8, 10}};
+  Mesh({1, 4, 1}).run([&](MeshAxes axes) {
+    std::vector<at::Tensor> stacks, pieces;
+    for (const std::vector<int64_t>& of : sizes) {
+      stacks.push_back(normal(of, 1).requires_grad_());
+      pieces.push_back(piece_of(stacks.back(), {.batch = axes.fs}, 1).requires_grad_());
+    }
+    Dion whole(stacks, kSkips), cut(pieces, kSkips);
+    for (std::size_t i = 0; i < 2; ++i) cut.set_layout(pieces[i], {.batch = axes.fs, .sizes = sizes[i]});
+    for (int step = 0; step < 2; ++step) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        stacks[i].mutable_grad() = normal(sizes[i], 10 + 2 * step + i);
+        stacks[i].mutable_grad()[2].zero_();
+        pieces[i].mutable_grad() = piece_of(stacks[i].grad(), {.batch = axes.fs}, 1);
+      }
+      whole.step();
+      cut.step();
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(at::allclose(pieces[i], piece_of(stacks[i], {.batch = axes.fs}, 1), 0, 1e-12));
+      EXPECT_TRUE(bitwise_equal(stacks[i][2].detach(), normal(sizes[i], 1)[2]));
+    }
+  });
 }
 
 class SkipZeroGradientsOnRanks : public testing::TestWithParam<double> {};

@@ -88,11 +88,14 @@ struct Accumulate {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    using T = typename ComputeType<SM>::type;
+    using T = Wider<SM, SG>;
     if (rule.leaves_out()) return;
-    SM* m = static_cast<SM*>(M[pairs.matrix(block.index())]);
-    const SG* g = static_cast<const SG*>(G[pairs.matrix(block.index())]);
-    const T factor = static_cast<T>(rule.total_factor()), least = static_cast<T>(LeastMomentum<SM>::value);
+    const int64_t matrix = pairs.matrix(block.index());
+    SM* m = static_cast<SM*>(M[matrix]);
+    const SG* g = static_cast<const SG*>(G[matrix]);
+    const T factor = static_cast<T>(rule.total_factor());
+    const T least = static_cast<T>(LeastMomentum<SM>::value);
+    const bool keeps_all = rule.keeps_all(matrix);
     typename Block::template Registers<int64_t> found;
     block.each([&](int t) { found[t] = 0; });
     pairs.each(
@@ -106,7 +109,7 @@ struct Accumulate {
             gradient = 0;
             ++found[t];
           }
-          store(m[i], zero_below(least, static_cast<T>(load(entries.m)) + factor * gradient));
+          if (!keeps_all) store(m[i], zero_below(least, static_cast<T>(load(entries.m)) + factor * gradient));
         });
     block.each([&](int t) {
       if (rule.zeroed) block.add(rule.zeroed, found[t]);
@@ -126,7 +129,7 @@ struct Copy {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    using T = typename ComputeType<SA>::type;
+    using T = Wider<SA, SB>;
     if (left_out && *left_out != 0) return;
     SA* a = static_cast<SA*>(A[pairs.matrix(block.index())]);
     const SB* b = static_cast<const SB*>(B[pairs.matrix(block.index())]);
