@@ -1,6 +1,12 @@
 #include <torchdion/routing.h>
 
+#include <c10/util/StringUtil.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <regex>
 
 #include "one_sentence.h"
 #include "optim/heads.h"
@@ -35,6 +41,45 @@ optim::Weights embeddings_of(const NamedModules& modules) {
   }
   return weights;
 }
+
+// The inputs of a head, whose rate follows them.
+int64_t width_of(const optim::Form& form, const at::Tensor& param) {
+  const int64_t first = form.batch_dims.value_or(0);
+  const int64_t rows = param.size(first);
+  if (form.fan_in_first) return rows;
+  return c10::multiply_integers(param.sizes().slice(first + 1));
+}
+
+// A parameter's name, in which layers that are alike are one.
+std::string name_of_layers(const std::string& module_name, const std::string& key) {
+  static const std::regex number("(^|\\.)\\d+(?=\\.)");
+  return std::regex_replace((module_name.empty() ? "" : module_name + ".") + key, number, "$1*");
+}
+
+// What a form was guessed of, in one sentence.
+class Guesses {
+ public:
+  void add(const std::string& name, int64_t batch_dims) {
+    std::vector<std::string>& names = names_[batch_dims];
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+
+  void warn() const {
+    std::string taken;
+    for (std::size_t batch_dims : {0, 1}) {
+      if (names_[batch_dims].empty()) continue;
+      if (!taken.empty()) taken += " and ";
+      taken += c10::Join(", ", names_[batch_dims]);
+      taken += batch_dims == 0 ? " for one matrix each (batch_dims 0)" : " for stacks of matrices (batch_dims 1)";
+    }
+    if (taken.empty()) return;
+    TORCH_WARN("torchdion::param_groups: by their shapes takes ", taken,
+               "; set batch_dims in the group of what is something else");
+  }
+
+ private:
+  std::array<std::vector<std::string>, 2> names_;  // by batch_dims
+};
 
 // Parameters of one kind that share a group.
 struct Members {
@@ -75,6 +120,7 @@ std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOpt
   };
   std::vector<OptimizerParamGroup> groups;
   optim::Weights seen;
+  Guesses guesses;
   for (const Kind kind : optim::kKinds) {
     std::vector<Members> members;
     for (const auto& [name, module] : modules) {
@@ -82,14 +128,18 @@ std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOpt
         const at::Tensor& param = item.value();
         if (!param.requires_grad() || kind_in_model(*module, name, item.key(), param) != kind) continue;
         if (!seen.insert(param.unsafeGetTensorImpl()).second) continue;
-        const int64_t width = kind == Kind::head ? param.size(1) : 0;
-        params_of(members, width, optim::form_of(kind, *module, item.key(), param)).push_back(param);
+        const Kind own = kind == Kind::head ? optim::kind_of(*module, name, item.key(), param) : kind;
+        const optim::Form form = optim::form_of(own, *module, item.key(), param);
+        if (kind == Kind::guessed) guesses.add(name_of_layers(name, item.key()), *form.batch_dims);
+        params_of(members, kind == Kind::head ? width_of(form, param) : 0, kind == Kind::head ? optim::Form{} : form)
+            .push_back(param);
       }
     }
     for (const Members& one : members) {
       groups.emplace_back(one.params, std::make_unique<DionOptions>(options_for(kind, options, one)));
     }
   }
+  guesses.warn();
   return groups;
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();

@@ -17,7 +17,9 @@ namespace torchdion {
 //   matrices, convolutions         Dion with `options`; blocks(3) for in_proj_weight of MultiheadAttention;
 //                                  batch_dims(1).skip_zero_gradients(true) for three-dimensional stacks of experts,
 //                                  with fan_in_first(true) where gate_up_proj and down_proj are (experts, in, out),
-//                                  else blocks(2) for gate_up_proj
+//                                  else blocks(2) for gate_up_proj; batch_dims(1) for other raw parameters of three
+//                                  dimensions where none is shorter than the first, else batch_dims(0), with one
+//                                  warning that names them
 //   embeddings                     options.scalar_algorithm(), no weight decay
 //   the output head, d_in wide     the same, lr_multiplier 1 / sqrt(d_in)
 //   biases, norms, other vectors   the same, lr_multiplier 1
@@ -28,11 +30,13 @@ namespace torchdion {
 // tokens, biases and scales of several dimensions, A_log and D of state space models.
 //
 // heads: names of the modules that are output layers. None: every Linear tied to an Embedding, every one called
-// lm_head, head, unembed, unembedding, embed_out or output_projection, and `output` of the model itself. Where there is
-// none: the last Linear with as many outputs as the largest embedding of tokens has entries, with a warning if there
-// are several. Else the last Linear of all, if the model calls it, or what it is the last of, head, heads, classifier,
-// classification_head, score, fc or qa_outputs. An embedding tied to the head counts as the head. Throws
-// c10::ValueError for a head that names no module with a weight.
+// lm_head, head, head_dist, unembed, unembedding, embed_out or output_projection, and `output` of the model itself.
+// Where there is none: the last Linear with as many outputs as the largest embedding of tokens has entries, with a
+// warning if there are several. Else the last Linear of each child of the model that is called classifier,
+// classification_head, cls_classifier, distillation_classifier, classifier_distill, logits_proj, qa_outputs,
+// qa_classifier or answer_head, or else head, heads, head_dist, score or fc and stands at the end. An embedding tied to
+// the head counts as the head. Throws c10::ValueError for a head that names no module with a weight of two or more
+// dimensions.
 //
 //   torchdion::Dion optimizer(torchdion::param_groups(*model, torchdion::DionOptions(0.02)));
 std::vector<torch::optim::OptimizerParamGroup> param_groups(const torch::nn::Module& model,

@@ -13,16 +13,24 @@ from torchdion.dtensor import cuts_of, is_dtensor
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Bilinear)
 _LINEAR_OF_GPT2 = "Conv1D"  # transformers': a Linear of weight (in, out); by name, because its import costs seconds
-_EXPERTS = ("gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 
-# Names of what has several dimensions and is no matrix. Vectors that are looked up or added: biases, embeddings of
-# positions, of classes and of masks, tables of relative positions, queries, prompts, codebooks. Factors entry by entry:
-# gains, and the decays of state space models (A_log, D, dt_bias) and of RWKV, whose time_..._w1 are matrices.
-_NO_MATRIX = re.compile(
-    r"bias|embed|position|rel_pos|pos_enc|encoding|token|table|prompt|latent|probe|registers?$|codebook|codevector"
-    r"|^quer(y|ies)$|(^|_)(scale|gain|gamma|beta|alpha|lambda|temperature)_?\d*$|logit_scale"
-    r"|^A_logs?$|^Ds?$|^dt_|^time_(?!\w*_w\d)"
+# The tables of names stand in csrc/optim/kinds.cpp too, row by row.
+_EXPERTS = ("gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+# What has several dimensions and is no matrix: vectors that are looked up or added, and factors entry by entry.
+_NO_MATRIX = (
+    r"bias|^rpb$",  # of positions and of experts; DiNAT calls those of relative positions rpb
+    r"(^|_)pos(_|$)|(^|_)position|encoding",
+    r"emb(ed(ding)?s?)?\d*(_|$)",  # of classes and masks; VITS' emb_rel_k, of relative positions
+    r"token|table|prompt|latent|probe|registers?$|codebook|codevector|^quer(y|ies)$",
+    r"^(?![wW]_)(\w*_)?(scale|gain|gamma|beta|alpha|lambda|temperature)_?\d*$|logit_scale",  # w_beta is a gate
+    r"^A_logs?$|^Ds?$|^dt_b",  # decays of state space models
+    r"^time_(?!\w*_w\d)",  # RWKV's factors, whose time_..._w1 are matrices
 )
+_GAIN = r"weight\w*_g$"  # of weight_norm; a gate may be called W_g
+_PROJECTION = r"proj(ection)?(_weight)?$"  # a matrix, whatever it projects: prompts, positions, dt
+_IS_GAIN = re.compile(_GAIN)
+_IS_NO_MATRIX = re.compile("|".join(_NO_MATRIX))
+_IS_PROJECTION = re.compile(_PROJECTION)
 
 
 class Owned(NamedTuple):
@@ -45,7 +53,7 @@ def owned_parameters(model: nn.Module) -> Iterator[Owned]:
             path, _, weight = prefix.rpartition(".")  # "layer.parametrizations.weight"
             owner = model.get_submodule(path.removesuffix("parametrizations").removesuffix("."))
             is_gain = key == "original0" and isinstance(module[0], _WeightNorm)
-            yield Owned(owner, f"{weight}_g" if is_gain else weight, name, param)
+            yield Owned(owner, "weight_g" if is_gain else weight, name, param)
 
 
 def is_embedding(owned: Owned) -> bool:
@@ -58,26 +66,29 @@ def kind_of(owned: Owned) -> tuple[str, dict[str, Any]]:
     """What a parameter is, and the options of its form.
 
     Returns:
-        "matrix", "convolution", "fused", "stack" or "transposed" for matrices, "embedding", or "vector" for all else.
+        "matrix", "convolution", "fused", "stack", "transposed" or "guessed" for matrices, "embedding", or "vector" for
+        all else.
     """
     owner, key, _, param = owned
     if is_embedding(owned):
         return "embedding", {}
-    if param.dim() < 2 or key.endswith("_g"):  # a gain of weight_norm
+    if param.dim() < 2 or _IS_GAIN.search(key):
         return "vector", {}
-    if isinstance(owner, _TRANSPOSED) or type(owner).__name__ == _LINEAR_OF_GPT2:
+    if isinstance(owner, _TRANSPOSED) or any(base.__name__ == _LINEAR_OF_GPT2 for base in type(owner).__mro__):
         return "transposed", {"batch_dims": 0, "fan_in_first": True}
     if isinstance(owner, _CONVOLUTIONS):
         return "convolution", {"batch_dims": 0, "fan_in_first": False}
-    if isinstance(owner, nn.Linear) and key.startswith("weight"):
+    if isinstance(owner, nn.Linear) and key.startswith("weight") and param.dim() == 2:
         return "matrix", {}
     if isinstance(owner, nn.MultiheadAttention) and key == "in_proj_weight":
         return "fused", {"blocks": 3}
-    if _is_no_matrix(owner, key, param):
+    if _is_no_matrix(owned):
         return "vector", {}
+    if param.dim() == 2 and _are_experts_of_dbrx(owner, key, param):
+        return "stack", {"batch_dims": 0, "blocks": owner.moe_num_experts, "skip_zero_gradients": True}
     if param.dim() == 3 and _are_experts(owned):
         return "stack", _form_of_experts(owner, key, param)
-    return "matrix", {}  # of three dimensions it may be a convolution or a stack: Dion warns of it
+    return ("guessed", _guessed_form(param)) if param.dim() == 3 else ("matrix", {})
 
 
 def is_cut_along_blocks(owned: Owned, options: dict[str, Any]) -> bool:
@@ -87,13 +98,32 @@ def is_cut_along_blocks(owned: Owned, options: dict[str, Any]) -> bool:
     return options.get("batch_dims", 0) in cuts_of(owned.param, owned.name)
 
 
-def _is_no_matrix(owner: nn.Module, key: str, param: Tensor) -> bool:
-    has_one_long_side = sum(size > 1 for size in param.shape) <= 1
-    return has_one_long_side or "norm" in type(owner).__name__.lower() or _NO_MATRIX.search(key) is not None
+def _is_no_matrix(owned: Owned) -> bool:
+    owner, key, name, param = owned
+    if sum(size > 1 for size in param.shape) <= 1 or "norm" in type(owner).__name__.lower():
+        return True
+    if key.isdigit() and "." in name:  # of a ParameterList
+        key = name.split(".")[-2]
+    return _IS_NO_MATRIX.search(key) is not None and _IS_PROJECTION.search(key) is None
 
 
 def _are_experts(owned: Owned) -> bool:
     return owned.key in _EXPERTS or "expert" in f"{owned.name} {type(owned.owner).__name__}".lower()
+
+
+def _are_experts_of_dbrx(owner: nn.Module, key: str, param: Tensor) -> bool:
+    """Those of DBRX lie below one another in two dimensions, (experts · ffn, hidden).
+
+    So do those of w2, whose fan-in comes first; but blocks cannot say so, and its shape factor is that of w1.
+    """
+    experts = getattr(owner, "moe_num_experts", None)
+    return key in ("w1", "v1", "w2") and isinstance(experts, int) and experts > 0 and param.shape[0] % experts == 0
+
+
+def _guessed_form(param: Tensor) -> dict[str, Any]:
+    """A stack has fewer matrices than they have rows or columns; kernels and (width, heads, head) have more."""
+    is_stack = param.shape[0] <= min(param.shape[1:])
+    return {"batch_dims": int(is_stack), "fan_in_first": False}
 
 
 def _form_of_experts(owner: nn.Module, key: str, param: Tensor) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Routes the parameters of a model to their update rules, as Table 1 of the paper does."""
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,12 +12,15 @@ from torchdion.kinds import Owned, is_cut_along_blocks, is_embedding, kind_of, o
 from torchdion.options import ScalarAlgorithm, check_options
 from torchdion.warning import warn
 
+Route = tuple[Owned, str, dict[str, Any]]  # a parameter, what it is, and the options that follow from it
+
 # The order of the groups, and what their "kind" says.
 _KINDS = {
     "matrix": "matrix",
     "convolution": "matrix",
     "fused": "matrix",
     "stack": "matrix",
+    "guessed": "matrix",
     "transposed": "transposed",
     "embedding": "embedding",
     "vector": "vector",
@@ -47,25 +51,30 @@ def param_groups(
     models, RWKV's ``time_...``. The three matrices of ``nn.MultiheadAttention.in_proj_weight`` are updated each by
     itself (``blocks=3``). Three-dimensional parameters of experts are stacks (``batch_dims=1``, with
     ``skip_zero_gradients``; ``fan_in_first`` where they are (experts, in, out), else ``gate_up_proj`` has
-    ``blocks=2``).
+    ``blocks=2``); DBRX's, of two dimensions, have one of ``blocks`` for each. Other raw parameters of three dimensions
+    are stacks (``batch_dims=1``) where no dimension is shorter than the first, else one matrix each
+    (``batch_dims=0``), and one warning names them.
 
     Args:
         model: its trainable parameters are routed, each once; an embedding tied to the head counts as the head.
         weight_decay: λ of the matrices.
         scalar_algorithm: "lion" or "adamw" for what is no matrix.
-        head: the module name or names of the output layer. None: what the model's get_output_embeddings() returns,
-            every Linear tied to an Embedding, every one called lm_head, head, unembed, unembedding, embed_out or
-            output_projection, and ``output`` of the model itself. Where there is none: the last Linear with as many
-            outputs as the largest embedding of tokens has entries, with a warning if there are several. Else the last
-            Linear of all, if the model calls it, or what it is the last of, head, heads, classifier,
-            classification_head, score, fc or qa_outputs.
+        head: the module name or names of the output layer. None: what the model's get_output_embeddings() returns or
+            holds, every Linear tied to an Embedding, every one called lm_head, head, head_dist, unembed, unembedding,
+            embed_out or output_projection, and ``output`` of the model itself. Where there is none: the last Linear
+            with as many outputs as the largest embedding of tokens has entries, with a warning if there are several.
+            Else the last Linear of each child of the model that is called classifier, classification_head,
+            cls_classifier, distillation_classifier, classifier_distill, logits_proj, qa_outputs, qa_classifier or
+            answer_head, or else head, heads, head_dist, score or fc and stands at the end. Of a weight that is computed
+            (weight_norm, spectral_norm, other parametrizations) it is what it is computed from.
 
     Returns:
         Groups with named parameters (``params`` holds (name, parameter) pairs) and a ``kind`` key that says what
         they are.
 
     Raises:
-        ValueError: ``head`` names no module with a weight, or another option is out of its range.
+        ValueError: ``head`` names no module with a weight of two or more dimensions, or another option is out of its
+            range.
         TypeError: ``model`` is no module.
 
     Example:
@@ -85,35 +94,59 @@ def param_groups(
             if is_cut_along_blocks(owned, form):
                 cut.append(owned.name)
                 form = {**form, "blocks": 1}
-            lr_multiplier = 1 / math.sqrt(owned.param.shape[1]) if kind == "head" else 1.0
-            options = _options(kind, weight_decay, scalar_algorithm, lr_multiplier) | form
-            group = groups.setdefault((kind, *options.values()), {"params": [], **options})
+            options = _options(kind, weight_decay, scalar_algorithm) | form
+            group = groups.setdefault((kind, *options.items()), {"params": [], **options})
             group["params"].append((owned.name, owned.param))
     if cut:
         warn(
             f"torchdion.param_groups: {cut[0]!r} ({len(cut)} in all) holds fused matrices and is cut along them, so "
             "that they are updated as one matrix, unlike on one process; a cut of its columns leaves them apart"
         )
+    _warn_of_guesses(routes)
     return list(groups.values())
 
 
-def _routes(model: nn.Module, heads: set[int]) -> list[tuple[Owned, str, dict[str, Any]]]:
+def _warn_of_guesses(routes: list[Route]) -> None:
+    """One sentence, in which layers that are alike have one name."""
+    names: dict[int, dict[str, None]] = {0: {}, 1: {}}
+    for owned, kind, form in routes:
+        if kind == "guessed":
+            names[form["batch_dims"]][re.sub(r"(^|\.)\d+(?=\.)", r"\1*", owned.name)] = None
+    taken = [
+        f"{', '.join(map(repr, names[batch_dims]))} for {what} (batch_dims={batch_dims})"
+        for batch_dims, what in enumerate(("one matrix each", "stacks of matrices"))
+        if names[batch_dims]
+    ]
+    if taken:
+        warn(
+            f"torchdion.param_groups: by their shapes takes {' and '.join(taken)}; set batch_dims in the group of what "
+            "is something else"
+        )
+
+
+def _routes(model: nn.Module, heads: set[int]) -> list[Route]:
     """Every trainable parameter once, by the first module that has it; an embedding is one whoever shares it."""
-    routes: dict[int, tuple[Owned, str, dict[str, Any]]] = {}
+    routes: dict[int, Route] = {}
     for owned in owned_parameters(model):
         key = id(owned.param)
         if not owned.param.requires_grad or (key in routes and not is_embedding(owned)):
             continue
         first = routes[key][0] if key in routes else owned
-        routes[key] = (first, "head", {}) if key in heads else (first, *kind_of(owned))
+        kind, form = kind_of(owned)
+        routes[key] = (first, "head", _rate_of_head(owned, form)) if key in heads else (first, kind, form)
     return list(routes.values())
 
 
-def _options(kind: str, weight_decay: float, scalar_algorithm: str, lr_multiplier: float) -> dict[str, Any]:
+def _rate_of_head(owned: Owned, form: dict[str, Any]) -> dict[str, float]:
+    first, *others = owned.param.shape[form.get("batch_dims", 0) :]
+    return {"lr_multiplier": 1 / math.sqrt(first if form.get("fan_in_first") else math.prod(others))}
+
+
+def _options(kind: str, weight_decay: float, scalar_algorithm: str) -> dict[str, Any]:
     is_matrix = _KINDS[kind] in ("matrix", "transposed")
     return {
         "kind": _KINDS[kind],
         "algorithm": "dion" if is_matrix else scalar_algorithm,
-        "lr_multiplier": lr_multiplier,
+        "lr_multiplier": 1.0,
         "weight_decay": weight_decay if is_matrix else 0.0,
     }

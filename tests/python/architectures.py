@@ -20,6 +20,7 @@ ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     ),
     "bert body": lambda: T.BertModel(T.BertConfig(**SIZES, max_position_embeddings=32, vocab_size=90)),
     "roberta classifier": lambda: T.RobertaForSequenceClassification(T.RobertaConfig(**SIZES, vocab_size=90)),
+    "xlm-roberta classifier": lambda: T.XLMRobertaForSequenceClassification(T.XLMRobertaConfig(**SIZES, vocab_size=90)),
     "gpt2": lambda: T.GPT2LMHeadModel(T.GPT2Config(n_embd=32, n_layer=1, n_head=4, n_positions=96, vocab_size=90)),
     "gpt2 classifier": lambda: T.GPT2ForSequenceClassification(
         T.GPT2Config(n_embd=32, n_layer=1, n_head=4, n_positions=32, vocab_size=90)
@@ -42,10 +43,32 @@ ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     "llama4": lambda: T.Llama4ForCausalLM(
         T.Llama4TextConfig(**DECODER, intermediate_size_mlp=48, num_local_experts=3, head_dim=8, moe_layers=[0])
     ),
+    "dbrx": lambda: T.DbrxForCausalLM(
+        T.DbrxConfig(
+            **{"d_model": 32, "n_heads": 4, "n_layers": 1, "max_seq_len": 32, "vocab_size": 90},
+            attn_config={"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
+            ffn_config={"hidden_size": 32, "ffn_hidden_size": 24, "moe_num_experts": 3, "moe_top_k": 1},
+        )
+    ),
+    "xlnet": lambda: T.XLNetForSequenceClassification(
+        T.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=48, vocab_size=90, num_labels=3)
+    ),
+    "recurrent-gemma": lambda: T.RecurrentGemmaForCausalLM(
+        T.RecurrentGemmaConfig(**DECODER | {"num_hidden_layers": 2}, lru_width=32, head_dim=8)
+    ),
+    "musicgen": lambda: T.MusicgenForCausalLM(
+        T.MusicgenDecoderConfig(
+            **{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 48, "num_codebooks": 2},
+            **{"vocab_size": 90, "pad_token_id": 88, "bos_token_id": 88},
+        )
+    ),
     "t5": lambda: T.T5ForConditionalGeneration(
         T.T5Config(d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, vocab_size=90)
     ),
     "vit": lambda: T.ViTForImageClassification(T.ViTConfig(**SIZES, image_size=32, patch_size=8, num_labels=3)),
+    "deit": lambda: T.DeiTForImageClassificationWithTeacher(
+        T.DeiTConfig(**SIZES, image_size=32, patch_size=8, num_labels=3)
+    ),
     "swin": lambda: T.SwinForImageClassification(
         T.SwinConfig(embed_dim=8, depths=[1], num_heads=[2], image_size=32, num_labels=3)
     ),

@@ -16,7 +16,17 @@ import torchdion
 STACK = {"batch_dims": 1, "fan_in_first": False, "skip_zero_gradients": True}
 FUSED = STACK | {"blocks": 2}
 TRANSPOSED = STACK | {"fan_in_first": True}
+ROWS = {"batch_dims": 0, "blocks": 3, "skip_zero_gradients": True}
 CONVOLUTION = {"batch_dims": 0, "fan_in_first": False}
+GUESSED_STACK = {"batch_dims": 1, "fan_in_first": False}
+# What the sentence about guessed forms says of an architecture.
+GUESSED = {
+    "xlnet": ", ".join(f"'transformer.layer.*.rel_attn.{key}'" for key in "qkvor") + " for one matrix each",
+    "recurrent-gemma": ", ".join(
+        f"'model.layers.*.temporal_block.rg_lru.{gate}_gate_weight'" for gate in ("input", "recurrent")
+    )
+    + " for stacks of matrices",
+}
 
 FORMS = {
     "mixtral": {"experts.gate_up_proj": FUSED, "experts.down_proj": STACK, "mlp.gate.weight": {}},
@@ -24,6 +34,9 @@ FORMS = {
     "deepseek-v3": {"experts.gate_up_proj": FUSED, "experts.down_proj": STACK, "shared_experts.up_proj.weight": {}},
     "gpt-oss": {"experts.gate_up_proj": TRANSPOSED, "experts.down_proj": TRANSPOSED},
     "llama4": {"experts.gate_up_proj": TRANSPOSED, "experts.down_proj": TRANSPOSED},
+    "dbrx": {"mlp.w1": ROWS, "mlp.v1": ROWS, "mlp.w2": ROWS},
+    "xlnet": {f"layer.1.rel_attn.{key}": CONVOLUTION for key in "qkvor"},
+    "recurrent-gemma": {f"rg_lru.{gate}_gate_weight": GUESSED_STACK for gate in ("input", "recurrent")},
     "siglip": {"attention.in_proj_weight": {"blocks": 3}},
     "wav2vec2": {"conv.parametrizations.weight.original1": CONVOLUTION},
     "mamba": {"mixer.x_proj.weight": {}, "mixer.conv1d.weight": CONVOLUTION},
@@ -40,12 +53,13 @@ NO_MATRICES = {
 
 
 def route_of(model: nn.Module, suffix: str) -> dict:
-    [group] = [
+    groups = [
         group
         for group in torchdion.param_groups(model)
         if any(re.search(rf"(^|\.){re.escape(suffix)}$", name) for name, _ in group["params"])
     ]
-    return {key: value for key, value in group.items() if key != "params"}
+    assert len(groups) == 1
+    return {key: value for key, value in groups[0].items() if key != "params"}
 
 
 def on_meta(name: str) -> nn.Module:
@@ -72,14 +86,21 @@ def test_what_only_looks_like_a_matrix_has_the_rule_of_vectors(name, suffix):
     )
 
 
-@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_no_architecture_is_warned_of(name):
+def test_no_architecture_is_warned_of_but_once_of_what_was_guessed(name):
     model = ARCHITECTURES[name]()
-    optimizer = torchdion.Dion(torchdion.param_groups(model))
-    for param in model.parameters():
-        param.grad = torch.zeros_like(param)
-    optimizer.step()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        optimizer = torchdion.Dion(torchdion.param_groups(model))
+        for param in model.parameters():
+            param.grad = torch.zeros_like(param)
+        optimizer.step()
+    sentences = [str(warning.message) for warning in seen if issubclass(warning.category, UserWarning)]
+    assert len(sentences) == (name in GUESSED)
+    assert all(
+        sentence.startswith(f"torchdion.param_groups: by their shapes takes {GUESSED[name]} (batch_dims=")
+        for sentence in sentences
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,6 +118,15 @@ def test_no_architecture_is_warned_of(name):
         ("logit_scale", (4, 1, 1)),
         ("scale_shift_table", (6, 8)),
         ("codebook", (2, 5, 8)),
+        ("emb_rel_k", (1, 9, 8)),
+        ("pos_embed_window", (1, 4, 8)),
+        ("mask_emb", (2, 8)),
+        ("label_embeddings_concat", (5, 8)),
+        ("rpb", (2, 5, 5)),
+        ("visual_prompt", (1, 4, 8)),
+        ("dt_proj_bias", (2, 8)),
+        ("layer_scale_1", (8, 2)),
+        ("weight_g", (4, 2)),
         ("A_log", (8, 4)),
         ("D", (4, 8)),
         ("dt_bias", (4, 8)),
@@ -110,7 +140,13 @@ def test_raw_parameters_by_their_names(key, shape):
     assert route_of(module, key)["kind"] == "vector"
 
 
-@pytest.mark.parametrize("key", ["weight", "text_projection", "kernel", "time_decay_w1"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("weight", "text_projection", "kernel", "time_decay_w1", "prompts_visual_projection", "embed_proj", "W_g"),
+        *("w_beta", "dt_proj_weight", "token_proj", "composition"),
+    ],
+)
 def test_other_raw_parameters_are_matrices(key):
     module = nn.Module()
     module.register_parameter(key, Parameter(torch.zeros(6, 4)))
@@ -126,6 +162,35 @@ def test_weight_norm_leaves_a_matrix_and_its_gains(old):
         assert route["algorithm"] == "dion"
         assert form.items() <= route.items()
         assert route_of(layer, gain)["kind"] == "vector"
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "batch_dims"),
+    [
+        ("dt_proj_weight", (2, 8, 4), 1),  # Zamba's
+        ("r_kernel", (8, 2, 4), 0),  # Funnel's
+        ("weight", (2, 6, 4), 1),  # ConvBERT's groups
+        ("kernel", (6, 4, 3), 0),
+        ("square", (4, 4, 4), 1),
+    ],
+)
+def test_the_form_of_three_dimensions_is_guessed_by_the_shape(key, shape, batch_dims):
+    model = nn.ModuleDict({"7": nn.Module()})
+    model["7"].register_parameter(key, Parameter(torch.ones(shape)))
+    what = "stacks of matrices" if batch_dims else "one matrix each"
+    sentence = f"torchdion.param_groups: by their shapes takes '*.{key}' for {what} (batch_dims={batch_dims}); set "
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        assert route_of(model, key)["batch_dims"] == batch_dims
+
+
+def test_the_experts_of_dbrx_are_orthonormalized_one_by_one():
+    model = ARCHITECTURES["dbrx"]()
+    optimizer = torchdion.Dion(torchdion.param_groups(model))
+    for param in model.parameters():
+        param.grad = torch.randn_like(param)
+    optimizer.step()
+    experts = model.transformer.blocks[0].ffn.experts.mlp
+    assert all(optimizer.state[param]["Q"].shape == (3, 24, 24) for param in (experts.w1, experts.v1, experts.w2))
 
 
 class GroupedExperts(nn.Module):
@@ -179,6 +244,14 @@ def test_stacks_that_are_cut_along_their_experts_keep_their_blocks():
 def test_norms_of_several_dimensions_and_bilinear_layers_are_known():
     assert route_of(nn.LayerNorm((3, 4)), "weight")["kind"] == "vector"
     torchdion.Dion(torchdion.param_groups(nn.Bilinear(3, 4, 5)))
+
+
+@pytest.mark.parametrize("name", ["prompts", "pos_embeds", "scale"])
+def test_the_parameters_of_a_list_go_by_its_name(name):
+    model = nn.Module()
+    model.register_module(name, nn.ParameterList([torch.ones(4, 8)]))
+    assert route_of(model, f"{name}.0")["kind"] == "vector"
+    assert route_of(nn.ParameterList([torch.ones(4, 8)]), "0")["kind"] == "matrix"
 
 
 def test_a_parameter_with_one_long_side_is_a_vector_whatever_its_name():

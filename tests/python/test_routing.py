@@ -114,7 +114,7 @@ def test_heads_given_by_name_replace_the_guess():
 )
 def test_a_head_that_is_no_module_with_a_weight_is_refused(head, named):
     with pytest.raises(
-        ValueError, match=rf"^torchdion.param_groups: head must name a module with a weight, got '{named}'$"
+        ValueError, match=rf"^torchdion.param_groups: head must name a module with a weight of .*, got '{named}'$"
     ):
         torchdion.param_groups(Transformer(), head=head)
 
@@ -155,14 +155,20 @@ def test_convolutions_are_matrices_and_transposed_ones_have_their_fan_in_first()
 
 
 @pytest.mark.filterwarnings("error")
-def test_convolutions_and_experts_do_not_warn_but_a_raw_parameter_of_three_dimensions_does():
-    """It may be a convolution or a stack of matrices."""
+def test_convolutions_and_experts_do_not_warn_but_raw_parameters_of_three_dimensions_do_once():
+    """They may be convolutions or stacks of matrices."""
     torchdion.Dion(torchdion.param_groups(nn.Sequential(nn.Conv1d(3, 4, 5), nn.ConvTranspose1d(4, 3, 5))))
     model = Transformer()
     torchdion.Dion(torchdion.param_groups(model))
-    model.blocks[0].kernel = nn.Parameter(torch.randn(4, 5, 6))
-    with pytest.raises(UserWarning, match=r"'blocks.0.kernel' .*batch_dims=1"):
+    for block in model.blocks:
+        block.kernel = nn.Parameter(torch.randn(7, 5, 6))
+        block.stack = nn.Parameter(torch.randn(4, 5, 6))
+    with pytest.warns(UserWarning) as seen:
         torchdion.Dion(torchdion.param_groups(model))
+    assert [str(warning.message) for warning in seen] == [
+        "torchdion.param_groups: by their shapes takes 'blocks.*.kernel' for one matrix each (batch_dims=0) and "
+        "'blocks.*.stack' for stacks of matrices (batch_dims=1); set batch_dims in the group of what is something else"
+    ]
 
 
 def test_a_frozen_or_empty_model_has_no_groups():

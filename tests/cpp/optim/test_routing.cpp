@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/parameterlist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
@@ -7,6 +8,7 @@
 #include <torchdion/routing.h>
 
 #include "optim/model.h"
+#include "optim/options_of.h"
 
 namespace torchdion {
 
@@ -21,19 +23,6 @@ struct NetworkImpl : torch::nn::Module {
   at::Tensor scale = register_parameter("scale", at::ones({3}));
 };
 TORCH_MODULE(Network);
-
-const DionOptions& options_of(const OptimizerParamGroup& group) {
-  return static_cast<const DionOptions&>(group.options());
-}
-
-const DionOptions& options_of(const std::vector<OptimizerParamGroup>& groups, const at::Tensor& param) {
-  for (const OptimizerParamGroup& group : groups) {
-    for (const at::Tensor& other : group.params()) {
-      if (other.is_same(param)) return options_of(group);
-    }
-  }
-  throw std::out_of_range("no group holds the parameter");
-}
 
 TEST(ParamGroups, GiveEachKindItsRule) {
   const Network model;
@@ -78,7 +67,7 @@ TEST(ParamGroups, TakeTheHeadsThatAreNamed) {
   EXPECT_EQ(options_of(groups, model->embedding->weight).lr_multiplier(), 0.25);
   EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), Algorithm::dion);
   EXPECT_EQ(message_of([&] { param_groups(*model, {}, {"nothing"}); }),
-            "torchdion::param_groups: heads must name modules with a weight, got nothing");
+            "torchdion::param_groups: heads must name modules with a weight of two or more dimensions, got nothing");
 }
 
 struct WideImpl : torch::nn::Module {  // an MLP as wide as the vocabulary of bytes, registered up before down
@@ -93,26 +82,6 @@ TEST(ParamGroups, KeepTheOrderOfRegistration) {
   ASSERT_EQ(groups.front().params().size(), 2);
   EXPECT_TRUE(groups.front().params()[0].is_same(model.up->weight));
   EXPECT_TRUE(groups.front().params()[1].is_same(model.down->weight));
-}
-
-TEST(ParamGroups, GiveANameMoreWeightThanAWidth) {
-  const WideImpl unnamed;
-  EXPECT_EQ(options_of(param_groups(unnamed), unnamed.up->weight).algorithm(), Algorithm::lion);
-
-  WideImpl model;
-  const torch::nn::Linear head = model.register_module("head", torch::nn::Linear(64, 100));
-  const auto groups = param_groups(model);
-  EXPECT_EQ(options_of(groups, model.up->weight).algorithm(), Algorithm::dion);
-  EXPECT_EQ(options_of(groups, head->weight).algorithm(), Algorithm::lion);
-}
-
-TEST(ParamGroups, KnowAHeadByItsName) {
-  torch::nn::Sequential model;
-  model->push_back("body", torch::nn::Linear(16, 9));
-  model->push_back("lm_head", torch::nn::Linear(9, 7));
-  const auto groups = param_groups(*model);
-  EXPECT_EQ(options_of(groups, model->named_parameters()["lm_head.weight"]).algorithm(), Algorithm::lion);
-  EXPECT_EQ(options_of(groups, model->named_parameters()["body.weight"]).algorithm(), Algorithm::dion);
 }
 
 struct RawImpl : torch::nn::Module {
@@ -161,13 +130,13 @@ TEST(ParamGroups, GiveStacksOfExpertsTheirFormByTheirSizes) {
 
 struct PatchEmbeddingImpl : torch::nn::Module {
   at::Tensor weight = register_parameter("weight", at::ones({9, 4}));
-  at::Tensor projection_g = register_parameter("projection_g", at::ones({9, 4}));
+  at::Tensor gain = register_parameter("weight_g", at::ones({9, 4}));
 };
 
 TEST(ParamGroups, KnowEmbeddingsOfOtherTypesAndGainsByTheirNames) {
   const PatchEmbeddingImpl model;
   const auto groups = param_groups(model, DionOptions().weight_decay_tensor(at::ones({})));
-  for (const at::Tensor& param : {model.weight, model.projection_g}) {
+  for (const at::Tensor& param : {model.weight, model.gain}) {
     EXPECT_EQ(options_of(groups, param).algorithm(), Algorithm::lion);
     EXPECT_EQ(options_of(groups, param).weight_decay(), 0);
     EXPECT_FALSE(options_of(groups, param).weight_decay_tensor().defined());
@@ -175,43 +144,76 @@ TEST(ParamGroups, KnowEmbeddingsOfOtherTypesAndGainsByTheirNames) {
   EXPECT_EQ(groups.size(), 2u);
 }
 
-torch::nn::Sequential layers(const std::vector<std::pair<std::string, torch::nn::AnyModule>>& named) {
-  torch::nn::Sequential model;
-  for (const auto& [name, module] : named) model->push_back(name, module);
-  return model;
+Algorithm algorithm_of(const std::string& key, at::IntArrayRef sizes) {
+  torch::nn::Module model;
+  const at::Tensor param = model.register_parameter(key, at::ones(sizes));
+  return options_of(param_groups(model), param).algorithm();
 }
 
-std::vector<std::string> heads_of(const torch::nn::Module& model) {
-  std::vector<std::string> heads;
-  const auto groups = param_groups(model);
-  for (const auto& item : model.named_parameters()) {
-    if (options_of(groups, item.value()).lr_multiplier() != 1) heads.push_back(item.key());
+TEST(ParamGroups, KnowRawParametersByTheirNames) {
+  for (const char* key : {"emb_rel_k", "rpb", "pos_embed_window", "mask_emb", "visual_prompt", "dt_proj_bias",
+                          "dt_bias", "layer_scale_1", "weight_g", "time_decay"}) {
+    EXPECT_EQ(algorithm_of(key, {4, 6, 5}), Algorithm::lion) << key;
   }
-  return heads;
+  for (const char* key : {"prompts_visual_projection", "embed_proj", "dt_proj_weight", "token_proj", "W_g", "w_beta",
+                          "composition", "time_decay_w1"}) {
+    EXPECT_EQ(algorithm_of(key, {6, 4}), Algorithm::dion) << key;
+  }
 }
 
-torch::nn::AnyModule linear(int64_t in, int64_t out) { return torch::nn::AnyModule(torch::nn::Linear(in, out)); }
-torch::nn::AnyModule embedding(int64_t size) { return torch::nn::AnyModule(torch::nn::Embedding(size, 64)); }
-
-TEST(ParamGroups, TakeNoOtherEmbeddingThanThatOfTokensForTheVocabulary) {
-  auto body = layers({{"wte", embedding(30)},
-                      {"wpe", embedding(64)},
-                      {"types", embedding(2)},
-                      {"fc", linear(64, 64)},
-                      {"pair", linear(64, 2)}});
-  EXPECT_EQ(heads_of(*body), std::vector<std::string>{});
-  body->push_back("out", torch::nn::Linear(64, 30));
-  EXPECT_EQ(heads_of(*body), std::vector<std::string>{"out.weight"});
-  body->push_back("again", torch::nn::Linear(64, 30));
-  EXPECT_EQ(heads_of(*body), std::vector<std::string>{"again.weight"});  // and a warning
+TEST(ParamGroups, KnowTheParametersOfAListByItsName) {
+  torch::nn::Module model;
+  const auto list = model.register_module("prompts", torch::nn::ParameterList());
+  list->append(at::ones({4, 8}).requires_grad_());
+  EXPECT_EQ(options_of(param_groups(model), (*list)[0]).algorithm(), Algorithm::lion);
 }
 
-TEST(ParamGroups, KnowTheOutputOfAModelAndItsClassifier) {
-  EXPECT_EQ(heads_of(*layers({{"output", linear(64, 30)}, {"after", linear(64, 64)}})),
-            std::vector<std::string>{"output.weight"});
-  EXPECT_EQ(heads_of(*layers({{"body", linear(64, 64)}, {"classifier", linear(64, 3)}})),
-            std::vector<std::string>{"classifier.weight"});
-  EXPECT_EQ(heads_of(*layers({{"classifier", linear(64, 3)}, {"body", linear(64, 64)}})), std::vector<std::string>{});
+namespace position::norm::expert {
+
+struct EmbeddingsImpl : torch::nn::Module {
+  at::Tensor weight = register_parameter("weight", at::ones({9, 4}));
+};
+
+struct MixerImpl : torch::nn::Module {
+  at::Tensor weight = register_parameter("weight", at::ones({3, 6, 4}));
+};
+
+}  // namespace position::norm::expert
+
+TEST(ParamGroups, TakeNoNamespaceForAClass) {
+  const position::norm::expert::MixerImpl mixer;
+  EXPECT_EQ(options_of(param_groups(mixer), mixer.weight).algorithm(), Algorithm::dion);
+  EXPECT_FALSE(options_of(param_groups(mixer), mixer.weight).skip_zero_gradients());
+  const position::norm::expert::EmbeddingsImpl embeddings;
+  EXPECT_EQ(param_groups(embeddings).size(), 1u);
+}
+
+struct WarningsOfRouting : c10::WarningHandler {
+  std::vector<std::string> sentences;
+  c10::WarningUtils::WarningHandlerGuard guard{this};
+  void process(const c10::Warning& warning) override { sentences.push_back(warning.msg()); }
+};
+
+struct GuessedImpl : torch::nn::Module {
+  at::Tensor kernel = register_parameter("kernel", at::ones({7, 5, 6}));
+  at::Tensor stack = register_parameter("stack", at::ones({4, 5, 6}));
+};
+
+TEST(ParamGroups, GuessTheFormOfThreeDimensionsAndSaySoOnce) {
+  torch::nn::Module model;
+  for (const char* layer : {"0", "1"}) model.register_module(layer, std::make_shared<GuessedImpl>());
+  WarningsOfRouting warnings;
+  const auto groups = param_groups(model);
+  const Dion optimizer(groups);
+  for (const char* layer : {"0", "1"}) {
+    const auto known = model.named_parameters();
+    EXPECT_EQ(options_of(groups, known[std::string(layer) + ".kernel"]).batch_dims(), 0);
+    EXPECT_EQ(options_of(groups, known[std::string(layer) + ".stack"]).batch_dims(), 1);
+  }
+  EXPECT_EQ(warnings.sentences,
+            std::vector<std::string>{"torchdion::param_groups: by their shapes takes *.kernel for one matrix each "
+                                     "(batch_dims 0) and *.stack for stacks of matrices (batch_dims 1); set batch_dims "
+                                     "in the group of what is something else"});
 }
 
 }  // namespace
