@@ -1,11 +1,15 @@
 """Which weights are output layers: what models say of themselves, names, and only then sizes."""
 
+import re
 import warnings
 
 import pytest
 import torch
+import torch.nn.utils.parametrizations as parametrizations
 from architectures import ARCHITECTURES
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
+from transformers.pytorch_utils import Conv1D
 
 import torchdion
 
@@ -20,7 +24,11 @@ HEADS = {
     "llama": {"lm_head.weight"},
     "mixtral": {"lm_head.weight"},
     "t5": {"shared.weight"},
+    "xlm-roberta classifier": {"classifier.out_proj.weight"},  # which stands before the body
+    "xlnet": {"logits_proj.weight"},
+    "musicgen": {"lm_heads.0.weight", "lm_heads.1.weight"},
     "vit": {"classifier.weight"},
+    "deit": {"cls_classifier.weight", "distillation_classifier.weight"},
     "swin": {"classifier.weight"},
     "clip": set(),
     "mamba": {"backbone.embeddings.weight"},
@@ -95,10 +103,89 @@ def test_the_vocabulary_is_the_largest_embedding_of_tokens():
     assert heads_of(model) == {"wide.weight"}
 
 
-@pytest.mark.parametrize("head", ["absent", 5, [5], [["0"]], ["0", "1"]], ids=str)
+EMBEDDINGS = ["encoder_embedding", "embedding_layer", "input_embeds_layer", "language_embedding", "decoderEmbedding"]
+
+
+@pytest.mark.parametrize("name", EMBEDDINGS)
+def test_only_whole_words_say_that_an_embedding_is_of_something_else_than_tokens(name):
+    model = nn.ModuleDict({name: nn.Embedding(60, 8), "body": nn.Linear(8, 8), "fc_out": nn.Linear(8, 60)})
+    assert heads_of(model) == {"fc_out.weight"}
+
+
+@pytest.mark.parametrize("name", ["absPosEmbed", "rel_2", "lang_embeddings", "code_embedding", "timestep1"])
+def test_words_are_parted_by_case_and_digits(name):
+    model = nn.ModuleDict({name: nn.Embedding(60, 8), "body": nn.Linear(8, 8), "fc_out": nn.Linear(8, 60)})
+    assert heads_of(model) == set()
+
+
+@pytest.mark.parametrize("head", ["absent", 5, [5], [["0"]], ["0", "1"], "2", "3"], ids=str)
 def test_a_head_that_names_no_module_with_a_weight_is_refused(head):
-    with pytest.raises(ValueError, match=r"^torchdion.param_groups: head must name a module with a weight, got "):
-        torchdion.param_groups(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), head=head)
+    """And one of which the weight is a vector, or is computed from what lies elsewhere."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4), nn.Module())
+    model[3].weight = torch.ones(4, 4)
+    sentence = (
+        r"^torchdion.param_groups: head must name a module with a weight of two or more dimensions, "
+        rf"got {re.escape(repr(head[-1] if isinstance(head, list) else head))}$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        torchdion.param_groups(model, head=head)
+
+
+class LowRank(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(6, 2))
+        self.down = nn.Parameter(torch.randn(2, 4))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.up @ self.down
+
+
+def with_low_rank(layer: nn.Linear) -> nn.Linear:
+    parametrize.register_parametrization(layer, "weight", LowRank())
+    layer.parametrizations.weight.original.requires_grad_(False)
+    return layer
+
+
+COMPUTED = {
+    "weight_norm": (parametrizations.weight_norm, {"parametrizations.weight.original1"}),
+    "old weight_norm": (nn.utils.weight_norm, {"weight_v"}),
+    "spectral_norm": (parametrizations.spectral_norm, {"parametrizations.weight.original"}),
+    "old spectral_norm": (nn.utils.spectral_norm, {"weight_orig"}),
+    "pruned": (lambda layer: prune.l1_unstructured(layer, "weight", 0.5), {"weight_orig"}),
+    "low rank": (with_low_rank, {"parametrizations.weight.0.up", "parametrizations.weight.0.down"}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize(("key", "head"), [("head", None), ("head", "head"), ("last", "last")])
+def test_a_head_whose_weight_is_computed_is_what_it_is_computed_from(name, key, head):
+    compute, parts = COMPUTED[name]
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), key: compute(nn.Linear(4, 6))})
+    assert heads_of(model, head=head) == {f"{key}.{part}" for part in parts}
+
+
+def test_a_wrapper_that_shows_the_weight_of_its_layer_names_a_head():
+    """As PEFT's layers do."""
+
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base_layer = nn.Linear(4, 6)
+
+        @property
+        def weight(self) -> Tensor:
+            return self.base_layer.weight
+
+    assert heads_of(nn.Sequential(nn.Linear(4, 4), Wrapper()), head="1") == {"1.base_layer.weight"}
+
+
+@pytest.mark.parametrize("compute", [nn.Identity(), parametrizations.weight_norm], ids=["plain", "weight_norm"])
+def test_the_factor_of_a_head_follows_its_inputs_wherever_they_stand(compute):
+    heads = nn.ModuleList([compute(Conv1D(7, 16)), nn.ConvTranspose1d(16, 7, 1), nn.Conv2d(4, 7, 2), nn.Linear(16, 7)])
+    groups = torchdion.param_groups(heads, head=["0", "1", "2", "3"])
+    assert [group["lr_multiplier"] for group in groups if group["kind"] == "head"] == [1 / 4]
 
 
 def test_the_last_of_several_layers_as_wide_as_the_vocabulary_is_the_head_and_a_warning_says_so():
@@ -120,8 +207,32 @@ def test_a_classifier_is_the_last_linear_of_a_model_that_calls_it_so(child):
     assert heads_of(nn.ModuleDict({"body": body, child: nn.Linear(8, 3)})) == {f"{child}.weight"}
     several = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     assert heads_of(nn.ModuleDict({"body": body, child: several})) == {f"{child}.2.weight"}
-    if child != "head":  # which is one wherever it stands
-        assert heads_of(nn.ModuleDict({child: nn.Linear(8, 3), "body": body})) == set()
+    is_one_wherever_it_stands = child not in ("score", "fc")
+    first = nn.ModuleDict({child: nn.Linear(8, 3), "body": body})
+    assert heads_of(first) == ({f"{child}.weight"} if is_one_wherever_it_stands else set())
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("head", "head_dist"), ("cls_classifier", "distillation_classifier"), ("classifier", "classifier_distill")],
+)
+def test_a_model_may_have_several_classifiers(names):
+    """timm's and transformers' DeiT, and LeViT."""
+    heads = {name: nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)) for name in names}
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), **heads})
+    assert heads_of(model) == {f"{name}.1.weight" for name in names}
+    assert heads_of(nn.ModuleDict({"module": nn.ModuleDict({"head": nn.Linear(8, 8), "head_dist": nn.Linear(8, 3)})}))
+
+
+def test_what_lies_between_the_body_and_the_classifier_is_no_head():
+    """ModernBERT's ``head`` is a layer before its classifier."""
+    layer = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), "head": layer, "classifier": nn.Linear(8, 3)})
+    assert heads_of(model) == {"classifier.weight"}
+
+
+def test_a_linear_alone_in_a_wrapper_is_no_classifier():
+    assert heads_of(nn.ModuleDict({"module": nn.Linear(3, 3)})) == set()
 
 
 def test_a_linear_tied_to_an_embedding_is_the_head_whatever_its_name():
