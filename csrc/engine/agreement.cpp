@@ -96,24 +96,59 @@ int64_t digest_of_gradients(const std::vector<Claim>& claims, const Members& mem
   return comm::digest(codes);
 }
 
+// What ranks compare along one axis.
+struct Digests {
+  int64_t claimed, gradients;
+};
+
+std::vector<Digests> digests_of(const std::vector<Claim>& claims, const std::vector<Members>& axes) {
+  std::vector<Digests> digests;
+  for (const Members& members : axes) {
+    digests.push_back({digest_of(texts_of(claims, members)), digest_of_gradients(claims, members)});
+  }
+  return digests;
+}
+
+int64_t digest_of_all(const std::vector<Digests>& digests, const std::vector<Members>& axes) {
+  std::string all;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    (all += c10::str(axes[i].axis.name(), ' ', digests[i].claimed, ' ', digests[i].gradients)) += '\n';
+  }
+  return comm::digest(all);
+}
+
 // What any of the ranks says: what it does, and how it compares with the others.
 struct Opening {
   bool refused = false, differs = false, is_uneven = false;
-  int64_t last, first;  // of the operations that ranks began, by their numbers
+  int64_t last, first;        // of the operations that ranks began, by their numbers
+  int64_t largest, smallest;  // of the ranks' digests of all that they compare
+
+  // With the ranks of an axis, and with what they compare along it.
+  void exchange(const Axis& axis, const std::optional<Digests>& own = {}) {
+    // The largest complement is that of the smallest.
+    std::vector<int64_t> numbers{refused, differs, is_uneven, last, ~first, largest, ~smallest};
+    if (own) numbers.insert(numbers.end(), {own->claimed, ~own->claimed, own->gradients, ~own->gradients});
+    const at::Tensor message = integers(numbers);
+    comm::max_(message, axis);
+    const auto* all = message.const_data_ptr<int64_t>();
+    *this = {all[0] != 0, all[1] != 0, all[2] != 0, all[3], ~all[4], all[5], ~all[6]};
+    if (!own) return;
+    differs = differs || all[7] != ~all[8];
+    is_uneven = is_uneven || all[9] != ~all[10];
+  }
 };
 
 Opening open(Operation operation, bool refuses, const std::vector<Claim>& claims, const std::vector<Members>& axes) {
   const auto own = static_cast<int64_t>(operation);
-  Opening all{refuses, false, false, own, own};
-  for (const Members& members : axes) {
-    const int64_t claimed = digest_of(texts_of(claims, members)), gradients = digest_of_gradients(claims, members);
-    const at::Tensor message = integers(
-        {all.refused, all.differs, all.is_uneven, all.last, ~all.first, claimed, ~claimed, gradients, ~gradients});
-    comm::max_(message, members.axis);  // the largest complement is that of the smallest
-    const auto* largest = message.const_data_ptr<int64_t>();
-    all = {largest[0] != 0, largest[1] != 0 || largest[5] != ~largest[6], largest[2] != 0 || largest[7] != ~largest[8],
-           largest[3], ~largest[4]};
-  }
+  const std::vector<Digests> digests = digests_of(claims, axes);
+  const int64_t everything = digest_of_all(digests, axes);
+  Opening all{refuses, false, false, own, own, everything, everything};
+  for (std::size_t i = 0; i < axes.size(); ++i) all.exchange(axes[i].axis, digests[i]);
+  // What every rank began with has reached all of them now: one axis after the other spreads it over their grid. What
+  // only a later axis showed has not reached the other lines of the earlier ones, and goes all the way back. Where all
+  // compare the same, as they mostly do, there is nothing to tell.
+  if (all.largest == all.smallest) return all;
+  for (auto members = axes.rbegin(); members != axes.rend(); ++members) all.exchange(members->axis);
   return all;
 }
 
@@ -150,16 +185,22 @@ std::vector<uint8_t> largest_of_ranks(const std::vector<Claim>& claims, std::vec
   return codes;
 }
 
+// Whether it is so on any rank.
+bool is_anywhere(bool here, const std::vector<Members>& axes) {
+  Claim all;
+  for (const Members& members : axes) all.axes.push_back(members.axis);
+  return largest_of_ranks({all}, {here}, &Claim::axes).front() != 0;
+}
+
 // Compares the claims of all ranks, one by one along each axis.
 void check_equal(const std::vector<Claim>& claims) {
-  Claim all;
+  const std::vector<Members> axes = members_of(claims);
   std::string sentence;
-  for (const Members& members : members_of(claims)) {
+  for (const Members& members : axes) {
     const std::string found = difference(claims, members);
     if (sentence.empty()) sentence = found;
-    all.axes.push_back(members.axis);
   }
-  if (largest_of_ranks({all}, {!sentence.empty()}, &Claim::axes).front() == 0) return;
+  if (!is_anywhere(!sentence.empty(), axes)) return;
   TORCH_CHECK_VALUE(
       false, prefix(),
       sentence.empty() ? "other ranks of the job disagree about parameters, options or layouts" : sentence);
@@ -178,6 +219,11 @@ std::vector<uint8_t> agree_on_gradients(const std::vector<Claim>& claims, const 
   return codes;
 }
 
+void check_none_refused(bool refused, Operation operation) {
+  TORCH_CHECK(!refused, prefix(), "another rank refused ",
+              operation == Operation::step ? "this step" : name_of(operation), ", and its error says why");
+}
+
 }  // namespace
 
 std::vector<Gradient> agree(Operation operation, bool refuses, const std::vector<Claim>& claims) {
@@ -186,8 +232,7 @@ std::vector<Gradient> agree(Operation operation, bool refuses, const std::vector
   const int64_t own = static_cast<int64_t>(operation), other = all.last != own ? all.last : all.first;
   TORCH_CHECK(other == own, prefix(), "every rank must call the same at the same time, got ", name_of(operation),
               " here and ", name_of(static_cast<Operation>(other)), " on another rank");
-  TORCH_CHECK(!all.refused, prefix(), "another rank refused ",
-              operation == Operation::step ? "this step" : name_of(operation), ", and its error says why");
+  check_none_refused(all.refused, operation);
   if (all.differs) check_equal(claims);
   std::vector<uint8_t> codes;
   for (const Claim& claim : claims) codes.push_back(code_of(claim.gradient));

@@ -33,8 +33,9 @@ struct Claim {
 };
 
 // One message of fixed size along each axis of the claims, with digests of them, so that ranks which disagree get an
-// answer too; a few more where the digests differ. Waits for the ranks of all axes. Returns, for each claim, the dtype
-// of the gradient that any rank of its `shared` axes has.
+// answer too; a few more where any digests of the job differ. Waits for the ranks of all axes, which are those of a
+// grid: what one rank says reaches all. Returns, for each claim, the dtype of the gradient that any rank of its
+// `shared` axes has.
 //
 // Throws on every rank of the axes: c10::Error where one `refuses` (its own error says why, and this one is for it to
 // forget) or where ranks began different operations, c10::ValueError where claims or the dtypes of gradients differ,

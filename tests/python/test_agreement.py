@@ -17,6 +17,8 @@ from small_optimizers import (
     replicated,
     whole,
 )
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
 import torchdion
@@ -173,6 +175,28 @@ def overflow_on_one(rank: int, world_size: int) -> None:
 
 def test_a_scaler_on_some_ranks_is_an_error_on_all() -> None:
     run_ranks(overflow_on_one, 2, time_limit=30)
+
+
+def part_on_one_line(rank: int, world_size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("fs", "tp"))
+    matrix = Parameter(distribute_tensor(whole("wide"), mesh, [Shard(0), Shard(1)], src_data_rank=None))
+    vector = Parameter(distribute_tensor(whole("vector"), mesh["tp"], [Shard(0)], src_data_rank=None))
+    optimizer = torchdion.Dion([matrix, vector], lr=0.1)
+    give_gradients(optimizer)
+    optimizer.step()
+    vector.requires_grad_(rank != 1)
+    own = r"the ranks of the axis 'tp' must agree on the requires_grad of parameter 1 "
+    with pytest.raises(ValueError, match=f"^torchdion.Dion: {own if rank < 2 else 'other ranks of the job disagree'}"):
+        optimizer.step()
+    vector.requires_grad_(True)
+    if rank == 1:
+        vector.grad = None  # zero there
+    optimizer.step()
+    assert optimizer.state[vector]["step"] == optimizer.state[matrix]["step"] == 2
+
+
+def test_a_difference_on_one_line_of_the_last_axis_reaches_the_ranks_of_all_others() -> None:
+    run_ranks(part_on_one_line, 4, time_limit=60)
 
 
 OTHER_CALLS = {

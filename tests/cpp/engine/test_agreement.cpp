@@ -97,6 +97,28 @@ TEST(Agreement, TellsEveryRankThatAnyRefusesOrDoesSomethingElse) {
   }
 }
 
+TEST(Agreement, TellsEveryRankOfADifferenceOnALineThatItIsNotOn) {
+  for (int who = 0; who < 4; ++who) {
+    Mesh({1, 2, 2}).run([who](MeshAxes axes) {
+      std::vector<Claim> claims = claims_of(axes);
+      for (Claim& claim : claims) claim.axes = {axes.fs};
+      claims[2].axes = claims[2].shared = {axes.tp};
+      if (axes.rank == who) claims[2].properties[0].second = "[6]";
+      const bool hears = axes.rank / 2 == who / 2;
+      const std::string sentence =
+          hears ? c10::str("the ranks of the axis 'tp' must agree on the shape of parameter 1, got [",
+                           axes.rank == who ? 6 : 5, "]")
+                : "other ranks of the job disagree about parameters, options or layouts";
+      EXPECT_EQ(error_of(claims), "torchdion::Dion: " + sentence);
+      claims[2].properties[0].second = "[5]";
+      if (axes.rank == who) claims[2].gradient.reset();
+      const auto gradients = agree(Operation::step, false, claims);
+      EXPECT_EQ(gradients[2], at::kFloat);
+      EXPECT_EQ(error_of(claims), "") << "no message is left over";
+    });
+  }
+}
+
 TEST(Agreement, GivesAMissingGradientTheDtypeThatItHasOnOtherRanks) {
   Mesh({1, 2, 2}).run([](MeshAxes axes) {
     std::vector<Claim> claims = claims_of(axes);
@@ -116,6 +138,17 @@ TEST(Agreement, GivesAMissingGradientTheDtypeThatItHasOnOtherRanks) {
     claims[1].gradient = axes.fs.rank == 0 ? std::optional(at::kFloat) : std::nullopt;
     claims[1].shared = {axes.tp};
     EXPECT_NE(error_of(claims).find("gradient of parameter 0, got "), std::string::npos) << "no zero along fs";
+  });
+}
+
+// Each rank of tp has parameters of its own, as experts are.
+TEST(Agreement, OfRanksThatShareDifferentThingsAlongOtherAxesTakesOneMoreMessage) {
+  Mesh({1, 2, 2}).run([](MeshAxes axes) {
+    std::vector<Claim> claims = claims_of(axes);
+    claims[2].name = "parameter of " + std::to_string(axes.tp.rank);
+    EXPECT_EQ(error_of(claims), "");
+    EXPECT_EQ(axes.fs.traffic().agreement.calls, 2);
+    EXPECT_EQ(axes.tp.traffic().agreement.calls, 2);
   });
 }
 

@@ -130,6 +130,28 @@ TEST(DionAgreement, MakesTheMissingGradientOfOneRankZeroThere) {
   });
 }
 
+// Of the vector, which tp alone shares: who is on another line of tp hears of it along fs.
+TEST(DionAgreement, IsThatOfRanksOnOtherLinesOfTheLastAxisToo) {
+  const Model model;
+  Mesh({1, 2, 2}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 1, kCompressed);
+    const auto step = [&](int number) { return message_of([&] { training.step(number); }); };
+    const std::string own =
+        "the ranks of the axis 'tp' must agree on the requires_grad of parameter 0 (parameter group 2)";
+    training.local.vector.requires_grad_(axes.rank != 1);
+    const std::string sentence = step(0);
+    EXPECT_NE(sentence.find(axes.fs.rank == 0 ? own : "other ranks of the job disagree"), std::string::npos)
+        << sentence;
+    EXPECT_TRUE(training.optimizer.state().empty());
+    training.local.vector.requires_grad_();
+    EXPECT_EQ(step(0), "");
+    if (axes.rank == 1) training.local.vector.mutable_grad().reset();
+    EXPECT_EQ(message_of([&] { training.optimizer.step(); }), "");
+    EXPECT_EQ(training.optimizer.state_of(training.local.vector).step().item<double>(), 2);
+    EXPECT_EQ(step(2), "");
+  });
+}
+
 TEST(DionFault, NamesAxisAndBatchAndLeavesTheOptimizerBroken) {
   comm::Meeting meeting(2);
   meeting.fails_at = 4;
