@@ -1,4 +1,5 @@
 // The pybind11 table: what the Python front calls.
+#include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchdion/layout.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -218,7 +219,7 @@ void bind_agreement(py::module_& m) {
            py::arg("name"), py::arg("properties"), py::arg("axes"), py::kw_only(), py::arg("is_parameter") = true,
            py::arg("gradient") = py::none(), py::arg("shared") = std::vector<Axis>());
   m.def("agree", &engine::agree, py::arg("operation"), py::arg("refuses"), py::arg("claims"),
-        py::call_guard<py::gil_scoped_release, PythonWords>());
+        py::arg("provide") = py::none(), py::call_guard<py::gil_scoped_release, PythonWords>());
 }
 
 void bind_traffic(py::module_& m) {

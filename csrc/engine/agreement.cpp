@@ -224,9 +224,25 @@ void check_none_refused(bool refused, Operation operation) {
               operation == Operation::step ? "this step" : name_of(operation), ", and its error says why");
 }
 
+// What ranks find out only now that they know of each other's gradients, before any of them goes on.
+void provide_on_all(const Provide& provide, const std::vector<Gradient>& gradients, Operation operation,
+                    const std::vector<Members>& axes) {
+  try {
+    provide(gradients);
+  } catch (...) {
+    try {
+      is_anywhere(true, axes);
+    } catch (const std::exception&) {  // this rank's own error says more
+    }
+    throw;
+  }
+  check_none_refused(is_anywhere(false, axes), operation);
+}
+
 }  // namespace
 
-std::vector<Gradient> agree(Operation operation, bool refuses, const std::vector<Claim>& claims) {
+std::vector<Gradient> agree(Operation operation, bool refuses, const std::vector<Claim>& claims,
+                            const Provide& provide) {
   const std::vector<Members> axes = members_of(claims);
   const Opening all = open(operation, refuses, claims, axes);
   const int64_t own = static_cast<int64_t>(operation), other = all.last != own ? all.last : all.first;
@@ -239,6 +255,7 @@ std::vector<Gradient> agree(Operation operation, bool refuses, const std::vector
   if (all.is_uneven) codes = agree_on_gradients(claims, codes);
   std::vector<Gradient> gradients;
   for (const uint8_t code : codes) gradients.push_back(gradient_of(code));
+  if (all.is_uneven && provide) provide_on_all(provide, gradients, operation, axes);
   return gradients;
 }
 

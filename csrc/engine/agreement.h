@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 #include <torchdion/layout.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,14 +33,19 @@ struct Claim {
   std::vector<Axis> shared = {};                 // along which a missing gradient is zero where another rank has one
 };
 
+// Called with what agree() returns; may throw on this rank alone.
+using Provide = std::function<void(const std::vector<std::optional<c10::ScalarType>>&)>;
+
 // One message of fixed size along each axis of the claims, with digests of them, so that ranks which disagree get an
 // answer too; a few more where any digests of the job differ. Waits for the ranks of all axes, which are those of a
 // grid: what one rank says reaches all. Returns, for each claim, the dtype of the gradient that any rank of its
-// `shared` axes has.
+// `shared` axes has. Before that, every rank calls `provide` where any rank lacks a gradient that another one has, to
+// check and allocate what it then needs, and hears whether all could.
 //
 // Throws on every rank of the axes: c10::Error where one `refuses` (its own error says why, and this one is for it to
-// forget) or where ranks began different operations, c10::ValueError where claims or the dtypes of gradients differ,
-// with a sentence that names what differs.
-std::vector<std::optional<c10::ScalarType>> agree(Operation operation, bool refuses, const std::vector<Claim>& claims);
+// forget), where its `provide` threw (which goes on there) or where ranks began different operations, c10::ValueError
+// where claims or the dtypes of gradients differ, with a sentence that names what differs.
+std::vector<std::optional<c10::ScalarType>> agree(Operation operation, bool refuses, const std::vector<Claim>& claims,
+                                                  const Provide& provide = {});
 
 }  // namespace torchdion::engine

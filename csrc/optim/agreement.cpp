@@ -58,12 +58,22 @@ std::vector<Shared> parameters(const Dion& optimizer, const Layouts& layouts, bo
   return shared;
 }
 
-// Dtypes, and the sizes of Q: what there is, or else what a first step makes.
-std::string text_of_state(const Dion& optimizer, const Shared& shared, const DionOptions& options) {
+// What there is of a state, for ranks that are about to send it.
+std::string text_of_state(const DionParamState& state) {
+  std::string all = "step";
+  const auto add = [&](const char* name, const at::Tensor& tensor) {
+    if (tensor.defined()) all += c10::str(", ", name, " of ", shown(tensor.scalar_type()));
+  };
+  add("momentum", state.momentum());
+  add("variance", state.variance());
+  add("Q", state.Q());
+  if (!state.Q().defined()) return all;
+  return all + " and shape " + text(state.whole_Q().empty() ? state.Q().sizes() : at::IntArrayRef(state.whole_Q()));
+}
+
+// What a step uses: dtypes, and the sizes of Q; what a first step makes, where there is no state.
+std::string text_of_stepped_state(const DionParamState& state, const Shared& shared, const DionOptions& options) {
   const at::Tensor& param = shared.param;
-  const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
-  const DionParamState none;
-  const DionParamState& state = found == optimizer.state().end() ? none : ours(*found->second);
   const auto dtype = [&](const at::Tensor& tensor, const std::optional<at::ScalarType>& configured) {
     return shown(tensor.defined() ? tensor.scalar_type() : configured.value_or(param.scalar_type()));
   };
@@ -81,25 +91,28 @@ std::string text_of_state(const Dion& optimizer, const Shared& shared, const Dio
   return all + ", Q of " + dtype(state.Q(), options.Q_dtype()) + " and shape " + text(at::IntArrayRef(sizes));
 }
 
-Claim claim_of(const Dion& optimizer, const Shared& shared) {
+Claim claim_of(const Dion& optimizer, const Shared& shared, engine::Operation operation) {
   const at::Tensor& param = shared.param;
   const DionOptions& options = options_of(optimizer.param_groups()[shared.group], shared.group);
   const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
-  const bool has_state = found != optimizer.state().end();
-  const double steps = has_state ? ours(*found->second).step().item<double>() : 0;
+  const bool is_step = operation == engine::Operation::step, has_state = found != optimizer.state().end();
+  const DionParamState none;
+  const DionParamState& state = has_state ? ours(*found->second) : none;
+  // A step makes what is not there. What else ranks do, they do with what is.
+  const std::string absent = is_step ? shown(0.0) : "none";
   return {parameter_name(shared.place, shared.group),
           {{"shape", text(engine::whole_sizes(param, *shared.layout))},
            {"dtype", shown(param.scalar_type())},
            {"kind of device", text(param.device().type())},
            {"layout", text(*shared.layout)},
            {"requires_grad", shown(param.requires_grad())},
-           {"steps taken", shown(steps)},
-           {"state", text_of_state(optimizer, shared, options)}},
+           {"steps taken", has_state ? shown(state.step().item<double>()) : absent},
+           {"state", is_step ? text_of_stepped_state(state, shared, options) : text_of_state(state)}},
           shared.axes()};
 }
 
 // Of the optimizer and its groups, then of each parameter.
-std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& shared, engine::Operation operation,
+std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& shared, const Handshake& handshake,
                              bool decoupled) {
   const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
   Claim all{"the optimizer", {{"momenta", decoupled ? "each replica's own" : "equal"}}, {}, /*is_parameter=*/false};
@@ -114,11 +127,12 @@ std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& s
       const DionOptions& options = options_of(optimizer.param_groups()[one.group], one.group);
       group->second.properties = shown_options(options);
     }
-    parameters.push_back(claim_of(optimizer, one));
-    const std::vector<Axis>& axes = parameters.back().axes;
+    parameters.push_back(claim_of(optimizer, one, handshake.operation));
+    const std::vector<Axis> axes = one.axes();
     group->second.axes.insert(group->second.axes.end(), axes.begin(), axes.end());
     all.axes.insert(all.axes.end(), axes.begin(), axes.end());
-    if (operation != engine::Operation::step) continue;
+    parameters.back().axes.push_back(handshake.copies);
+    if (handshake.operation != engine::Operation::step) continue;
     if (one.param.grad().defined()) parameters.back().gradient = one.param.grad().scalar_type();
     parameters.back().shared = axes;
   }
@@ -129,27 +143,19 @@ std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& s
 }
 
 // Nothing but who is to hear of it: what is wrong may be just what a claim would be made of.
-void refuse(const std::vector<Shared>& shared, engine::Operation operation) {
+void refuse(const std::vector<Shared>& shared, const Handshake& handshake) {
   std::vector<Claim> claims;
-  for (const Shared& one : shared) claims.push_back({parameter_name(one.place, one.group), {}, one.axes()});
+  for (const Shared& one : shared) {
+    claims.push_back({parameter_name(one.place, one.group), {}, one.axes()});
+    claims.back().axes.push_back(handshake.copies);
+  }
   try {
-    engine::agree(operation, /*refuses=*/true, claims);
+    engine::agree(handshake.operation, /*refuses=*/true, claims);
   } catch (const std::exception&) {  // this rank's own error says more
   }
 }
 
-}  // namespace
-
-Missing agree(const Dion& optimizer, const Layouts& layouts, engine::Operation operation, bool decoupled,
-              const std::exception_ptr& refusal) {
-  const std::vector<Shared> shared = parameters(optimizer, layouts, /*with_local_ones=*/false);
-  if (refusal) {
-    refuse(shared, operation);
-    std::rethrow_exception(refusal);
-  }
-  TORCH_CHECK(shared.empty() || !is_captured(shared.front().param),
-              "torchdion::Dion: a CUDA graph cannot capture the first step that ranks take: take one before");
-  const auto gradients = engine::agree(operation, false, claims_of(optimizer, shared, operation, decoupled));
+Missing missing_of(const std::vector<Shared>& shared, const std::vector<std::optional<at::ScalarType>>& gradients) {
   const std::size_t before = gradients.size() - shared.size();
   Missing missing;
   for (std::size_t i = 0; i < shared.size(); ++i) {
@@ -159,22 +165,29 @@ Missing agree(const Dion& optimizer, const Layouts& layouts, engine::Operation o
   return missing;
 }
 
-void begin(const Dion& optimizer, const Layouts& layouts, engine::Operation operation, bool decoupled,
-           const std::function<void()>& check, const Axis& copies) {
-  std::exception_ptr refusal;
-  try {
-    check();
-  } catch (...) {
-    refusal = std::current_exception();
-  }
-  agree(optimizer, layouts, operation, decoupled, refusal);
-  if (copies.absent()) return;
+}  // namespace
+
+void agree(const Dion& optimizer, const Layouts& layouts, const Handshake& handshake,
+           const std::function<bool()>& is_decoupled) {
+  const std::vector<Shared> shared = parameters(optimizer, layouts, !handshake.copies.absent());
   std::vector<Claim> claims;
-  for (const Shared& one : parameters(optimizer, layouts, /*with_local_ones=*/true)) {
-    claims.push_back(claim_of(optimizer, one));
-    claims.back().axes = {copies};
+  bool captures = false;
+  try {
+    handshake.check();
+    if (shared.empty()) return;
+    captures = is_captured(shared.front().param);  // asked first: claims wait for devices
+    if (!captures) claims = claims_of(optimizer, shared, handshake, is_decoupled());
+  } catch (...) {
+    refuse(shared, handshake);
+    throw;
   }
-  engine::agree(operation, false, claims);
+  TORCH_CHECK(!captures,
+              "torchdion::Dion: a CUDA graph cannot capture the first step that ranks take: take one before");
+  engine::Provide provide;
+  if (handshake.provide) {
+    provide = [&](const auto& gradients) { handshake.provide(missing_of(shared, gradients)); };
+  }
+  engine::agree(handshake.operation, /*refuses=*/false, claims, provide);
 }
 
 }  // namespace torchdion::optim

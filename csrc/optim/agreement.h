@@ -3,7 +3,6 @@
 
 #include <torchdion/optim.h>
 
-#include <exception>
 #include <functional>
 #include <unordered_map>
 
@@ -15,16 +14,20 @@ namespace torchdion::optim {
 // The parameters without a gradient on this rank whose gradient other ranks have: it is zero here, of the dtype there.
 using Missing = std::unordered_map<const void*, at::ScalarType>;
 
-// Waits for the ranks of all layouts, which say what they are about to do and what they take everything for, also
-// whether momenta are each replica's own (`decoupled`). `refusal`, null where there is none, is why this rank cannot:
-// rethrown here, and a c10::Error on every other rank. Throws on every rank where they differ; see engine::agree().
-Missing agree(const Dion& optimizer, const Layouts& layouts, engine::Operation operation, bool decoupled,
-              const std::exception_ptr& refusal);
+// What ranks say to each other before they do something together.
+struct Handshake {
+  engine::Operation operation;
+  std::function<void()> check = [] {};  // may throw on this rank alone
+  Axis copies = {};                     // ranks that hold copies of everything and take part too, where it is there
+  // Called on every rank where some lack gradients of a step that others have; may throw on this rank alone.
+  std::function<void(Missing)> provide = {};
+};
 
-// The same for what is no step, after a check that may throw on this rank alone. `copies`, where it is there, are ranks
-// that hold copies of everything and take part too.
-void begin(
-    const Dion& optimizer, const Layouts& layouts, engine::Operation operation, bool decoupled,
-    const std::function<void()>& check = [] {}, const Axis& copies = {});
+// Waits for the ranks of all layouts, which say what they are about to do and what they take everything for, also
+// whether momenta are each replica's own (asked after the check). Where a function of the handshake throws, or a claim
+// cannot be made, its error goes on here and is a c10::Error on every other rank. Throws on every rank where they
+// differ; see engine::agree().
+void agree(const Dion& optimizer, const Layouts& layouts, const Handshake& handshake,
+           const std::function<bool()>& is_decoupled);
 
 }  // namespace torchdion::optim

@@ -1,7 +1,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <exception>
 #include <memory>
 #include <unordered_set>
 
@@ -188,7 +187,6 @@ at::Tensor Dion::step(LossClosure closure) {
 }
 
 void Dion::Private::step(Dion& optimizer) try {
-  refuse_if_broken();
   const engine::Speaking speaking(optim::words_of(optimizer.param_groups()));
   at::NoGradGuard no_grad;
   optim::Planned planned = plan(optimizer);
@@ -223,20 +221,25 @@ optim::Planned Dion::Private::plan(Dion& optimizer) {
   };
   // A captured step has no time for what ranks have to say, once they have compared their parameters.
   if (agreed && optim::capturable_of(groups, defaults)) {
+    refuse_if_broken();
     plan(optim::missing_when_alone(optimizer, layouts));
     return planned;
   }
-  std::exception_ptr refusal;
-  try {
+  optim::Handshake handshake{engine::Operation::step};
+  handshake.check = [&] {
+    refuse_if_broken();
     plan({});
-  } catch (...) {
-    refusal = std::current_exception();
-  }
-  optim::Missing missing =
-      optim::agree(optimizer, layouts, engine::Operation::step, may_be_decoupled(optimizer), refusal);
-  agreed = true;
-  if (!missing.empty()) plan(std::move(missing));
+  };
+  handshake.provide = [&](optim::Missing missing) {
+    if (!missing.empty()) plan(std::move(missing));
+  };
+  agree(optimizer, handshake);
+  agreed = optim::capturable_of(groups, defaults);
   return planned;
+}
+
+void Dion::Private::agree(const Dion& optimizer, const optim::Handshake& handshake) const {
+  optim::agree(optimizer, layouts, handshake, [&] { return may_be_decoupled(optimizer); });
 }
 
 void Dion::Private::count(engine::Report report, bool is_captured) {

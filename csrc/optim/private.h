@@ -37,7 +37,7 @@ struct Dion::Private {
   DionStats stats;  // without the traffic, which the axes count, and these:
   engine::Count skipped, nonfinite, without_signal, in_margin;
   optim::Layouts layouts;
-  bool agreed = false;                  // ranks have compared what they take the parameters for
+  bool agreed = false;                  // ranks say nothing before their steps: they did, and steps are capturable
   bool decoupled = false;               // a step may have taken momenta of replicas apart since they were equal
   double steps_when_equal = 0;          // of all parameters together, counted where steps are capturable
   std::string broken;                   // why the parameters are no longer what any step leaves; empty: they are
@@ -46,11 +46,15 @@ struct Dion::Private {
   void refuse_if_broken() const { TORCH_CHECK(broken.empty(), "torchdion::Dion: ", broken, "; load a checkpoint"); }
   void step(Dion& optimizer);
   optim::Planned plan(Dion& optimizer);
+  void agree(const Dion& optimizer, const optim::Handshake& handshake) const;
+  // Whether this rank could do anything with what it holds, for a handshake to check.
+  void check(const Dion& optimizer) const;
   // A step that was taken, or only recorded by a graph.
   void count(engine::Report report, bool is_captured);
   // Also by steps that a graph replayed, which only the state counts.
   bool may_be_decoupled(const Dion& optimizer) const;
   void momenta_are_equal(const Dion& optimizer);
+  void average_momenta(const Dion& optimizer);  // together, after a handshake
   void refuse_if_decoupled(const Dion& optimizer) const;
   std::vector<optim::Replica> replicas(const Dion& optimizer) const;
 };

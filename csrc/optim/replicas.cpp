@@ -24,6 +24,7 @@ namespace {
 bool is_decoupled(const at::Tensor& param, const DionParamState& state, const Layout& layout,
                   const DionOptions& options) {
   if (layout.replicas.absent() || algorithm_of(param, options) != Algorithm::dion || param.numel() == 0) return false;
+  if (!state.Q().defined()) return false;
   const std::vector<int64_t> sizes = engine::matrix_sizes(engine::whole_sizes(param, layout), form_of(options));
   const int64_t r = state.whole_Q().empty() ? state.Q().size(-1) : state.whole_Q().back();
   return engine::compresses(sizes.end()[-2], sizes.back(), r, layout);
@@ -45,7 +46,7 @@ std::vector<Replica> Dion::Private::replicas(const Dion& optimizer) const {
       if (found != optimizer.state().end()) {
         const auto& state = optim::ours(*found->second);
         const bool apart = optim::is_decoupled(params[k], state, *replica.layout, options);
-        (apart ? replica.decoupled : replica.common).push_back(state.momentum());
+        if (state.momentum().defined()) (apart ? replica.decoupled : replica.common).push_back(state.momentum());
         if (state.Q().defined()) replica.common.push_back(state.Q());
         if (state.variance().defined()) replica.common.push_back(state.variance());
       }
@@ -79,24 +80,35 @@ void Dion::Private::refuse_if_decoupled(const Dion& optimizer) const {
   }
 }
 
-void Dion::synchronize_for_checkpoint() try {
-  if (!private_->may_be_decoupled(*this)) return;
-  optim::begin(*this, private_->layouts, engine::Operation::synchronize_for_checkpoint, /*decoupled=*/true);
+void Dion::Private::check(const Dion& optimizer) const {
+  refuse_if_broken();
+  optim::check_groups(optimizer.param_groups(), static_cast<const DionOptions&>(optimizer.defaults()));
+  replicas(optimizer);  // refuses states that are not ours
+}
+
+void Dion::Private::average_momenta(const Dion& optimizer) {
+  if (!may_be_decoupled(optimizer)) return;
   const at::NoGradGuard no_grad;
-  for (const Replica& replica : private_->replicas(*this)) {
+  for (const Replica& replica : replicas(optimizer)) {
     for (const at::Tensor& momentum : replica.decoupled) comm::average(momentum, replica.layout->replicas);
   }
-  private_->momenta_are_equal(*this);
+  momenta_are_equal(optimizer);
+}
+
+void Dion::synchronize_for_checkpoint() try {
+  const auto averages = [](const auto& item) { return !item.second.replicas.absent(); };
+  if (std::none_of(private_->layouts.begin(), private_->layouts.end(), averages)) return private_->refuse_if_broken();
+  private_->agree(*this, {engine::Operation::synchronize_for_checkpoint, [&] { private_->check(*this); }});
+  private_->average_momenta(*this);
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }
 
 void Dion::check_replicas(const Axis& copies) const try {
-  optim::begin(
-      *this, private_->layouts, engine::Operation::check_replicas, private_->may_be_decoupled(*this), [] {}, copies);
+  std::vector<Replica> all;
+  private_->agree(*this, {engine::Operation::check_replicas, [&] { all = private_->replicas(*this); }, copies});
   std::map<const void*, std::vector<const Replica*>> lines;  // which of them have the same replicas to compare with
   std::vector<const Axis*> axes;                             // in an order that all ranks share
-  const std::vector<Replica> all = private_->replicas(*this);
   for (const Replica& replica : all) {
     const Axis& axis = copies.absent() ? replica.layout->replicas : copies;
     if (axis.absent()) continue;
@@ -127,11 +139,10 @@ void Dion::check_replicas(const Axis& copies) const try {
 }
 
 void Dion::synchronize_replicas(const Axis& copies) try {
-  optim::begin(
-      *this, private_->layouts, engine::Operation::synchronize_replicas, private_->may_be_decoupled(*this), [] {},
-      copies);
+  std::vector<Replica> all;
+  private_->agree(*this, {engine::Operation::synchronize_replicas, [&] { all = private_->replicas(*this); }, copies});
   const at::NoGradGuard no_grad;
-  for (const Replica& replica : private_->replicas(*this)) {
+  for (const Replica& replica : all) {
     for (const at::Tensor& tensor : replica.common) {
       comm::copy_from_first(tensor, copies.absent() ? replica.layout->replicas : copies);
     }

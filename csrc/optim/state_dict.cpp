@@ -199,9 +199,8 @@ class SavedState {
 IValue Dion::state_dict() const { return state_dict_of(false); }
 
 IValue Dion::whole_state_dict() try {
-  const auto check = [&] { private_->refuse_if_broken(); };
-  optim::begin(*this, private_->layouts, engine::Operation::whole_state_dict, private_->may_be_decoupled(*this), check);
-  synchronize_for_checkpoint();
+  private_->agree(*this, {engine::Operation::whole_state_dict, [&] { private_->check(*this); }});
+  private_->average_momenta(*this);
   return state_dict_of(true);
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();

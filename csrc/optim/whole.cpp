@@ -72,12 +72,8 @@ DionParamState gather_state(const at::Tensor& param, const DionParamState& state
 }  // namespace optim
 
 void Dion::resize_rank() try {
-  const auto check = [&] {
-    private_->refuse_if_broken();
-    optim::check_groups(param_groups(), static_cast<const DionOptions&>(defaults()));
-  };
-  optim::begin(*this, private_->layouts, engine::Operation::resize_rank, private_->may_be_decoupled(*this), check);
-  synchronize_for_checkpoint();
+  private_->agree(*this, {engine::Operation::resize_rank, [&] { private_->check(*this); }});
+  private_->average_momenta(*this);
   const at::NoGradGuard no_grad;
   int64_t index = -1;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {

@@ -1,6 +1,6 @@
 """The pybind11 module of csrc/bindings.cpp: what the Python front calls."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, overload
 
 from torch import Tensor, dtype
@@ -199,7 +199,12 @@ class Claim:
         shared: Sequence[Axis] = (),
     ) -> None: ...
 
-def agree(operation: Operation, refuses: bool, claims: Sequence[Claim]) -> list[dtype | None]: ...
+def agree(
+    operation: Operation,
+    refuses: bool,
+    claims: Sequence[Claim],
+    provide: Callable[[list[dtype | None]], object] | None = None,
+) -> list[dtype | None]: ...
 def start_trace() -> None: ...
 def take_trace() -> list[dict[str, str | int]]: ...
 def compresses(m: int, n: int, r: int, layout: Layout) -> bool: ...

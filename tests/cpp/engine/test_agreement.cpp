@@ -141,6 +141,28 @@ TEST(Agreement, GivesAMissingGradientTheDtypeThatItHasOnOtherRanks) {
   });
 }
 
+TEST(Agreement, AsksEveryRankForWhatTheGradientsOfOthersNeed) {
+  for (int who = 0; who < 4; ++who) {
+    Mesh({1, 2, 2}).run([who](MeshAxes axes) {
+      std::vector<Claim> claims = claims_of(axes);
+      int asked = 0;
+      agree(Operation::step, false, claims, [&](const auto&) { ++asked; });
+      EXPECT_EQ(asked, 0) << "all have the same";
+      if (axes.rank == 3) claims[1].gradient.reset();
+      agree(Operation::step, false, claims, [&](const auto& gradients) { asked += gradients[1] == at::kFloat; });
+      EXPECT_EQ(asked, 1);
+      std::string error;
+      try {
+        agree(Operation::step, false, claims, [&](const auto&) { TORCH_CHECK(axes.rank != who, "no memory"); });
+      } catch (const c10::Error& thrown) {
+        error = thrown.what_without_backtrace();
+      }
+      EXPECT_EQ(error, axes.rank == who ? "no memory"
+                                        : "torchdion::Dion: another rank refused this step, and its error says why");
+    });
+  }
+}
+
 // Each rank of tp has parameters of its own, as experts are.
 TEST(Agreement, OfRanksThatShareDifferentThingsAlongOtherAxesTakesOneMoreMessage) {
   Mesh({1, 2, 2}).run([](MeshAxes axes) {
