@@ -47,7 +47,7 @@ struct Dion::Private {
   void step(Dion& optimizer);
   optim::Planned plan(Dion& optimizer);
   void agree(const Dion& optimizer, const optim::Handshake& handshake) const;
-  // Whether this rank could do anything with what it holds, for a handshake to check.
+  // For a handshake: throws where what this rank holds is no state of ours, or broken.
   void check(const Dion& optimizer) const;
   // A step that was taken, or only recorded by a graph.
   void count(engine::Report report, bool is_captured);

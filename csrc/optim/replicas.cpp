@@ -82,8 +82,7 @@ void Dion::Private::refuse_if_decoupled(const Dion& optimizer) const {
 
 void Dion::Private::check(const Dion& optimizer) const {
   refuse_if_broken();
-  optim::check_groups(optimizer.param_groups(), static_cast<const DionOptions&>(optimizer.defaults()));
-  replicas(optimizer);  // refuses states that are not ours
+  replicas(optimizer);  // refuses options and states that are not ours
 }
 
 void Dion::Private::average_momenta(const Dion& optimizer) {

@@ -72,7 +72,11 @@ DionParamState gather_state(const at::Tensor& param, const DionParamState& state
 }  // namespace optim
 
 void Dion::resize_rank() try {
-  private_->agree(*this, {engine::Operation::resize_rank, [&] { private_->check(*this); }});
+  const auto check = [&] {
+    private_->check(*this);
+    optim::check_groups(param_groups(), static_cast<const DionOptions&>(defaults()));
+  };
+  private_->agree(*this, {engine::Operation::resize_rank, check});
   private_->average_momenta(*this);
   const at::NoGradGuard no_grad;
   int64_t index = -1;

@@ -58,6 +58,20 @@ TEST(DionReplicas, HaveTheirOwnMomentaOfCompressedMatricesUntilTheySynchronize) 
   EXPECT_TRUE(weights.are_equal());
 }
 
+TEST(DionReplicas, OfWhichOneAloneHasLoadedAreToldSoWhereTheySynchronize) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed);
+    training.step(0);
+    training.optimizer.synchronize_for_checkpoint();
+    const c10::IValue saved = training.optimizer.state_dict();
+    training.step(1);
+    if (axes.rank == 0) training.optimizer.load_state_dict(saved);
+    EXPECT_NE(message_of([&] { training.optimizer.synchronize_for_checkpoint(); }).find("must agree on the "),
+              std::string::npos);
+  });
+}
+
 TEST(DionReplicas, OfZeroMomentaMayBeSaved) {
   const Model model;
   Mesh({2, 1, 1}).run([&](MeshAxes axes) {
