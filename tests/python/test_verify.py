@@ -16,14 +16,12 @@ import pytest
 import torch
 
 from torchdion import _C
-from torchdion.verification import room
 from torchdion.verification.checks import check
 from torchdion.verification.command import main, parser, refused, trainings_of
 from torchdion.verification.launch import RanksFailed, launch
 from torchdion.verification.mesh import Sizes
 from torchdion.verification.network import MODELS
 from torchdion.verification.observed import Digest, Observed
-from torchdion.verification.room import free_bytes
 from torchdion.verification.run import State, Training
 from torchdion.verification.transport import Transport, meet
 
@@ -218,28 +216,6 @@ def test_wrong_arguments_are_refused_in_one_sentence(
     except SystemExit as exit:
         status = exit.code  # type: ignore[assignment]
     assert (status, capsys.readouterr().err) == (2, f"python -m torchdion verify: {sentence}\n")
-
-
-def test_more_ranks_than_the_machine_has_room_for_are_refused_before_any_is_started(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000000 kB\nMemAvailable: 3000000 kB\n")
-    assert free_bytes(tmp_path) == 3000000 * 1024
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("2000000000\n")
-    (tmp_path / "sys/fs/cgroup/memory.current").write_text("500000000\n")
-    assert free_bytes(tmp_path) == 1500000000
-    monkeypatch.setattr(room, "free_bytes", lambda: 1500000000)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    assert main(["--mesh", "dp=300"]) == 2
-    assert capsys.readouterr().err == (
-        "python -m torchdion verify: argument --mesh: must have at most 7 ranks, for which there are cores and "
-        "memory, got 300\n"
-    )
-    monkeypatch.setattr(room, "free_bytes", lambda: 10**12)
-    assert main(["--mesh", "dp=33"]) == 2
-    assert "must have at most 32 ranks" in capsys.readouterr().err
 
 
 def test_torchrun_must_have_started_as_many_ranks(

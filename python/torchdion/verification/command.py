@@ -124,7 +124,7 @@ def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
         return f"argument --checkpoints: must be a folder that can be written to, got {options.checkpoints}"
     if environment.get("LOCAL_WORLD_SIZE", str(ranks)) != str(ranks) and options.checkpoints is None:
         return "argument --checkpoints: must be a folder on storage that all machines share, got none"
-    room = ranks_that_fit()
+    room = ranks_that_fit(transport_of(options).start_method)
     if "RANK" not in environment and ranks > room:
         return f"argument --mesh: must have at most {room} ranks, for which there are cores and memory, got {ranks}"
     return refused_transport(transport_of(options), int(environment.get("LOCAL_WORLD_SIZE", ranks)))
