@@ -111,13 +111,9 @@ class ManyProcesses(OneProcess):
         rest: dict[str, Any],
     ) -> None:
         unfinished = folder / f"checkpoint-{step:08d}{checkpoint.UNFINISHED}"
-        if self.speaks:
-            unfinished.mkdir()
-        dist.barrier()
+        sharded.on_first(unfinished, unfinished.mkdir)
         sharded.write(unfinished, model, optimizers[0], rest)
-        if self.speaks:
-            checkpoint.finish(unfinished, keep)
-        dist.barrier()
+        sharded.on_first(unfinished, lambda: checkpoint.finish(unfinished, keep))
 
     def _load_weights(self, model: nn.Module, weights: dict[str, Any]) -> None:
         sharded.distribute_weights(model, weights)

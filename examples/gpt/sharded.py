@@ -4,6 +4,7 @@ Each process writes its own pieces, so that no one ever holds the whole. Beside 
 step, schedule, recipe.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,31 @@ def write(folder: Path, model: nn.Module, optimizer: Optimizer, rest: dict[str, 
         first, _ = next(iter(error.failures.values()))
         reason = first.strerror if isinstance(first, OSError) else str(first).partition("\n")[0]
         raise Problem(f"{folder} cannot be written: {reason}", code=1) from error
-    if dist.get_rank() != 0:
-        return
-    with writing(folder):
+
+    def write_rest() -> None:
         files = {path.name: path.stat().st_size for path in folder.iterdir()}
         with (folder / REST).open("wb") as file:
             torch.save(rest | {"files": files}, file)
+
+    on_first(folder, write_rest)
+
+
+def on_first(path: Path, write: Callable[[], object]) -> None:
+    """Lets the first process write; the others wait, and all hear what the file system refuses there.
+
+    Raises:
+        Problem: on every process: the disk is full, say. It names `path`.
+    """
+    sentence: list[str | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            with writing(path):
+                write()
+        except Problem as problem:
+            sentence = [str(problem)]
+    dist.broadcast_object_list(sentence)
+    if sentence[0] is not None:
+        raise Problem(sentence[0], code=1)
 
 
 def read_rest(folder: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """examples/gpt/checkpoint.py and log.py: files that are whole or absent, whenever the process dies."""
 
+import errno
 import os
 import pickle
 import resource
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpt"))
 
@@ -113,6 +115,22 @@ def test_a_checkpoint_of_many_processes_on_a_full_disk_is_one_sentence(tmp_path:
             sharded.write(tmp_path, model, optimizer, {})
     finally:
         dist.destroy_process_group()
+
+
+def refused_on_the_first(rank: int, world_size: int, folder: Path) -> None:
+    def write() -> None:
+        assert rank == 0
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(Problem, match=rf"^{folder} cannot be written: No space left on device$") as problem:
+        sharded.on_first(folder, write)
+    assert problem.value.code == 1
+    sharded.on_first(folder, lambda: (folder / "written").touch())
+    assert (folder / "written").exists()
+
+
+def test_what_the_disk_refuses_the_first_process_is_one_sentence_on_all(tmp_path: Path) -> None:
+    run_ranks(refused_on_the_first, 2, tmp_path, time_limit=30)
 
 
 def test_the_file_is_flushed_to_the_disk_before_it_gets_its_name(
