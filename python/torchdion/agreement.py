@@ -18,6 +18,7 @@ from torchdion.options import CHECKS, DEFAULTS
 from torchdion.parameters import algorithm_of, name_of
 from torchdion.state import STATES, is_capturing, shape_of_Q
 
+from torchdion.torch_versions import gradient_dtype
 if TYPE_CHECKING:
     from torchdion.replicas import ReplicatedOptimizer
 
@@ -185,4 +186,4 @@ def missing_when_alone(optimizer: Optimizer, layouts: Layouts) -> dict[Tensor, t
         return {}
     params = (param for group in optimizer.param_groups for param in group["params"])
     stepped = (param for param in params if param.grad is None and param.requires_grad and optimizer.state.get(param))
-    return {param: getattr(param, "grad_dtype", None) or param.dtype for param in stepped}
+    return {param: gradient_dtype(param) for param in stepped}

@@ -3,9 +3,30 @@
 Versions from 2.10 to 2.15 agree on these. csrc/torch_versions.h is the same for C++.
 """
 
+import torch
+from torch import Tensor
 from torch._C._distributed_c10d import HashStore, TCPStore
 from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
 from torch._compile import _disable_dynamo as disable_dynamo
 from torch.distributed.distributed_c10d import GroupName
+from torch.nn.utils.parametrizations import _WeightNorm as WeightNorm
 
-__all__ = ["GroupName", "HashStore", "TCPStore", "disable_dynamo", "resolve_process_group"]
+__all__ = [
+    "GroupName",
+    "HashStore",
+    "TCPStore",
+    "WeightNorm",
+    "disable_dynamo",
+    "gradient_dtype",
+    "import_dynamo",
+    "resolve_process_group",
+]
+
+
+def gradient_dtype(param: Tensor) -> torch.dtype:
+    """That autograd gives the gradients of a parameter; not every version lets a program choose it."""
+    return getattr(param, "grad_dtype", None) or param.dtype
+
+
+def import_dynamo() -> None:
+    """What torch's optimizers import when the first one is made, which takes a second: for a process that forks."""

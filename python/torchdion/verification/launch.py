@@ -22,10 +22,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import torch
-import torch._dynamo
 import torch.distributed as dist
 
-from torchdion.torch_versions import TCPStore
+from torchdion.torch_versions import TCPStore, import_dynamo
 from torchdion.verification.transport import Transport, barrier, meet
 
 PR_SET_PDEATHSIG = 1
@@ -120,6 +119,7 @@ def launch(
     Raises:
         RanksFailed: within `time_limit` seconds.
     """
+    import_dynamo()
     ranks: list[Rank] = []
     deadline = time.monotonic() + time_limit
     with socket.create_server(("127.0.0.1", 0), backlog=world_size) as meeting, _sigterm_unwinds():
