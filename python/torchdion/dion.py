@@ -30,14 +30,14 @@ from torchdion.options import (
     resolve_betas,
     warn_of_near_misses,
 )
-from torchdion.parameters import check_named_dion, check_parameters, check_params, entries_of, parameters_by_algorithm
-from torchdion.state import is_recorded, state_bytes
-from torchdion.stats import NO_STEPS, as_numbers, count
+from torchdion.parameters import check_named_dion, check_parameters, check_params, entries_of
+from torchdion.state import is_recorded
+from torchdion.stats import NO_STEPS, CountedOptimizer, count
 from torchdion.torch_versions import disable_dynamo
 from torchdion.wrappers import Writes
 
 
-class Dion(CheckpointedOptimizer):
+class Dion(CheckpointedOptimizer, CountedOptimizer):
     r"""Dion: orthonormalized updates from a low-rank approximation of the momentum (arXiv 2504.05295, Algorithm 1).
 
     A drop-in for any ``torch.optim`` optimizer. Parameters with two or more dimensions are matrices (a convolution is
@@ -266,34 +266,3 @@ class Dion(CheckpointedOptimizer):
         missing = agree(self, self._layouts)
         self._agreed = True
         return plan(missing) if missing else planned
-
-    def stats(self) -> dict[str, Any]:
-        """What the optimizer has done and what it holds.
-
-        Returns:
-            A dictionary of
-
-            - ``steps``: calls of step() by this object; neither this nor what is counted in steps counts replays of a
-              graph;
-            - ``skipped_steps``, and ``nonfinite_entries`` under the ``nonfinite`` policies other than "propagate";
-            - ``columns_without_signal``: columns of P that were zero or not well above rounding, which is where a plain
-              Cholesky factorization fails, and became exactly zero: where momenta have a smaller rank than P has
-              columns. They are those of the matrices that this rank orthonormalized; ranks that share the rows of P
-              all count them;
-            - ``columns_in_margin``: those of them that were longer than the rounding of a product, but not by the
-              margin of 256 that counts as signal: there, runs on different layouts may part (README, Limits);
-            - ``batches`` and ``workspace_bytes`` of the last step;
-            - ``parameters`` by algorithm, ``state_bytes`` on this rank;
-            - ``traffic``: what this object sent, by name of the mesh dimension, kind of collective and unit:
-              ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``. Elements are those of the full tensor on this rank; a
-              sum that is scattered and gathered again counts them as ``reduce_scatter``, its gathering the calls and
-              bytes of ``completion``; ``agreement`` has those of the flags on which ranks agree before a step;
-            - ``expected_traffic``: the elements that the last step had to send by the formulas of the paper's Table 2,
-              by mesh dimension.
-        """
-        return {
-            **as_numbers(self._counts),
-            "parameters": parameters_by_algorithm(self.param_groups),
-            "state_bytes": state_bytes(self.state),
-            "traffic": self._layouts.traffic(),
-        }

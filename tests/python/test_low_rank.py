@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from orthonormality import conditioned
 from ranks import run_ranks
 from runs import error
 from torch import Tensor
@@ -76,3 +77,35 @@ def test_momenta_of_exact_low_rank_follow_one_trajectory_on_every_layout(
     for weights in run_ranks(on_ranks, world_size, layout, dtype):
         for X, expected in zip(weights, alone, strict=True):
             assert error(X, expected, normal(7, *SHAPE).to(dtype)) <= BOUND[dtype]
+
+
+def of_rank(rank: int) -> Tensor:
+    """Of integers, which products do not round."""
+    return normal(1, 40, rank).mul(4).round() @ normal(2, rank, 24).mul(4).round()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("momentum", "dropped", "in_margin"),
+    [
+        (conditioned(40, 24, 1e4, torch.float64), range(1), range(1)),
+        (conditioned(40, 24, 1e8, torch.float64), range(1, 24), range(1, 24)),
+        (of_rank(8), range(16, 17), range(1)),
+    ],
+    ids=["1e4", "1e8", "rank 8"],
+)
+def test_the_columns_that_a_step_drops_are_counted_by_what_they_are_longer_than(
+    momentum: Tensor, dropped: range, in_margin: range, method: str
+) -> None:
+    X = Parameter(normal(3, 40, 24))
+    optimizer = torchdion.Dion([X], orientation="left", orthonormalize=method)
+    X.grad = torch.ones_like(X)
+    optimizer.step()
+    before = optimizer.stats()
+    optimizer.state[X]["momentum"].copy_(momentum)
+    optimizer.state[X]["Q"].copy_(torch.eye(24))
+    X.grad.zero_()
+    optimizer.step()
+    counts = optimizer.stats()
+    assert counts["columns_without_signal"] - before["columns_without_signal"] in dropped
+    assert counts["columns_in_margin"] - before["columns_in_margin"] in in_margin
