@@ -69,9 +69,14 @@ bool capturable_of(const std::vector<OptimizerParamGroup>& groups, const DionOpt
   return first_options(groups, defaults).capturable();
 }
 
+Precision precision_of(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
+  return first_options(groups, defaults).precision();
+}
+
 void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOptions& defaults) {
   const Nonfinite nonfinite = nonfinite_of(groups, defaults);
   const bool capturable = capturable_of(groups, defaults);
+  const Precision precision = precision_of(groups, defaults);
   std::unordered_set<const void*> seen;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const DionOptions& options = groups[i].has_options() ? options_of(groups[i], i) : defaults;
@@ -79,6 +84,9 @@ void check_groups(const std::vector<OptimizerParamGroup>& groups, const DionOpti
     TORCH_CHECK_VALUE(options.nonfinite() == nonfinite,
                       "torchdion::Dion: nonfinite must be the same in all groups, got ", shown(options.nonfinite()),
                       " beside ", shown(nonfinite), group_name(i));
+    TORCH_CHECK_VALUE(options.precision() == precision,
+                      "torchdion::Dion: precision must be the same in all groups, got ", shown(options.precision()),
+                      " beside ", shown(precision), group_name(i));
     TORCH_CHECK_VALUE(options.capturable() == capturable, "torchdion::Dion: capturable holds for the whole optimizer, ",
                       "got ", shown(options.capturable()), group_name(i));
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
@@ -105,6 +113,10 @@ Dion::Dion(const std::vector<OptimizerParamGroup>& param_groups, DionOptions def
   TORCH_CHECK_VALUE(nonfinite == defaults.nonfinite() || defaults.nonfinite() == DionOptions().nonfinite(),
                     "torchdion::Dion: nonfinite holds for the whole optimizer and must be that of the defaults",
                     optim::group_name(0));
+  TORCH_CHECK_VALUE(optim::precision_of(param_groups, defaults) == defaults.precision() ||
+                        defaults.precision() == DionOptions().precision(),
+                    "torchdion::Dion: precision holds for the whole optimizer and must be that of the defaults",
+                    optim::group_name(0));
   TORCH_CHECK_VALUE(optim::capturable_of(param_groups, defaults) || !defaults.capturable(),
                     "torchdion::Dion: capturable holds for the whole optimizer, got false", optim::group_name(0));
   const auto has_params = [](const OptimizerParamGroup& group) { return !group.params().empty(); };
@@ -129,6 +141,7 @@ void Dion::add_param_group(const OptimizerParamGroup& param_group) try {
   if (!param_group.has_options()) {  // the policy may have been set since, or loaded
     DionOptions options = static_cast<const DionOptions&>(defaults());
     options.nonfinite(optim::nonfinite_of(param_groups(), options));
+    options.precision(optim::precision_of(param_groups(), options));
     options.capturable(optim::capturable_of(param_groups(), options));
     groups.back().set_options(std::make_unique<DionOptions>(options));
   }

@@ -72,8 +72,9 @@ const DionParamState& ours(const torch::optim::OptimizerParamState& state);
 engine::Words words_of(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
 // What holds for the whole optimizer is what its groups say, which must not differ: what it does with gradients that
-// are not finite, and whether a graph may capture its steps.
+// are not finite, what operands are rounded to, and whether a graph may capture its steps.
 Nonfinite nonfinite_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
+Precision precision_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
 bool capturable_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
 
 // Throws c10::ValueError with one sentence for what no step could use: an option, a parameter, one that is given twice.

@@ -135,9 +135,9 @@ def _of_optimizer(optimizer: "ReplicatedOptimizer") -> list[tuple[str, str]]:
     scaling = {
         name: "none" if getattr(optimizer, name, None) is None else "set" for name in ("grad_scale", "found_inf")
     }
-    defaults = {name: repr(optimizer.defaults[name]) for name in ("nonfinite", "capturable")}
+    capturable = {"capturable": repr(optimizer.defaults["capturable"])}  # one of the defaults, not of a group alone
     momenta = "each replica's own" if optimizer._may_be_decoupled() else "equal"
-    return [*scaling.items(), *defaults.items(), ("momenta", momenta)]
+    return [*scaling.items(), *capturable.items(), ("momenta", momenta)]
 
 
 def _of_group(group: dict[str, Any]) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from torchdion.dtensor import mark_written
 from torchdion.hand_over import engine_groups, gradient_scaling
 from torchdion.layout import Layouts
 from torchdion.meshes import read_meshes
+from torchdion.optimizer_wide import check_optimizer_wide, optimizer_wide_with
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
 from torchdion.options import (
     DEFAULTS,
@@ -23,9 +24,7 @@ from torchdion.options import (
     Precision,
     ScalarAlgorithm,
     as_plain_numbers,
-    check_optimizer_wide,
     check_options,
-    nonfinite_of,
     refuse_unknown,
     resolve_betas,
     warn_of_near_misses,
@@ -179,18 +178,18 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
         group = as_plain_numbers({**param_group, "params": entries})
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
-        own = self.defaults
-        if self.param_groups:  # set there since, or loaded
-            own = {**own, "nonfinite": nonfinite_of(self.param_groups)}
-            group.setdefault("nonfinite", own["nonfinite"])
-        options = {**own, **group}
+        wide = optimizer_wide_with(group, self.param_groups, self.defaults)
+        group = {**wide, **group}
+        options = {**self.defaults, **group}
         check_options(options, where)
-        check_optimizer_wide(options, own, where)
+        check_optimizer_wide(group, wide, where)
         resolve_betas(group, options)
         name_dtypes(group)
         warn_of_near_misses(group, where)
         check_parameters(entries, options, where)
         check_named_dion(entries, group, where)
+        if not self.param_groups:
+            self.defaults |= wide
         given = dict(param_group)
         param_group.clear()
         param_group.update(group)
@@ -257,7 +256,7 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
             writes = Writes()
             scaling = gradient_scaling(self, self._layouts)
             groups = engine_groups(self, self._layouts, created, writes, missing)
-            return _C.Step(groups, _C.Nonfinite.__members__[nonfinite_of(self.param_groups)], *scaling), writes
+            return _C.Step(groups, _C.Nonfinite.__members__[self.param_groups[0]["nonfinite"]], *scaling), writes
 
         if is_alone:
             return plan(missing_when_alone(self, self._layouts))

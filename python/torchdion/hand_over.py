@@ -10,7 +10,7 @@ from torch.optim.optimizer import Optimizer
 from torchdion import _C
 from torchdion.dtensor import local_gradient, local_part, local_piece
 from torchdion.layout import Layouts, Place, check_orthonormalize
-from torchdion.options import check_group
+from torchdion.optimizer_wide import check_groups
 from torchdion.parameters import algorithm_of, check_gradient, form_of, name_of
 from torchdion.state import STATES, check_is_state, check_keys, check_placements, create_state, orientation_of
 from torchdion.words import shown
@@ -51,14 +51,10 @@ def engine_groups(
     Raises:
         ValueError: an option that was set after construction is out of its range, or a state or a gradient cannot be.
     """
+    check_groups(optimizer.param_groups, optimizer.defaults)
     groups = _C.Groups(capturable=optimizer.defaults["capturable"])
     for index, group in enumerate(optimizer.param_groups):
         where = f" (parameter group {index})"
-        check_group(group, where)
-        if group["capturable"] is not optimizer.defaults["capturable"]:
-            raise ValueError(
-                f"torchdion.Dion: capturable holds for the whole optimizer, got {shown(group['capturable'])}{where}"
-            )
         members: dict[str, list[Member]] = {algorithm: [] for algorithm in STATES}
         for place, param in enumerate(group["params"]):
             member = _member(param, group, layouts, name_of(group, place, where), missing.get(param))

@@ -13,7 +13,8 @@ from torchdion import _C
 from torchdion.dtensor import is_dtensor, local_part, state_like
 from torchdion.layout import Layouts
 from torchdion.mixed_precision import STATE_DTYPES, dtype_of, name_dtypes, stored_as
-from torchdion.options import as_plain_numbers, check_options, nonfinite_of, rename_saved_options
+from torchdion.optimizer_wide import optimizer_wide
+from torchdion.options import as_plain_numbers, check_options, rename_saved_options
 from torchdion.parameters import algorithm_of, form_of, name_of
 from torchdion.pieces import piece_of_state
 from torchdion.state import STATES, check_is_state, check_keys, check_placements, device_of_step
@@ -105,7 +106,7 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
             _check_state(
                 state_dict["state"].get(key, {}), param, options, name_of(group, place, f" (parameter group {index})")
             )
-    nonfinite_of([_options_of(optimizer, saved) for saved in groups], " of the state dict")
+    optimizer_wide([_options_of(optimizer, saved) for saved in groups], " of the state dict")
 
 
 def check_is_state_dict(state_dict: Any) -> None:

@@ -128,9 +128,6 @@ DEFAULTS: dict[str, Any] = {
 }
 """Of a group that is given nothing."""
 
-OPTIMIZER_WIDE = ("nonfinite", "precision", "capturable")
-"""Options that hold for the whole optimizer: a group may not have its own."""
-
 # Keys that torch itself puts into groups.
 _TORCH_KEYS = (
     "params",
@@ -172,29 +169,6 @@ def check_options(options: dict[str, Any], where: str) -> None:
                 f"torchdion.Dion: {name}={value!r} cannot be combined with capturable=True: the host would wait for "
                 f"the device{where}"
             )
-
-
-def nonfinite_of(groups: list[dict[str, Any]], whose: str = "") -> str:
-    """The policy of the optimizer: that of its groups, which have the same.
-
-    Raises:
-        ValueError: they have not; the sentence names the first group that differs.
-    """
-    policy: str = groups[0]["nonfinite"]
-    for index, group in enumerate(groups):
-        if group["nonfinite"] != policy:
-            raise ValueError(
-                f"torchdion.Dion: nonfinite must be the same in all groups, got {group['nonfinite']!r} (parameter "
-                f"group {index}{whose}) beside {policy!r}"
-            )
-    return policy
-
-
-def check_optimizer_wide(options: dict[str, Any], own: dict[str, Any], where: str) -> None:
-    """Raises ValueError where a new group differs from the optimizer in what all of its groups share."""
-    for name in OPTIMIZER_WIDE:
-        if options[name] != own[name]:
-            raise ValueError(f"torchdion.Dion: {name} holds for the whole optimizer, got {options[name]!r}{where}")
 
 
 def check_group(group: dict[str, Any], where: str) -> None:

@@ -155,5 +155,10 @@ def test_capturable_is_the_whole_optimizers_and_cannot_be_set_later() -> None:
     params, optimizer = made()
     give_gradients(params, 0)
     optimizer.param_groups[1]["capturable"] = True
-    with pytest.raises(ValueError, match=r"capturable holds for the whole optimizer, got True \(parameter group 1\)$"):
+    sentence = r"capturable must be the same in all groups, got True \(parameter group 1\) beside False$"
+    with pytest.raises(ValueError, match=sentence):
+        optimizer.step()
+    for group in optimizer.param_groups:
+        group["capturable"] = True
+    with pytest.raises(ValueError, match=r"capturable must be what it was at construction, got True$"):
         optimizer.step()

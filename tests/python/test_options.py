@@ -147,11 +147,51 @@ def test_unknown_keywords_are_refused():
         torchdion.Dion([matrix()], 0.01, 0.95)
 
 
-@pytest.mark.parametrize("option", ["nonfinite", "precision", "capturable"])
-def test_options_of_the_whole_optimizer_are_refused_in_groups(option):
-    value = {"nonfinite": "zero", "precision": "medium", "capturable": True}[option]
-    with pytest.raises(ValueError, match=rf"^torchdion.Dion: {option} holds for the whole .* \(parameter group 0\)$"):
-        torchdion.Dion([{"params": [matrix()], option: value}])
+WIDE = {"nonfinite": ("zero", "skip_step"), "precision": ("medium", "highest"), "capturable": (True, False)}
+
+
+@pytest.mark.parametrize("option", WIDE)
+def test_options_of_the_whole_optimizer_are_those_of_the_constructor_or_of_every_group(option):
+    value, other = WIDE[option]
+    sentence = rf"^torchdion.Dion: {option} holds for the whole optimizer, got .* \(parameter group "
+    with pytest.raises(ValueError, match=rf"{sentence}0\)$"):
+        torchdion.Dion([{"params": [matrix()], option: other}], **{option: value})
+    with pytest.raises(ValueError, match=rf"{sentence}1\)$"):
+        torchdion.Dion([{"params": [matrix()]}, {"params": [matrix()], option: value}])
+    optimizer = torchdion.Dion([{"params": [matrix()], option: value} for _ in range(2)])
+    assert optimizer.defaults[option] == value
+    optimizer.add_param_group({"params": [matrix()]})
+    optimizer.add_param_group({"params": [matrix()], option: value})
+    assert [group[option] for group in optimizer.param_groups] == [value] * 4
+    with pytest.raises(ValueError, match=rf"{sentence}4\)$"):
+        optimizer.add_param_group({"params": [matrix()], option: other})
+
+
+@pytest.mark.parametrize("how", ["loaded", "set"])
+def test_a_group_that_is_added_has_the_precision_of_the_others(how):
+    optimizer = torchdion.Dion([matrix()])
+    if how == "loaded":
+        optimizer.load_state_dict(torchdion.Dion([matrix()], precision="highest").state_dict())
+    else:
+        optimizer.param_groups[0]["precision"] = "highest"
+    optimizer.add_param_group({"params": [matrix()]})
+    optimizer.add_param_group({"params": [matrix()], "precision": "highest"})
+    assert [group["precision"] for group in optimizer.param_groups] == ["highest"] * 3
+    with pytest.raises(ValueError, match=r"precision holds for the whole optimizer, got 'high' \(parameter group 3\)$"):
+        optimizer.add_param_group({"params": [matrix()], "precision": "high"})
+
+
+@pytest.mark.parametrize("option", WIDE)
+def test_an_option_of_the_whole_optimizer_in_one_group_alone_is_refused_at_the_step_and_at_loading(option):
+    optimizer = torchdion.Dion([{"params": [matrix()]}, {"params": [matrix()]}])
+    saved = optimizer.state_dict()
+    saved["param_groups"][1][option] = optimizer.param_groups[1][option] = WIDE[option][0]
+    sentence = rf"^torchdion.Dion: {option} must be the same in all groups, got .* \(parameter group 1{{}}\) beside "
+    with pytest.raises(ValueError, match=sentence.format("")):
+        optimizer.step()
+    if option != "capturable":  # a matter of the run that loads
+        with pytest.raises(ValueError, match=sentence.format(" of the state dict")):
+            optimizer.load_state_dict(saved)
 
 
 @pytest.mark.parametrize("option", ["replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"])

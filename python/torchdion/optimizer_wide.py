@@ -1,0 +1,54 @@
+"""Options that hold for the whole optimizer: its groups have the same."""
+
+from typing import Any
+
+from torchdion.options import DEFAULTS, check_group
+
+OPTIMIZER_WIDE = ("nonfinite", "precision", "capturable")
+
+
+def optimizer_wide(groups: list[dict[str, Any]], whose: str = "") -> dict[str, Any]:
+    """The options that hold for the whole optimizer: those of its groups, which have the same.
+
+    Raises:
+        ValueError: they have not; the sentence names the first group that differs.
+    """
+    wide = {name: groups[0][name] for name in OPTIMIZER_WIDE}
+    for index, group in enumerate(groups):
+        for name, value in wide.items():
+            if group[name] != value:
+                raise ValueError(
+                    f"torchdion.Dion: {name} must be the same in all groups, got {group[name]!r} (parameter group "
+                    f"{index}{whose}) beside {value!r}"
+                )
+    return wide
+
+
+def optimizer_wide_with(
+    group: dict[str, Any], groups: list[dict[str, Any]], defaults: dict[str, Any]
+) -> dict[str, Any]:
+    """The same for a group that is to be added: as the others have it, whoever has set or loaded it there.
+
+    The first group may ask for what the constructor's arguments leave at their defaults.
+    """
+    if groups:
+        return optimizer_wide(groups)
+    wide = {name: defaults[name] for name in OPTIMIZER_WIDE}
+    asked = {name: group[name] for name in wide if name in group and wide[name] == DEFAULTS[name]}
+    return {**wide, **asked}
+
+
+def check_optimizer_wide(group: dict[str, Any], wide: dict[str, Any], where: str) -> None:
+    """Raises ValueError where a checked group differs from the optimizer in what all of its groups share."""
+    for name, value in wide.items():
+        if group[name] != value:
+            raise ValueError(f"torchdion.Dion: {name} holds for the whole optimizer, got {group[name]!r}{where}")
+
+
+def check_groups(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
+    """What a step asks of all groups, and of what holds for the whole optimizer."""
+    for index, group in enumerate(groups):
+        check_group(group, f" (parameter group {index})")
+    capturable = optimizer_wide(groups)["capturable"]
+    if capturable is not defaults["capturable"]:
+        raise ValueError(f"torchdion.Dion: capturable must be what it was at construction, got {capturable!r}")
