@@ -45,6 +45,9 @@ void Gathering::add(const torch::optim::OptimizerParamGroup& group, std::size_t 
     if (!gradient_of(param).defined()) continue;
     const Algorithm algorithm = algorithm_of(param, options);
     const DionParamState& state = state_of(param, options, index);
+    TORCH_CHECK_VALUE(algorithm == Algorithm::dion || !state.Q().defined(), "torchdion::Dion: the algorithm of ",
+                      parameter_name(k, group_index), " of shape ", param.sizes(), " must stay Algorithm::dion, whose ",
+                      "state Q it has, got another algorithm or batch_dims in its group, or another shape");
     if (algorithm == Algorithm::dion) add_matrix(dion, param, state, options, parameter_name(k, group_index));
     if (algorithm == Algorithm::lion) append(lion, param, state);
     if (algorithm == Algorithm::adamw) {

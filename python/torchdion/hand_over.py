@@ -154,7 +154,7 @@ def _handed(
                 optimizer.state[param] = states[i]
                 created.append(param)
     for member, state in zip(members, states, strict=True):
-        check_keys(member.param, state, keys)
+        check_keys(member.param, state, keys, member.name)
         check_placements(state, member.param, group, member.name)
         for key in keys:
             check_plain(local_part(state[key]), f"the state {key!r} of {member.name}")

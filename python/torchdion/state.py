@@ -104,7 +104,7 @@ def check_is_state(state: Any, name: str) -> None:
 
 
 def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name: str = "a parameter") -> None:
-    """Raises ValueError where a loaded state is not that of the algorithm that updates the parameter."""
+    """Raises ValueError where a state is not that of the algorithm that updates the parameter."""
     for key in keys:
         if key not in state:
             raise ValueError(
@@ -116,6 +116,11 @@ def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name
                 f"torchdion.Dion: the state {key!r} of {name} of shape {tuple(param.shape)} must be a tensor, got "
                 f"{type(state[key]).__name__}"
             )
+    if "Q" not in keys and isinstance(state.get("Q"), Tensor):
+        raise ValueError(
+            f"torchdion.Dion: the algorithm of {name} of shape {tuple(param.shape)} must stay 'dion', whose state Q it "
+            "has, got another algorithm or batch_dims in its group, or another shape"
+        )
 
 
 def state_bytes(states: dict[Any, dict[str, Any]]) -> int:

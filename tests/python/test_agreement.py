@@ -28,6 +28,11 @@ def with_other_options(rank: int) -> torchdion.Dion:
     return torchdion.Dion(cut_parameters(), lr=0.1 if rank else 0.2)
 
 
+def with_another_algorithm(rank: int) -> torchdion.Dion:
+    algorithm = "lion" if rank else "adamw"
+    return torchdion.Dion([{"params": cut_parameters(), "algorithm": algorithm}], betas=(0.9, 0.95))
+
+
 def with_another_cut(rank: int) -> torchdion.Dion:
     return torchdion.Dion(cut_parameters({"wide": rank % 2}), lr=0.1)
 
@@ -65,6 +70,7 @@ def as_replicas(rank: int) -> torchdion.Dion:
 
 DISAGREEMENTS = {
     "options": (with_other_options, "'fs' must agree on the lr of parameter group 0, got 0.[12]$"),
+    "algorithm": (with_another_algorithm, "'fs' must agree on the algorithm of parameter group 0, got '(adamw|lion)'"),
     "cuts": (with_another_cut, "'fs' must agree on the placements of parameter 'wide' .*, got .Shard"),
     "count": (with_fewer_parameters, "'fs' must update as many parameters over it, got "),
     "order": (with_another_order, "'fs' must have the same parameters in the same order, got parameter '(tall|wide)'"),
@@ -140,7 +146,6 @@ def scale(optimizer: torchdion.Dion, rank: int) -> None:
 
 AFTER_A_STEP: dict[str, tuple[Any, ...]] = {
     "frozen": (freeze, (), "the requires_grad of parameter 0 "),
-    "algorithm": (change_an_option, ("algorithm", "lion"), "the algorithm of parameter group 0, got '(dion|lion)'"),
     "orthonormalize": (change_an_option, ("orthonormalize", "rcqr"), "the orthonormalize of parameter group 0"),
     "lr": (change_an_option, ("lr", 0.2), "the lr of parameter group 0, got 0.[12]$"),
     "mu": (change_an_option, ("mu", 0.9), "the mu of parameter group 0, got 0.9"),

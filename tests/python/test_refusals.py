@@ -80,6 +80,25 @@ def test_batch_dims_that_leave_no_matrix_to_a_group_of_dion_are_refused():
     torchdion.Dion([{"params": [stack, matrix()], "batch_dims": 1}])
 
 
+@pytest.mark.parametrize("option", [{"batch_dims": 1}, {"algorithm": "lion"}])
+def test_a_matrix_with_a_Q_stays_one_of_dion(option):
+    X = matrix()
+    optimizer = torchdion.Dion([X])
+    X.grad = torch.randn(6, 4)
+    optimizer.step()
+    before, saved = X.detach().clone(), optimizer.state_dict()
+    saved["param_groups"][0] |= option
+    sentence = r"^torchdion.Dion: the algorithm of parameter 0 \(parameter group 0\) of shape \(6, 4\) must stay 'dion'"
+    with pytest.raises(ValueError, match=sentence):
+        optimizer.load_state_dict(saved)
+    optimizer.step()
+    before = X.detach().clone()
+    optimizer.param_groups[0] |= option
+    with pytest.raises(ValueError, match=sentence):
+        optimizer.step()
+    assert torch.equal(X, before)
+
+
 def test_collections_of_parameters_are_checked_as_torch_does():
     with pytest.raises(ValueError, match="empty parameter list"):
         torchdion.Dion([])

@@ -132,31 +132,6 @@ TEST(DionRefuses, ParametersOfADtypeThatNothingComputesWith) {
   }
 }
 
-TEST(DionRefuses, OptionsOfAnotherOptimizer) {
-  struct OtherOptions : torch::optim::OptimizerCloneableOptions<OtherOptions> {};
-  const Model model;
-  std::vector<OptimizerParamGroup> groups;
-  groups.emplace_back(std::vector<at::Tensor>{model.weight}, std::make_unique<OtherOptions>());
-  EXPECT_EQ(message_of([&] { Dion optimizer(groups); }),
-            "torchdion::Dion: the options of a group must be torchdion::DionOptions (parameter group 0)");
-}
-
-TEST(DionRefuses, GroupsThatDisagreeOnNonfinite) {
-  const Model model;
-  const std::string sentence =
-      "torchdion::Dion: nonfinite holds for the whole optimizer and must be that of the defaults (parameter group 0)";
-  EXPECT_EQ(message_of([&] { Dion(model.groups(), DionOptions().nonfinite(Nonfinite::raise)); }), sentence);
-}
-
-TEST(DionRefuses, APolicyThatIsSetInOneGroupAlone) {
-  const Model model;
-  Dion optimizer(model.groups(), DionOptions());
-  static_cast<DionOptions&>(optimizer.param_groups()[1].options()).nonfinite(Nonfinite::raise);
-  EXPECT_EQ(message_of([&] { optimizer.step(); }),
-            "torchdion::Dion: nonfinite must be the same in all groups, got Nonfinite::raise beside "
-            "Nonfinite::propagate (parameter group 1)");
-}
-
 struct GradientCase {
   std::string name;
   at::Tensor gradient;
