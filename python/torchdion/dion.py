@@ -10,7 +10,6 @@ from torch.optim.optimizer import ParamsT
 from torchdion import _C
 from torchdion.agreement import agree, missing_when_alone, refusing
 from torchdion.checkpoints import CheckpointedOptimizer
-from torchdion.dtensor import mark_written
 from torchdion.hand_over import engine_groups, gradient_scaling
 from torchdion.layout import Layouts
 from torchdion.meshes import read_meshes
@@ -243,8 +242,6 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
                 for param in created:
                     del self.state[param]
             raise
-        if isinstance(report.skipped, Tensor) or not report.skipped:
-            mark_written(param for group in self.param_groups for param in group["params"])
         count(self._counts, report)
 
     def _planned_step(self, created: list[Tensor]) -> tuple[_C.Step, Writes]:

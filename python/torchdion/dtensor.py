@@ -22,8 +22,13 @@ Cuts = dict[int, tuple[int, ...]]
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
+def is_plain(tensor: Any) -> bool:
+    """Whether it is of torch's own types, and none of a subclass."""
+    return type(tensor) in _PLAIN
+
+
 def is_dtensor(tensor: Any) -> "TypeIs[DTensor]":
-    if type(tensor) in _PLAIN:  # at a fraction of the price, for every tensor of every step
+    if is_plain(tensor):  # at a fraction of the price, for every tensor of every step
         return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
@@ -42,12 +47,6 @@ def local_piece(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same, where no elements are also no elements of this shape: FSDP2 gives all empty pieces the same one."""
     local = local_part(tensor)
     return local.view(shape) if local.numel() == math.prod(shape) == 0 else local
-
-
-def mark_written(params: Iterable[Tensor]) -> None:
-    """The engine has seen pieces alone: a later backward() through a DTensor must see that it has changed."""
-    written = [param for param in params if is_dtensor(param) and param.grad is not None and not param.is_inference()]
-    torch.autograd.graph.increment_version(written)
 
 
 def state_like(

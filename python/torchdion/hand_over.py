@@ -161,6 +161,7 @@ def _handed(
         if "Q" in keys:
             orientation = orientation_of(state["Q"], member.param, group)
             check_orthonormalize(member.place.layout, orientation, group, member.name)
+    writes.params += [member.param for member in members]
     lists = [
         [writes.to(local_piece(member.param, member.place.shape), member.name) for member in members],
         [member.gradient for member in members],

@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torchdion import _C
-
-_PLAIN = (Tensor, torch.nn.Parameter)
+from torchdion.dtensor import is_dtensor, is_plain
 
 
 def has_memory(tensor: Tensor) -> bool:
     """Whether the engine may be given the tensor; of plain ones, which cost nothing here, it asks for itself."""
-    return type(tensor) in _PLAIN or _C.has_memory(tensor)
+    return is_plain(tensor) or _C.has_memory(tensor)
 
 
 def readable(tensor: Tensor, what: str) -> Tensor:
@@ -42,7 +41,7 @@ def readable(tensor: Tensor, what: str) -> Tensor:
 
 def is_freed(tensor: Tensor) -> bool:
     """Whether a plain tensor has no memory: one on the Meta device, of freed storage or inside of torch.func."""
-    return type(tensor) in _PLAIN and not _C.has_memory(tensor)
+    return is_plain(tensor) and not _C.has_memory(tensor)
 
 
 def check_plain(tensor: Tensor, what: str) -> None:
@@ -55,6 +54,7 @@ class Writes:
     """Tensors to be written, and those that stand in for what has no memory until :meth:`finish`."""
 
     def __init__(self) -> None:
+        self.params: list[Tensor] = []  # that are written to, also where their pieces are
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._inside: list[Tensor] = []
 
@@ -86,9 +86,14 @@ class Writes:
 
     @torch.no_grad()
     def finish(self) -> None:
+        """Writes to what has no memory, and lets a later backward() see that all of them have changed.
+
+        Of a DTensor the piece alone was written.
+        """
         for tensor, plain in self._copies:
             tensor.copy_(plain)
-        torch.autograd.graph.increment_version([tensor for tensor in self._inside if not tensor.is_inference()])
+        unseen = [*self._inside, *filter(is_dtensor, self.params)]
+        torch.autograd.graph.increment_version([tensor for tensor in unseen if not tensor.is_inference()])
 
 
 _PROVEN: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
