@@ -1,8 +1,8 @@
 """What the ranks of a job agree on before they communicate: a disagreement is an error on all of them, not a hang."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,13 +14,18 @@ from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.layout import Layouts
 from torchdion.mixed_precision import dtype_of
+from torchdion.optimizer_wide import check_groups
 from torchdion.options import CHECKS, DEFAULTS
 from torchdion.parameters import algorithm_of, name_of
 from torchdion.state import STATES, is_capturing, shape_of_Q
-
 from torchdion.torch_versions import gradient_dtype
+
 if TYPE_CHECKING:
     from torchdion.replicas import ReplicatedOptimizer
+
+Prepared = TypeVar("Prepared")
+Missing = dict[Tensor, torch.dtype]
+"""The parameters that have no gradient on this rank but on another one, where it is zero here: its dtype there."""
 
 
 class Shared(NamedTuple):
@@ -30,77 +35,107 @@ class Shared(NamedTuple):
     group: dict[str, Any]
     place: int  # of the group
     name: str
+    axes: list[_C.Axis]  # of the ranks that hold it too
 
 
 def agree(
     optimizer: "ReplicatedOptimizer",
     layouts: Layouts,
     operation: _C.Operation = _C.Operation.step,
-    refuses: bool = False,
     options: dict[str, Any] | None = None,
     copies: ProcessGroup | None = None,
-) -> dict[Tensor, torch.dtype]:
+    provide: Callable[[Missing], object] | None = None,
+) -> None:
     """Waits for the ranks of all layouts, which say what they are about to do and what they take everything for.
 
     Args:
         operation: what all ranks do now.
-        refuses: this rank cannot, and is about to raise its own error.
         options: that the operation gives to all groups.
         copies: other ranks that take part, with copies of everything.
-
-    Returns:
-        The parameters that have no gradient on this rank but on another one, where it is zero here: its dtype there.
+        provide: called on every rank where any lacks a gradient that another one has; may raise on this rank alone.
 
     Raises:
         ValueError: on every rank, where they differ; the sentence names the parameter or option and what differs.
         RuntimeError: another rank refuses, or does something else.
     """
-    shared = [
-        Shared(param, group | (options or {}), index, name_of(group, place, f" (parameter group {index})"))
-        for index, group in enumerate(optimizer.param_groups)
-        for place, param in enumerate(group["params"])
-        if (layouts.averages or is_dtensor(param)) and not is_lazy(param)
-    ]
-    missing = {}
-    if shared:
-        if is_capturing(shared[0].param):
-            raise RuntimeError(
-                "torchdion.Dion: a CUDA graph cannot capture the first step that ranks take: take one before"
-            )
-        claims = _refusals(shared, layouts) if refuses else _claims(optimizer, layouts, shared, operation)
-        gradients = zip(shared, _C.agree(operation, refuses, claims)[-len(shared) :], strict=True)
-        missing = {one.param: dtype for one, dtype in gradients if dtype is not None and one.param.grad is None}
-    if copies is not None:
-        _agree_with_copies(optimizer, operation, copies)
-    return missing
+    with refusing(optimizer, layouts, operation, copies):
+        shared = _shared(optimizer, layouts, copies, options or {})
+        claims = _claims(optimizer, layouts, shared, operation)
+    if not shared:
+        return
+    if is_capturing(shared[0].param):
+        raise RuntimeError(
+            "torchdion.Dion: a CUDA graph cannot capture the first step that ranks take: take one before"
+        )
+
+    def missing_of(gradients: list[torch.dtype | None]) -> Missing:
+        of_params = zip(shared, gradients[-len(shared) :], strict=True)
+        return {one.param: dtype for one, dtype in of_params if dtype is not None and one.param.grad is None}
+
+    _C.agree(operation, False, claims, provide and (lambda gradients: provide(missing_of(gradients))))
+
+
+def begin(
+    optimizer: "ReplicatedOptimizer",
+    layouts: Layouts,
+    operation: _C.Operation,
+    prepare: Callable[[], Prepared],
+    options: dict[str, Any] | None = None,
+    copies: ProcessGroup | None = None,
+) -> Prepared:
+    """Agrees on what is no step, once every rank has found its groups good and prepared what it needs.
+
+    Args:
+        prepare: what may raise on this rank alone; its result is returned.
+        operation, options, copies: as of :func:`agree`, which also says what is raised.
+    """
+    with refusing(optimizer, layouts, operation, copies):
+        check_groups([group | (options or {}) for group in optimizer.param_groups], optimizer.defaults)
+        prepared = prepare()
+    agree(optimizer, layouts, operation, options, copies)
+    return prepared
 
 
 @contextmanager
 def refusing(
-    optimizer: "ReplicatedOptimizer", layouts: Layouts, operation: _C.Operation = _C.Operation.step
+    optimizer: Optimizer,
+    layouts: Layouts,
+    operation: _C.Operation = _C.Operation.step,
+    copies: ProcessGroup | None = None,
 ) -> Iterator[None]:
-    """Where what this rank does in here raises, the others are told: they wait for it in agree()."""
+    """Where what this rank does in here raises, the others are told, which wait for it in agree()."""
     try:
         yield
     except Exception:
         with suppress(Exception):  # this rank's own error says more
-            agree(optimizer, layouts, operation, refuses=True)
+            shared = _shared(optimizer, layouts, copies)
+            if shared and not is_capturing(shared[0].param):
+                # Nothing but who is to hear of it: what is wrong may be just what a claim would be made of.
+                _C.agree(operation, True, [_C.Claim(one.name, [], one.axes) for one in shared])
         raise
 
 
-def _refusals(shared: list[Shared], layouts: Layouts) -> list[_C.Claim]:
-    """Nothing but who is to hear of it: what is wrong may be just what a claim would be made of."""
-    return [_C.Claim(one.name, [], layouts.axes_of(one.param)) for one in shared]
+def _shared(
+    optimizer: Optimizer, layouts: Layouts, copies: ProcessGroup | None, options: dict[str, Any] | None = None
+) -> list[Shared]:
+    of_copies = [] if copies is None else [_C.Axis(copies, name="copies")]
+    shared = []
+    for index, group in enumerate(optimizer.param_groups):
+        of_group = group | (options or {})
+        for place, param in enumerate(group["params"]):
+            if not is_lazy(param) and (of_copies or layouts.averages or is_dtensor(param)):
+                name = name_of(group, place, f" (parameter group {index})")
+                shared.append(Shared(param, of_group, index, name, layouts.axes_of(param) + of_copies))
+    return shared
 
 
 def _claims(
     optimizer: "ReplicatedOptimizer", layouts: Layouts, shared: list[Shared], operation: _C.Operation
 ) -> list[_C.Claim]:
     """Of the optimizer and its groups, then of each parameter."""
-    axes = [layouts.axes_of(one.param) for one in shared]
     of_groups: dict[int, dict[int, _C.Axis]] = {}
-    for one, along in zip(shared, axes, strict=True):
-        of_groups.setdefault(one.place, {}).update((id(axis), axis) for axis in along)
+    for one in shared:
+        of_groups.setdefault(one.place, {}).update((id(axis), axis) for axis in one.axes)
     everyone = {key: axis for along in of_groups.values() for key, axis in along.items()}
     groups = {one.place: one.group for one in shared}
     claims = [_C.Claim("the optimizer", _of_optimizer(optimizer), list(everyone.values()), is_parameter=False)]
@@ -108,27 +143,15 @@ def _claims(
         _C.Claim(f"parameter group {index}", _of_group(group), list(of_groups[index].values()), is_parameter=False)
         for index, group in groups.items()
     ]
-    for one, along in zip(shared, axes, strict=True):
+    for one in shared:
         gradient, sums = None, []
         if operation == _C.Operation.step:
             layout = layouts.declared(one.param, one.group, one.name).layout
             gradient = one.param.grad.dtype if one.param.grad is not None else None
             sums = [layout.rows, layout.cols, layout.batch, layout.replicas]
-        claims.append(
-            _C.Claim(one.name, _of_parameter(one, optimizer), along, gradient=gradient, shared=sums),
-        )
+        properties = _of_parameter(one, optimizer, operation)
+        claims.append(_C.Claim(one.name, properties, one.axes, gradient=gradient, shared=sums))
     return claims
-
-
-def _agree_with_copies(optimizer: Optimizer, operation: _C.Operation, copies: ProcessGroup) -> None:
-    axis = _C.Axis(copies, name="copies")
-    every = [
-        Shared(param, group, index, name_of(group, place, f" (parameter group {index})"))
-        for index, group in enumerate(optimizer.param_groups)
-        for place, param in enumerate(group["params"])
-        if not is_lazy(param)
-    ]
-    _C.agree(operation, False, [_C.Claim(one.name, _of_parameter(one, optimizer), [axis]) for one in every])
 
 
 def _of_optimizer(optimizer: "ReplicatedOptimizer") -> list[tuple[str, str]]:
@@ -151,9 +174,10 @@ def _text(name: str, value: Any) -> str:
     return repr(float(value)) if isinstance(DEFAULTS.get(name), float) else repr(value)
 
 
-def _of_parameter(shared: Shared, optimizer: Optimizer) -> list[tuple[str, str]]:
-    param, group, place, _ = shared
+def _of_parameter(shared: Shared, optimizer: Optimizer, operation: _C.Operation) -> list[tuple[str, str]]:
+    param, group, place, *_ = shared
     state = optimizer.state.get(param, {})
+    is_made = operation == _C.Operation.step  # what is not there; what else ranks do, they do with what is
     return [
         ("group", str(place)),
         ("shape", str(tuple(param.shape))),
@@ -161,8 +185,8 @@ def _of_parameter(shared: Shared, optimizer: Optimizer) -> list[tuple[str, str]]
         ("kind of device", param.device.type),
         ("placements", str(param.placements) if is_dtensor(param) else "a plain tensor"),
         ("requires_grad", str(param.requires_grad)),
-        ("steps taken", f"{float(state.get('step', 0)):.17g}"),
-        ("state", _state_text(param, group, state)),
+        ("steps taken", f"{float(state.get('step', 0)):.17g}" if state or is_made else "none"),
+        ("state", _state_text(param, group, state) if state or is_made else "none"),
     ]
 
 
@@ -180,7 +204,7 @@ def _state_text(param: Tensor, group: dict[str, Any], state: dict[str, Any]) -> 
     return ", ".join(words)
 
 
-def missing_when_alone(optimizer: Optimizer, layouts: Layouts) -> dict[Tensor, torch.dtype]:
+def missing_when_alone(optimizer: Optimizer, layouts: Layouts) -> Missing:
     """Where ranks exchange no messages: zero are the missing gradients of parameters that replicas have stepped."""
     if not layouts.averages:
         return {}

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 
 from torchdion import _C
-from torchdion.agreement import agree, refusing
+from torchdion.agreement import begin
 from torchdion.layout import Layouts
 from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
-from torchdion.options import DEFAULTS, as_plain_numbers, check_group, rename_saved_options, resolve_betas
+from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas
 from torchdion.parameters import form_of
 from torchdion.pieces import piece_of_state, whole_Q
 from torchdion.replicas import ReplicatedOptimizer
@@ -20,7 +20,6 @@ from torchdion.stats import NO_STEPS
 class CheckpointedOptimizer(ReplicatedOptimizer):
     """State dicts have torch's form; states of DTensors are DTensors, which torch.distributed.checkpoint reshards."""
 
-    _broken: str | None
     _agreed: bool
     _counts: dict[str, Any]
 
@@ -46,10 +45,6 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             resolve_betas(group, group)
             name_dtypes(group)
 
-    def _refuse_if_broken(self) -> None:
-        if self._broken is not None:
-            raise RuntimeError(f"torchdion.Dion: {self._broken}; load a checkpoint")
-
     def state_dict(self) -> dict[str, Any]:
         """As torch's. Refuses to save what a failed step left behind.
 
@@ -71,6 +66,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         them; of those each rank keeps its piece.
 
         Raises:
+            TypeError: it is no dict; nothing was loaded.
             ValueError: the checkpoint of another model or optimizer, or a damaged one; nothing was loaded.
         """
         load_checked(self, super().load_state_dict, state_dict)
@@ -93,11 +89,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         """
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = {name: value for name, value in given.items() if value is not None}
-        with refusing(self, self._layouts, _C.Operation.resize_rank):
-            self._refuse_if_broken()
-            for index, group in enumerate(self.param_groups):
-                check_group({**group, **options}, f" (parameter group {index})")
-        agree(self, self._layouts, _C.Operation.resize_rank, options=options)
+        begin(self, self._layouts, _C.Operation.resize_rank, self._refuse_if_broken, options)
         self.synchronize_for_checkpoint()
         for group in self.param_groups:
             group |= options

@@ -1,6 +1,6 @@
 """The optimizer: owns parameters and state, and hands both to the C++ engine once a step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn, overload
 
 import torch
@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchdion import _C
-from torchdion.agreement import agree, missing_when_alone, refusing
+from torchdion.agreement import Missing, agree, missing_when_alone, refusing
 from torchdion.checkpoints import CheckpointedOptimizer
 from torchdion.hand_over import engine_groups, gradient_scaling
 from torchdion.layout import Layouts
 from torchdion.meshes import read_meshes
-from torchdion.optimizer_wide import check_optimizer_wide, optimizer_wide_with
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
+from torchdion.optimizer_wide import check_optimizer_wide, optimizer_wide_with
 from torchdion.options import (
     DEFAULTS,
     Nonfinite,
@@ -84,6 +84,7 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
         mixed_precision_config: dtypes of the state.
 
     Raises:
+        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
         ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
         NotImplementedError: a parameter on a device that this build has no kernels for.
 
@@ -170,7 +171,7 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
         """Adds a group after checking it: nothing is added when an option or a parameter is refused.
 
         Raises:
-            ValueError: see the class; the sentence names the group.
+            TypeError, ValueError, NotImplementedError: see the class; the sentence names the group.
         """
         where = f" (parameter group {len(self.param_groups)})"
         entries = entries_of(param_group, where)
@@ -212,8 +213,10 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
             closure: recomputes the loss and its gradients; its result is returned.
 
         Raises:
+            TypeError: ``grad_scale`` or ``found_inf``, which a GradScaler sets, is no number.
             ValueError: a gradient or a state that does not fit its parameter, or, with ``nonfinite="raise"``,
                 gradients that are not finite, or ranks that disagree on options or layouts. Nothing was written.
+            NotImplementedError: a parameter has moved to a device that this build has no kernels for.
             RuntimeError: a gradient is sparse, another rank refused this step, an earlier one failed after it had begun
                 to write, or a collective failed; its sentence names the axis and, once weights are written, the batch.
         """
@@ -226,7 +229,6 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
 
     @disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
     def _update(self) -> None:
-        self._refuse_if_broken()
         step = None
         created: list[Tensor] = []
         try:
@@ -249,7 +251,8 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
         # A captured step has no time for what ranks have to say, once they have compared their parameters.
         is_alone = self._agreed and self.defaults["capturable"]
 
-        def plan(missing: Mapping[Tensor, torch.dtype]) -> tuple[_C.Step, Writes]:
+        def plan(missing: Missing) -> tuple[_C.Step, Writes]:
+            self._refuse_if_broken()
             writes = Writes()
             scaling = gradient_scaling(self, self._layouts)
             groups = engine_groups(self, self._layouts, created, writes, missing)
@@ -259,6 +262,12 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
             return plan(missing_when_alone(self, self._layouts))
         with refusing(self, self._layouts):
             planned = plan({})
-        missing = agree(self, self._layouts)
+
+        def provide(missing: Missing) -> None:
+            nonlocal planned
+            if missing:
+                planned = plan(missing)
+
+        agree(self, self._layouts, provide=provide)
         self._agreed = True
-        return plan(missing) if missing else planned
+        return planned

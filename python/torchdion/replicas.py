@@ -1,6 +1,6 @@
 """What an optimizer that averages over replicas does for them besides stepping."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -9,12 +9,13 @@ from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C, exchange
-from torchdion.agreement import agree
+from torchdion.agreement import Prepared, begin
 from torchdion.dtensor import local_part
 from torchdion.layout import Layouts
 from torchdion.mixed_precision import STATE_DTYPES
 from torchdion.parameters import algorithm_of, form_of, name_of
-from torchdion.wrappers import Writes, readable
+from torchdion.state import STATES, check_keys
+from torchdion.wrappers import Writes, is_freed, readable
 
 
 class ReplicatedOptimizer(Optimizer):
@@ -24,6 +25,7 @@ class ReplicatedOptimizer(Optimizer):
     the replicas is the momentum of a run on one process (arXiv 2504.05295, Theorem 4.1).
     """
 
+    _broken: str | None  # why the parameters are no longer what any step leaves
     _layouts: Layouts
     _decoupled = False  # a step may have taken momenta apart since they were equal
     _steps_when_equal = 0.0  # of all parameters together
@@ -33,13 +35,23 @@ class ReplicatedOptimizer(Optimizer):
 
         To be called on every rank, whichever of them saves. The training goes on as if it had not been called, up to
         rounding. Without compression it does nothing.
+
+        Raises:
+            ValueError: an option or a state that no step would take, or ranks differ in them; nothing was changed.
+            RuntimeError: another rank refused, or does something else; nothing was changed.
         """
+        group = replica_group(self)
+        if group is None:
+            return self._refuse_if_broken()
+
+        def prepare() -> list[Tensor]:
+            self._refuse_if_broken()
+            return list(_decoupled_momenta(self))
+
+        momenta = begin(self, self._layouts, _C.Operation.synchronize_for_checkpoint, prepare)
         if self._may_be_decoupled():
-            group = replica_group(self)
-            assert group is not None
-            agree(self, self._layouts, _C.Operation.synchronize_for_checkpoint)
             with torch.no_grad():
-                exchange.average(_decoupled_momenta(self), group)
+                exchange.average(momenta, group)
             self._momenta_are_equal()
 
     def check_replicas(self, group: ProcessGroup | None = None) -> None:
@@ -51,13 +63,17 @@ class ReplicatedOptimizer(Optimizer):
             group: the ranks that hold copies; None: those of ``replicate_mesh``.
 
         Raises:
-            RuntimeError: replicas differ; the sentence names the parameters. Raised on all ranks of the group.
-            ValueError: no group is given, and the optimizer has no ``replicate_mesh``; or ranks differ in more than
-                bytes, say in options, shapes or steps taken.
+            RuntimeError: replicas differ; the sentence names the parameters. Raised on all ranks of the group. Or
+                another rank refused, or does something else.
+            ValueError: no group is given, and the optimizer has no ``replicate_mesh``; an option or a state is one that
+                no step would take; or ranks differ in more than bytes, say in options, shapes or steps taken.
         """
-        copies = self._begin(_C.Operation.check_replicas, group)
-        named = list(_common(self))
-        different = exchange.differing([readable(tensor, name) for name, tensor in named], copies)
+
+        def prepare() -> list[tuple[str, Tensor]]:
+            return [(name, readable(tensor, name)) for name, tensor in _common(self)]
+
+        named, copies = self._begin(_C.Operation.check_replicas, group, prepare)
+        different = exchange.differing([tensor for _, tensor in named], copies)
         names = dict.fromkeys(name for (name, _), differs in zip(named, different, strict=True) if differs)
         if names:
             raise RuntimeError(
@@ -73,22 +89,35 @@ class ReplicatedOptimizer(Optimizer):
             group: the ranks that hold copies; None: those of ``replicate_mesh``.
 
         Raises:
-            ValueError: no group is given, and the optimizer has no ``replicate_mesh``.
+            ValueError: no group is given, and the optimizer has no ``replicate_mesh``; an option or a state is one that
+                no step would take; or ranks differ in options, shapes or steps taken. Nothing was written.
+            RuntimeError: another rank refused, or does something else. Nothing was written.
         """
-        copies = self._begin(_C.Operation.synchronize_replicas, group)
         writes = Writes()
+
+        def prepare() -> list[Tensor]:
+            writes.params += [param for _, param, _ in self._members()]
+            return [writes.to(tensor, name) for name, tensor in _common(self)]
+
+        common, copies = self._begin(_C.Operation.synchronize_replicas, group, prepare)
         with torch.no_grad():
-            exchange.copy_from_first([writes.to(tensor, name) for name, tensor in _common(self)], copies)
+            exchange.copy_from_first(common, copies)
             writes.finish()
 
-    def _begin(self, operation: _C.Operation, group: ProcessGroup | None) -> ProcessGroup:
-        """The ranks that hold copies, once all of them and of the layouts are here for the same."""
+    def _refuse_if_broken(self) -> None:
+        if self._broken is not None:
+            raise RuntimeError(f"torchdion.Dion: {self._broken}; load a checkpoint")
+
+    def _begin(
+        self, operation: _C.Operation, group: ProcessGroup | None, prepare: Callable[[], Prepared]
+    ) -> tuple[Prepared, ProcessGroup]:
+        """What was prepared, and the ranks that hold copies, once all ranks are here for the same."""
         replicas = self._layouts.meshes.replicas
         if group is None and replicas is None:
             raise ValueError("torchdion.Dion: group must be the ranks that hold copies where replicate_mesh is None")
         copies = group if group is not None else replicas.group  # type: ignore[union-attr]
-        agree(self, self._layouts, operation, copies=None if copies == replica_group(self) else copies)
-        return copies
+        others = None if copies == replica_group(self) else copies
+        return begin(self, self._layouts, operation, prepare, copies=others), copies
 
     def _members(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
         """All parameters with the names that errors call them and their groups."""
@@ -136,11 +165,16 @@ def _decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
 def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
     """This rank's pieces of all that replicas have in common, with the names of their parameters."""
     for name, param, group in optimizer._members():
-        yield name, local_part(param)
+        tensors = [param]
         state = optimizer.state.get(param, {})
-        for key in STATE_DTYPES:
-            if key in state and not (key == "momentum" and _is_decoupled(optimizer, param, group, name)):
-                yield name, local_part(state[key])
+        is_decoupled = _is_decoupled(optimizer, param, group, name)
+        tensors += [state[key] for key in STATE_DTYPES if key in state and not (key == "momentum" and is_decoupled)]
+        for tensor in map(local_part, tensors):
+            if is_freed(tensor):
+                raise ValueError(
+                    f"torchdion.Dion: {name} and its state must have memory, got {tensor.device} without any"
+                )
+            yield name, tensor
 
 
 def _is_decoupled(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> bool:
@@ -150,5 +184,6 @@ def _is_decoupled(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str
     layout = optimizer._layouts.of(param, group, name).layout
     if layout.replicas.absent:
         return False
+    check_keys(param, state, STATES["dion"], name)
     *_, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
     return _C.compresses(m, n, state["Q"].shape[-1], layout)

@@ -103,6 +103,30 @@ TEST(DionAgreement, SkipsWhatNoReplicaHasAGradientOfAndZeroesWhatOneLacks) {
   });
 }
 
+TEST(DionAgreement, TellsEveryRankThatOneCannotUpdateWhatItMissesTheGradientOf) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed);
+    training.step(0);
+    at::Tensor weight = training.local.weight;
+    const at::Tensor before = training.local.bias.detach().clone();
+    const at::Tensor Q = training.optimizer.state_of(weight).Q();
+    auto& own = static_cast<DionParamState&>(*training.optimizer.state().at(weight.unsafeGetTensorImpl()));
+    if (axes.rank == 1) {
+      weight.mutable_grad() = at::Tensor();
+      own.Q(at::empty(Q.sizes(), Q.options().device(at::kMeta)));  // of the same shape
+    }
+    const std::string message = message_of([&] { training.optimizer.step(); });
+    EXPECT_NE(message.find(axes.rank == 1 ? "must " : "another rank refused this step, and its error says why"),
+              std::string::npos)
+        << message;
+    EXPECT_TRUE(bitwise_equal(training.local.bias.detach(), before));
+    own.Q(Q);
+    training.optimizer.step();  // nothing was lost
+    EXPECT_FALSE(bitwise_equal(training.local.bias.detach(), before));
+  });
+}
+
 TEST(DionAgreement, MakesTheMissingGradientOfOneRankZeroThere) {
   const Model model;
   ModelOnMesh expected(model, {}, 1, kCompressed);
