@@ -129,9 +129,10 @@ std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& s
     }
     parameters.push_back(claim_of(optimizer, one, handshake.operation));
     const std::vector<Axis> axes = one.axes();
-    group->second.axes.insert(group->second.axes.end(), axes.begin(), axes.end());
-    all.axes.insert(all.axes.end(), axes.begin(), axes.end());
     parameters.back().axes.push_back(handshake.copies);
+    for (Claim* claim : {&group->second, &all}) {
+      claim->axes.insert(claim->axes.end(), parameters.back().axes.begin(), parameters.back().axes.end());
+    }
     if (handshake.operation != engine::Operation::step) continue;
     if (one.param.grad().defined()) parameters.back().gradient = one.param.grad().scalar_type();
     parameters.back().shared = axes;
@@ -170,19 +171,18 @@ Missing missing_of(const std::vector<Shared>& shared, const std::vector<std::opt
 void agree(const Dion& optimizer, const Layouts& layouts, const Handshake& handshake,
            const std::function<bool()>& is_decoupled) {
   const std::vector<Shared> shared = parameters(optimizer, layouts, !handshake.copies.absent());
+  // Asked first: what follows waits for devices and ranks.
+  TORCH_CHECK(shared.empty() || !is_captured(shared.front().param),
+              "torchdion::Dion: a CUDA graph cannot capture the first step that ranks take: take one before");
   std::vector<Claim> claims;
-  bool captures = false;
   try {
     handshake.check();
     if (shared.empty()) return;
-    captures = is_captured(shared.front().param);  // asked first: claims wait for devices
-    if (!captures) claims = claims_of(optimizer, shared, handshake, is_decoupled());
+    claims = claims_of(optimizer, shared, handshake, is_decoupled());
   } catch (...) {
     refuse(shared, handshake);
     throw;
   }
-  TORCH_CHECK(!captures,
-              "torchdion::Dion: a CUDA graph cannot capture the first step that ranks take: take one before");
   engine::Provide provide;
   if (handshake.provide) {
     provide = [&](const auto& gradients) { handshake.provide(missing_of(shared, gradients)); };

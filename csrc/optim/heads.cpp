@@ -69,7 +69,7 @@ Weights given(const NamedModules& modules, const std::vector<std::string>& heads
     if (found != modules.end()) {
       const auto parameters = found->second->named_parameters(/*recurse=*/false);
       const at::Tensor* known = parameters.find("weight");
-      if (known && kind_of(*found->second, head, "weight", *known) != Kind::vector) weight = *known;
+      if (known && known->dim() >= 2) weight = *known;
     }
     TORCH_CHECK_VALUE(weight.defined(),
                       "torchdion::param_groups: heads must name modules with a weight of two or more dimensions, got ",

@@ -116,7 +116,8 @@ std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOpt
                                  const at::Tensor& param) {
     if (head.contains(param.unsafeGetTensorImpl())) return Kind::head;
     if (embeddings.contains(param.unsafeGetTensorImpl())) return Kind::embedding;
-    return optim::kind_of(owner, name, key, param);
+    const Kind kind = optim::kind_of(owner, name, key, param);
+    return kind == Kind::guessed && options.batch_dims() ? Kind::matrix : kind;  // in the form that the options say
   };
   std::vector<OptimizerParamGroup> groups;
   optim::Weights seen;

@@ -58,15 +58,15 @@ def agree(
         ValueError: on every rank, where they differ; the sentence names the parameter or option and what differs.
         RuntimeError: another rank refuses, or does something else.
     """
-    with refusing(optimizer, layouts, operation, copies):
-        shared = _shared(optimizer, layouts, copies, options or {})
-        claims = _claims(optimizer, layouts, shared, operation)
+    shared = _shared(optimizer, layouts, copies, options or {})
     if not shared:
         return
-    if is_capturing(shared[0].param):
+    if is_capturing(shared[0].param):  # asked first: claims wait for devices
         raise RuntimeError(
             "torchdion.Dion: a CUDA graph cannot capture the first step that ranks take: take one before"
         )
+    with refusing(optimizer, layouts, operation, copies):
+        claims = _claims(optimizer, layouts, shared, operation)
 
     def missing_of(gradients: list[torch.dtype | None]) -> Missing:
         of_params = zip(shared, gradients[-len(shared) :], strict=True)

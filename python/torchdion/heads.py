@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from torch import nn
 
-from torchdion.kinds import kind_of, owned_parameters
+from torchdion.kinds import is_gain, owned_parameters
 from torchdion.warning import warn
 from torchdion.words import shown
 
@@ -57,7 +57,7 @@ def _weights(layers: Iterable[nn.Module]) -> set[int]:
 def _weights_of(layer: nn.Module) -> set[int]:
     """Of weight_norm its directions, of a LoRA parametrization its factors; of a wrapper the weight that it shows."""
     parts = [owned for owned in owned_parameters(layer) if _OF_WEIGHT.match(owned.name)]
-    found = {id(owned.param) for owned in parts if kind_of(owned)[0] != "vector"}
+    found = {id(owned.param) for owned in parts if owned.param.dim() >= 2 and not is_gain(owned.key)}
     if parts:
         return found
     shown_weight = getattr(layer, "weight", None)

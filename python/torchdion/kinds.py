@@ -62,6 +62,11 @@ def is_embedding(owned: Owned) -> bool:
     return owned.key == "weight" and "Embedding" in type(owned.owner).__name__
 
 
+def is_gain(key: str) -> bool:
+    """Whether weight_norm has given a parameter this name: the lengths of its directions."""
+    return _IS_GAIN.search(key) is not None
+
+
 def kind_of(owned: Owned) -> tuple[str, dict[str, Any]]:
     """What a parameter is, and the options of its form.
 
@@ -72,12 +77,12 @@ def kind_of(owned: Owned) -> tuple[str, dict[str, Any]]:
     owner, key, _, param = owned
     if is_embedding(owned):
         return "embedding", {}
-    if param.dim() < 2 or _IS_GAIN.search(key):
+    if param.dim() < 2 or is_gain(key):
         return "vector", {}
-    if isinstance(owner, _TRANSPOSED) or any(base.__name__ == _LINEAR_OF_GPT2 for base in type(owner).__mro__):
-        return "transposed", {"batch_dims": 0, "fan_in_first": True}
     if isinstance(owner, _CONVOLUTIONS):
         return "convolution", {"batch_dims": 0, "fan_in_first": False}
+    if isinstance(owner, _TRANSPOSED) or any(base.__name__ == _LINEAR_OF_GPT2 for base in type(owner).__mro__):
+        return "transposed", {"batch_dims": 0, "fan_in_first": True}
     if isinstance(owner, nn.Linear) and key.startswith("weight") and param.dim() == 2:
         return "matrix", {}
     if isinstance(owner, nn.MultiheadAttention) and key == "in_proj_weight":

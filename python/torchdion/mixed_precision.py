@@ -18,13 +18,15 @@ _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 
 
 def stored_as(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A copy of a state. A finite number beyond FP16 becomes the largest of FP16, as steps store it.
+    """A copy of a state. A finite number beyond the range of the dtype becomes its largest, as steps store it.
 
     >>> stored_as(torch.tensor([1e6, -1e6, torch.inf]), torch.float16, torch.device("cpu")).tolist()
     [65504.0, -65504.0, inf]
+    >>> stored_as(torch.tensor(1e39, dtype=torch.float64), torch.float32, torch.device("cpu")).isfinite()
+    tensor(True)
     """
-    if dtype == torch.float16 and tensor.dtype != dtype:
-        largest = torch.finfo(dtype).max
+    largest = torch.finfo(dtype).max
+    if largest < torch.finfo(tensor.dtype).max:
         tensor = torch.where(tensor.isinf(), tensor, tensor.clamp(-largest, largest))
     return tensor.to(device, dtype, copy=True)
 

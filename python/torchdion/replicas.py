@@ -33,8 +33,9 @@ class ReplicatedOptimizer(Optimizer):
     def synchronize_for_checkpoint(self) -> None:
         """Replaces decoupled momenta by their mean, which is what a checkpoint must hold.
 
-        To be called on every rank, whichever of them saves. The training goes on as if it had not been called, up to
-        rounding. Without compression it does nothing.
+        To be called on every rank, whichever of them saves: each waits for the others of ``replicate_mesh``, also where
+        there is nothing to replace. The training goes on as if it had not been called, up to rounding. Without a
+        ``replicate_mesh`` it does nothing.
 
         Raises:
             ValueError: an option or a state that no step would take, or ranks differ in them; nothing was changed.
@@ -167,6 +168,8 @@ def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
     for name, param, group in optimizer._members():
         tensors = [param]
         state = optimizer.state.get(param, {})
+        if state:
+            check_keys(param, state, STATES[algorithm_of(param, group)], name)
         is_decoupled = _is_decoupled(optimizer, param, group, name)
         tensors += [state[key] for key in STATE_DTYPES if key in state and not (key == "momentum" and is_decoupled)]
         for tensor in map(local_part, tensors):

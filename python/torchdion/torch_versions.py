@@ -30,3 +30,4 @@ def gradient_dtype(param: Tensor) -> torch.dtype:
 
 def import_dynamo() -> None:
     """What torch's optimizers import when the first one is made, which takes a second: for a process that forks."""
+    import torch._dynamo  # noqa: F401

@@ -239,3 +239,17 @@ def test_a_linear_tied_to_an_embedding_is_the_head_whatever_its_name():
     model = nn.ModuleDict({"tokens": nn.Embedding(30, 8), "up": nn.Linear(8, 30), "decode": nn.Linear(8, 30)})
     model["decode"].weight = model["tokens"].weight
     assert heads_of(model) == {"tokens.weight"}
+
+
+class NormedLinear(nn.Module):
+    """LDAM's, of normalized rows."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(shape))
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (1, 8)])
+def test_a_head_that_is_named_may_be_of_any_type_and_of_one_row(shape):
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), "fc": NormedLinear(*shape)})
+    assert heads_of(model, head="fc") == {"fc.weight"}

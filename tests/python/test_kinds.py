@@ -268,3 +268,15 @@ def test_experts_that_are_interleaved_along_the_rows_are_one_matrix_each(concate
     experts.is_concatenated = concatenated
     group = route_of(experts, "gate_up_proj")
     assert {key: group[key] for key in FUSED if key in group} == form
+
+
+def test_a_convolution_that_is_called_as_the_linear_of_gpt2_is_a_convolution():
+    class Conv1D(nn.Conv1d):
+        pass
+
+    class Causal(Conv1D):
+        pass
+
+    for convolution in (Conv1D, Causal):
+        group = route_of(convolution(4, 8, 3), "weight")
+        assert (group["batch_dims"], group["fan_in_first"]) == (0, False)

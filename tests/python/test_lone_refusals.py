@@ -72,7 +72,7 @@ def step_fails_on_one(rank: int, world_size: int, spoil: Callable[..., None], ow
 
 SPOILT: dict[Callable[..., None], str] = {
     lose_Q: "the state of parameter 1 .* lacks the tensor 'Q'",
-    move_Q_to_meta: "",
+    move_Q_to_meta: "the state Q of a parameter of shape .* must have memory of its own",
     wrap: "parameter 1 .* must have memory",
     break_it: "the last step failed",
 }
@@ -92,23 +92,44 @@ OPERATIONS: dict[str, Callable[..., None]] = {
 }
 
 
-def operations_fail_on_one(rank: int, world_size: int, spoil: Callable[..., None]) -> None:
+def operations_fail_on_one(rank: int, world_size: int, spoil: Callable[..., None], own: str) -> None:
     optimizer = replicated()
     give_other_gradients(optimizer, rank)
     optimizer.step()
     if rank == 1:
         spoil(optimizer, params_of(optimizer)[1])
     for name, call in OPERATIONS.items():
-        if spoil is lose_momentum and name != "synchronize_for_checkpoint":
-            continue
-        refusal(rank, "", rf"{name}\(\)", partial(call, optimizer))
+        refusal(rank, own, rf"{name}\(\)", partial(call, optimizer))
 
 
-@pytest.mark.parametrize(
-    "spoil", [write_an_option, write_the_count, lose_Q, lose_momentum], ids=lambda spoil: spoil.__name__
-)
-def test_what_one_rank_cannot_compare_or_synchronize_is_an_error_on_all(spoil: Callable[..., None]) -> None:
-    run_ranks(operations_fail_on_one, 2, spoil, time_limit=30)
+SPOILT_FOR_ALL: dict[Callable[..., None], str] = {
+    write_an_option: "lr must be a finite number ≥ 0 .*, got 'x'",
+    write_the_count: "the state 'step' of parameter 1 .* must be a tensor, got str",
+    lose_Q: "the state of parameter 1 .* lacks the tensor 'Q'",
+    lose_momentum: "the state of parameter 1 .* lacks the tensor 'momentum'",
+}
+
+
+@pytest.mark.parametrize(("spoil", "own"), SPOILT_FOR_ALL.items(), ids=[spoil.__name__ for spoil in SPOILT_FOR_ALL])
+def test_what_one_rank_cannot_compare_or_synchronize_is_an_error_on_all(spoil: Callable[..., None], own: str) -> None:
+    run_ranks(operations_fail_on_one, 2, spoil, own, time_limit=30)
+
+
+def vectors_without_momenta(rank: int, world_size: int) -> None:
+    """Of parameters that no replicate_mesh averages."""
+    optimizer = torchdion.Dion([Parameter(torch.ones(3)), Parameter(torch.ones(4, 3))], lr=0.1)
+    give_gradients(optimizer)
+    optimizer.step()
+    if rank == 1:
+        for param in params_of(optimizer):
+            lose_momentum(optimizer, param)
+    for name in ("check_replicas", "synchronize_replicas"):
+        own = "the state of parameter 0 .* lacks the tensor 'momentum'"
+        refusal(rank, own, rf"{name}\(\)", partial(OPERATIONS[name], optimizer, dist.group.WORLD))
+
+
+def test_states_that_one_rank_lacks_are_not_compared() -> None:
+    run_ranks(vectors_without_momenta, 2, time_limit=30)
 
 
 def copies_of_pieces(rank: int, world_size: int) -> None:

@@ -1,6 +1,8 @@
 """One module and one header hold what may differ between versions of torch."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,12 @@ def test_no_code_asks_for_the_version_of_torch() -> None:
     )
     files = [*PACKAGE.rglob("*.py"), *CSRC.rglob("*.h"), *CSRC.rglob("*.cpp")]
     assert [path.name for path in files if asked.search(path.read_text())] == []
+
+
+def test_what_forked_processes_share_of_torch_is_imported_before() -> None:
+    program = (
+        "import sys; from torchdion.torch_versions import import_dynamo; before = 'torch._dynamo' in sys.modules\n"
+        "import_dynamo(); print(before, 'torch._dynamo' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed == "False True\n"

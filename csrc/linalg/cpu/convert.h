@@ -27,7 +27,7 @@ inline bool is_infinite(float value) { return std::isinf(value); }
 
 // Rounds to the type that a matrix is stored in. A finite number beyond its range becomes its largest: FP16 holds no
 // sum of a few gradients of 5000, and one infinite momentum would make all weights NaN. NaN and infinity stay what they
-// are. BF16 has the range of FP32, in which it is mostly computed.
+// are. What was computed in FP32 goes to BF16 unchecked, whose range is the same up to rounding.
 template <class Stored, class T>
 Stored rounded(T value) {
   Stored nearest = static_cast<Stored>(value);

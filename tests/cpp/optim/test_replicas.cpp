@@ -114,6 +114,9 @@ TEST(DionReplicas, ThatOthersAverageAreComparedOverAnAxisThatIsGiven) {
               "equal");
     optimizer.synchronize_replicas(axes.dp);
     EXPECT_EQ(model.square.detach().abs().max().item<double>(), 0);
+    static_cast<DionOptions&>(optimizer.param_groups()[0].options()).mu(axes.dp.rank == 0 ? 0.9 : 0.5);
+    EXPECT_NE(message_of([&] { optimizer.check_replicas(axes.dp); }).find("must agree on the mu of parameter group 0"),
+              std::string::npos);
   });
 }
 

@@ -216,6 +216,17 @@ TEST(ParamGroups, GuessTheFormOfThreeDimensionsAndSaySoOnce) {
                                      "in the group of what is something else"});
 }
 
+TEST(ParamGroups, GuessNoFormThatTheOptionsSay) {
+  GuessedImpl model;
+  WarningsOfRouting warnings;
+  const auto groups = param_groups(model, DionOptions(0.02).batch_dims(1).fan_in_first(true));
+  for (const at::Tensor& param : {model.kernel, model.stack}) {
+    EXPECT_EQ(options_of(groups, param).batch_dims(), 1);
+    EXPECT_TRUE(options_of(groups, param).fan_in_first());
+  }
+  EXPECT_TRUE(warnings.sentences.empty());
+}
+
 }  // namespace
 
 }  // namespace torchdion
