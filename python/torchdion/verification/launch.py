@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -203,6 +204,15 @@ def _stacks(running: list[Rank], time_limit: float) -> str:
 
 def _live(number: int, job: Job, output: File, result: File) -> None:
     """The life of a rank."""
+    try:
+        _work(number, job, output, result)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # the interpreter's end may abort in the threads of a process group that was not destroyed
+
+
+def _work(number: int, job: Job, output: File, result: File) -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
