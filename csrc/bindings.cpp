@@ -14,6 +14,8 @@
 #include "engine/words.h"
 #include "linalg/backend.h"
 #include "linalg/memory.h"
+#include "linalg/operators.h"
+#include "linalg/recorder.h"
 
 namespace py = pybind11;
 using namespace torchdion;
@@ -202,6 +204,36 @@ void bind_trace(py::module_& m) {
   });
 }
 
+py::dict as_python(const linalg::Launches& each) {
+  py::dict row(py::arg("name") = each.name, py::arg("launches") = each.count,
+               py::arg("blocks") = each.count * each.blocks, py::arg("threads") = each.threads,
+               py::arg("bytes") = each.count * each.work.bytes,
+               py::arg("operations") = each.count * each.work.operations);
+  const linalg::ProductShape& product = each.product;
+  if (product.count == 0) return row;
+  row["m"] = product.m;
+  row["n"] = product.n;
+  row["k"] = product.k;
+  row["count"] = product.count;
+  row["given"] = product.by_pointers ? "pointers" : "stack";
+  return row;
+}
+
+// What step() asks of devices of the type: launches, and then what it allocates there.
+py::list launches_of(const py::function& step, const std::string& device_type) {
+  const linalg::Recorder recorder;
+  {
+    const linalg::RecordedOperators operators(c10::Device(device_type).type());
+    step();
+  }
+  py::list rows;
+  for (const linalg::Launches& each : recorder.launches()) rows.append(as_python(each));
+  const linalg::Allocations& all = recorder.allocations();
+  rows.append(py::dict(py::arg("name") = "allocation", py::arg("count") = all.count, py::arg("bytes") = all.bytes,
+                       py::arg("peak_bytes") = all.peak));
+  return rows;
+}
+
 void bind_agreement(py::module_& m) {
   py::enum_<engine::Operation>(m, "Operation")
       .value("step", engine::Operation::step)
@@ -251,6 +283,7 @@ PYBIND11_MODULE(_C, m) {
   bind_agreement(m);
   bind_trace(m);
   bind_traffic(m);
+  m.def("launches_of", &launches_of, py::arg("step"), py::arg("device_type") = "cuda");
   m.def("has_memory", &linalg::has_memory);
   m.def("has_kernels_for", [](const std::string& type) { return linalg::has_backend(c10::Device(type).type()); });
   m.def(
@@ -264,9 +297,10 @@ PYBIND11_MODULE(_C, m) {
       "start_of_Q",
       [](std::vector<int64_t> sizes, int64_t batch_dims, int64_t blocks, bool fan_in_first, Orientation orientation,
          double rank_fraction, int64_t rank_multiple_of, int64_t seed, int64_t parameter, at::ScalarType dtype,
-         const Layout& layout) {
+         c10::Device device, const Layout& layout) {
         const engine::QStart start{orientation, rank_fraction, rank_multiple_of, seed, parameter};
-        return engine::start_of_Q(sizes, {batch_dims, blocks, fan_in_first}, start, dtype, layout);
+        const at::TensorOptions options = at::TensorOptions(dtype).device(device);
+        return engine::start_of_Q(sizes, {batch_dims, blocks, fan_in_first}, start, options, layout);
       },
       py::call_guard<py::gil_scoped_release, PythonWords>());
   m.def("resized_Q", &engine::resized_Q, py::arg("Q"), py::arg("r"), py::arg("seed"), py::arg("parameter"),

@@ -29,29 +29,29 @@ linalg::OrthonormalizeOptions orthonormalize_options(const DionBatch& batch, con
   options.random = linalg::RandomMatrix::sketch(hyper.seed, batch.step);
   options.random.steps_before = batch.steps_before;
   options.precision = linalg::precision_on(batch.X.device, hyper.precision);
-  const double rounding = linalg::rounding_noise(batch.workspace.scalar_type(), batch.global_cols, options.precision);
-  options.noise = {rounding, rounding, linalg::signal_margin(batch.workspace.scalar_type())};
+  const at::ScalarType dtype = batch.workspace.scalar_type();
+  const double rounding = linalg::rounding_noise(dtype, batch.global_cols, options.precision);
+  options.noise = {rounding, rounding, linalg::signal_margin(dtype, options.precision)};
   options.order = batch.order;
   options.counts = batch.counts;
   return options;
 }
 
-// linalg::DionFactors as the products take them.
+// linalg::DionFactors as the product takes them.
 struct Factors {
-  linalg::Factor first, none, update, keep;
+  linalg::Factor update, keep;
 };
 
-Factors factors_of(const DionBatch& batch, const DionHyperparameters& hyper, double mean) {
+Factors factors_of(const DionBatch& batch, const DionHyperparameters& hyper) {
   if (!batch.multipliers.defined() && !batch.gradients.left_out) {
     const linalg::DionFactors all =
-        linalg::dion_factors(mean, batch.shape_factor, hyper.lr, hyper.weight_decay, /*left_out=*/false);
-    return {all.first, all.none, all.update, all.keep};
+        linalg::dion_factors(batch.shape_factor, hyper.lr, hyper.weight_decay, /*left_out=*/false);
+    return {all.update, all.keep};
   }
-  const linalg::FactorRule rule{
-      mean, batch.shape_factor, hyper.lr, hyper.weight_decay, batch.multipliers, batch.gradients.left_out};
+  const linalg::FactorRule rule{batch.shape_factor, hyper.lr, hyper.weight_decay, batch.multipliers,
+                                batch.gradients.left_out};
   const at::Tensor all = linalg::device_factors(rule, batch.workspace.options());
-  const auto factor = [&](int64_t place, double value) { return linalg::Factor(all.narrow(0, place, 1), value); };
-  return {factor(0, 1), factor(1, 0), factor(2, 1), factor(3, 1)};
+  return {linalg::Factor(all.narrow(0, 0, 1)), linalg::Factor(all.narrow(0, 1, 1))};
 }
 
 // X ← keep X + update P Qᵀ. A product has one factor for all its matrices: where some stay, each is a product of its
@@ -122,10 +122,9 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
     co_await gather_columns_(whole_Q, batch.Q, R, rows);
     Q = Matrices(whole_Q);
   }
-  const Factors factors = factors_of(batch, hyper, mean);
-  linalg::gemm_(Ps, B, Q, factors.first, factors.none, hyper.precision);
+  linalg::gemm_(Ps, B, Q, mean, 0, hyper.precision);
   // Without P nothing else of a matrix changes: R is zero, and a zero column of R keeps its column of Q.
-  if (unchanged.defined()) P.masked_fill_(unchanged.view({count, 1, 1}).ne(0), 0);
+  if (gradients.left_out || gradients.unchanged) linalg::clear_(Ps, gradients.left_out, gradients.unchanged);
   const linalg::OrthonormalizeOptions options = orthonormalize_options(batch, hyper);
   const at::Tensor scale = co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
 
@@ -147,7 +146,7 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   linalg::column_normalize_(Q, Rs, squares);
 
   // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ
-  update_(X, Ps, Q.t(), factors, unchanged, hyper.precision);
+  update_(X, Ps, Q.t(), factors_of(batch, hyper), unchanged, hyper.precision);
   if (!rows.absent()) {
     const Piece piece = rows.piece(r);
     linalg::copy_(batch.Q, Matrices(whole_Q.narrow(2, piece.begin, piece.size)));

@@ -20,8 +20,16 @@ using algorithms::DionBatch;
 using linalg::Matrices;
 
 // Elements of a task's workspace: so many that P and R of its matrices stay in the cache, and as many as it may have at
-// all, unless one matrix needs more. On a GPU no cache is as large, and launches cost more than memory.
-constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20, kDeviceWorkspace = 128 << 20;
+// all, unless one matrix needs more.
+constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20;
+
+// Bytes that a task may take on a GPU, where no cache is as large and launches cost more than memory: as much as 12% of
+// the weights of a GPT of 1.3B, with what a Gram matrix is computed in, leave.
+constexpr int64_t kDeviceWorkspace = int64_t{448} << 20;
+
+// Matrices of a task on a GPU that may take more: the blocks on their diagonals are factored by one multiprocessor
+// each.
+constexpr int64_t kFewMatrices = 8;
 
 // One parameter as the matrices that it holds, in the user's orientation.
 struct Entry {
@@ -125,16 +133,34 @@ DionBatch batch_of(const std::vector<Entry>& entries, const Layout& layout) {
   return batch;
 }
 
+// Bytes of a matrix's factors on a GPU, and of what orthonormalizing them takes: Cholesky factors in FP64, and later
+// another P beside its factor.
+int64_t device_bytes(const DionBatch& batch, int64_t rows, int64_t factors) {
+  const int64_t element = c10::elementSize(linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype}));
+  const int64_t square = batch.r * batch.r;
+  return factors * element + std::max(24 * square, 8 * square + rows * batch.r * element);
+}
+
 // As many matrices as a cached workspace holds, a whole number for each thread or, of a batch whose ranks share the
-// work, for each rank. Where it holds fewer, one for each as far as the largest workspace goes.
-int64_t matrices_per_task(const DionBatch& batch, const Layout& layout) {
-  const int64_t threads = batch.X.device.is_cpu() ? at::get_num_threads() : 1;
+// work, for each rank. Where it holds fewer, one for each as far as the largest workspace goes. On a GPU as many as its
+// workspace holds, in tasks of one size; `count` are those of the rank with most.
+int64_t matrices_per_task(const DionBatch& batch, const Layout& layout, int64_t count) {
+  const bool on_cpu = batch.X.device.is_cpu();
+  const int64_t threads = on_cpu ? at::get_num_threads() : 1;
   const int64_t workers = layout.is_local() ? threads : batch.layout.cols.size * batch.layout.replicas.size;
   const int64_t factors_of_n = batch.layout.rows.absent() ? 1 : 2;
   const int64_t rows = batch.layout.rows.largest_piece(batch.global_rows);
   const int64_t cols = batch.layout.cols.largest_piece(batch.global_cols);
   const int64_t each = (rows + factors_of_n * cols) * batch.r;
-  if (!batch.X.device.is_cpu()) return std::max<int64_t>(1, kDeviceWorkspace / each / workers) * workers;
+  const auto rounded_up = [](int64_t number, int64_t multiple) {
+    return (number + multiple - 1) / multiple * multiple;
+  };
+  if (!on_cpu) {
+    const int64_t held = std::max(kFewMatrices, kDeviceWorkspace / device_bytes(batch, rows, each));
+    const int64_t most = std::max<int64_t>(1, held / workers) * workers;
+    const int64_t tasks = std::max<int64_t>(1, rounded_up(count, most) / most);
+    return std::max<int64_t>(1, rounded_up(rounded_up(count, tasks) / tasks, workers));
+  }
   const int64_t cached = kCachedWorkspace / each;
   if (cached >= workers) return cached / workers * workers;
   return std::clamp<int64_t>(kLargestWorkspace / each, 1, workers);
@@ -197,8 +223,9 @@ std::vector<DionBatch> dion_batches(const DionGroup& group, bool capturable, Cop
   std::vector<DionBatch> batches;
   for (const auto& [layout, entries] : sorted) {
     const DionBatch whole = batch_of(entries, layout);
-    const int64_t size = matrices_per_task(whole, layout), count = whole.X.count();
-    for (int64_t begin = 0; begin < largest_count(entries, layout); begin += size) {
+    const int64_t largest = largest_count(entries, layout), count = whole.X.count();
+    const int64_t size = matrices_per_task(whole, layout, largest);
+    for (int64_t begin = 0; begin < largest; begin += size) {
       batches.push_back(piece_of(whole, std::min(begin, count), std::min(begin + size, count)));
     }
   }

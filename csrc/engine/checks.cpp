@@ -64,8 +64,8 @@ bool is_computed(at::ScalarType dtype) {
 
 void check_parameters(const std::vector<at::Tensor>& X) {
   for (const at::Tensor& x : X) {
-    const bool has_memory = x.layout() == at::kStrided && (x.is_cpu() || x.is_cuda());
-    TORCH_CHECK_VALUE(has_memory && is_computed(x.scalar_type()), prefix(), called(x),
+    const bool has_place = x.is_cpu() || x.is_cuda() || linalg::has_backend(x.device().type());
+    TORCH_CHECK_VALUE(x.layout() == at::kStrided && has_place && is_computed(x.scalar_type()), prefix(), called(x),
                       " must be a dense floating-point CPU or CUDA tensor, got ", x.toString());
     linalg::backend_of(x.device());  // throws where this build has none
     TORCH_CHECK_VALUE(has_distinct_elements(x), prefix(), "the elements of ", called(x),

@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_qr.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,11 +34,9 @@ namespace {
 // Columns of a fresh Q, from `column` on; `first` is the place of the first matrix in the whole stack.
 void fill_with_start(const at::Tensor& stack, int64_t seed, int64_t parameter, int64_t first, int64_t row,
                      int64_t column, int64_t whole_rows) {
-  const double standard_deviation = 1 / std::sqrt(static_cast<double>(whole_rows));
-  for (int64_t i = 0; i < stack.size(0); ++i) {
-    const linalg::RandomMatrix random = linalg::RandomMatrix::start(seed, parameter, first + i);
-    linalg::sketch_(stack[i], random, row, column, standard_deviation);
-  }
+  const c10::DeviceGuard guard(stack.device());
+  const linalg::RandomMatrix random = linalg::RandomMatrix::start(seed, parameter, first);
+  linalg::sketch_(stack, random, row, column, 1 / std::sqrt(static_cast<double>(whole_rows)));
 }
 
 }  // namespace

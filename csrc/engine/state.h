@@ -25,7 +25,8 @@ struct QStart {
 std::vector<int64_t> sizes_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start);
 
 // This rank's piece of the Q of a whole parameter of these sizes before the first step: independent
-// N(0, 1 / rows) entries, which depend on seed, parameter, place in the stack, row and column alone.
+// N(0, 1 / rows) entries, which depend on seed, parameter, place in the stack, row and column alone. They are drawn on
+// the device of the options, with the same bits on every device.
 at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options,
                       const Layout& layout = {});
 

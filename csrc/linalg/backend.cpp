@@ -55,6 +55,10 @@ void copy_(const Matrices& A, const Matrices& B, double alpha, const float* left
   if (A.numel() > 0) backend_of(A.device).copy_(A, B, alpha, left_out);
 }
 
+void clear_(const Matrices& A, const float* left_out, const float* unchanged) {
+  if (A.numel() > 0) backend_of(A.device).clear_(A, left_out, unchanged);
+}
+
 void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
   if (M.numel() > 0) backend_of(M.device).accumulate_(M, G, rule);
 }
@@ -90,8 +94,9 @@ void round_operand_(const at::Tensor& P, Precision precision) {
 
 at::Tensor gram(const Matrices& P, const CholeskyPass& pass) { return backend_of(P.device).gram(P, pass); }
 
-TriangularInverse cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass) {
-  return backend_of(gram.device()).cholesky_inverse(gram, pass);
+TriangularInverse cholesky_inverse(at::Tensor gram, CholeskyPass& pass) {
+  const Backend& backend = backend_of(gram.device());
+  return backend.cholesky_inverse(std::move(gram), pass);
 }
 
 void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,

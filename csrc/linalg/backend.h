@@ -13,6 +13,7 @@ namespace torchdion::linalg {
 struct Backend {
   void (*upload)(const std::vector<Matrices*>& lists);
   void (*copy_)(const Matrices& A, const Matrices& B, double alpha, const float* left_out);
+  void (*clear_)(const Matrices& A, const float* left_out, const float* unchanged);
   void (*accumulate_)(const Matrices& M, const Matrices& G, const GradientRule& rule);
   void (*count_nonfinite)(const Matrices& G, int64_t* found);
   at::Tensor (*device_factors)(const FactorRule& rule, at::TensorOptions options);
@@ -24,7 +25,7 @@ struct Backend {
                   double standard_deviation);
   void (*round_operand_)(const at::Tensor& P, Precision precision);
   at::Tensor (*gram)(const Matrices& P, const CholeskyPass& pass);
-  TriangularInverse (*cholesky_inverse)(const at::Tensor& gram, CholeskyPass& pass);
+  TriangularInverse (*cholesky_inverse)(at::Tensor gram, CholeskyPass& pass);
   void (*multiply_triangular_)(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                                Precision precision);
   TriangularInverse (*sketch_qr_inverse)(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision,
@@ -41,6 +42,7 @@ template <class Operations>
 inline constexpr Backend kBackend{
     .upload = Operations::upload,
     .copy_ = Operations::copy_,
+    .clear_ = Operations::clear_,
     .accumulate_ = Operations::accumulate_,
     .count_nonfinite = Operations::count_nonfinite,
     .device_factors = Operations::device_factors,

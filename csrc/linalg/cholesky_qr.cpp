@@ -57,10 +57,16 @@ double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision) 
   const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
   const double of_sums = epsilon * (inner == 0 ? 4 : 8 + std::sqrt(static_cast<double>(inner)) / 4);
   if (dtype == at::kDouble || precision == Precision::highest) return of_sums;
-  return of_sums + (precision == Precision::high ? 0x1p-11 : 0x1p-8);  // of operands
+  const double last_bit = precision == Precision::high ? 0x1p-10 : 0x1p-7;  // that tensor cores read
+  if (inner == 0) return of_sums + last_bit / 2;
+  // Tensor cores may drop what they do not read rather than round it, and so each sum that they make of 8 products.
+  return epsilon * static_cast<double>(inner) / 8 + last_bit;
 }
 
-double signal_margin(at::ScalarType dtype) { return dtype == at::kDouble ? 0x1p+30 : 0x1p+8; }
+double signal_margin(at::ScalarType dtype, Precision precision) {
+  if (dtype == at::kDouble) return 0x1p+30;
+  return precision == Precision::highest ? 0x1p+8 : 2;
+}
 
 double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r) {
   const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
@@ -82,8 +88,8 @@ comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Cholesky
 
 comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass first, CholeskyQrOptions options) {
   const bool in_place = backend_of(P.device()).multiplies_in_place;
-  at::Tensor other = in_place ? P : at::empty_like(P);
-  Matrices active(P), product(other);
+  at::Tensor other = in_place ? P : at::Tensor();
+  Matrices active(P), product(P);
   CholeskyPass state = first;
   state.dtype = P.scalar_type();
   state.precision = options.precision;
@@ -95,7 +101,7 @@ comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass 
     const bool is_last = pass == passes - 1;
     state.settled = is_last ? std::numeric_limits<double>::infinity() : settled_amplification(P.scalar_type());
     state.counts.without_signal = may_settle || is_last ? options.counts.without_signal : nullptr;
-    const at::Tensor H = gram(active, state);
+    at::Tensor H = gram(active, state);
     if (!rows.absent()) {
       const at::Tensor places = places_of_lower(H);
       at::Tensor triangles = H.flatten(1).index_select(1, places);
@@ -104,9 +110,13 @@ comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass 
     }
     const bool may_rescale = !state.noise.defined() && P.scalar_type() == at::kDouble;
     const at::Tensor scale = may_rescale ? rescale_gram_(H) : at::Tensor();
-    TriangularInverse factor = cholesky_inverse(H, state);
+    TriangularInverse factor = cholesky_inverse(std::move(H), state);
     if (may_rescale) begin_again(state, factor, scale);
     if (may_rescale && options.scale.defined()) options.scale.copy_(scale);
+    if (!other.defined()) {  // not before what the factorization needed is free again
+      other = at::empty_like(P);
+      product = Matrices(other);
+    }
     multiply_triangular_(product, active, factor, options.precision);
     std::swap(active, product);
     if (!may_settle) continue;

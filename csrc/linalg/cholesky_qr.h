@@ -74,14 +74,15 @@ struct TriangularInverse {
   at::Tensor
       scale;  // [count, r] FP64: one over the column norms, 0 for a column without signal; undefined: in `inverse`
   at::Tensor inverse;    // [count, r, r] in P's dtype, upper triangular: the inverse of the equilibrated R
-  at::Tensor rest = {};  // where `inverse` is rounded to what tensor cores read: what is left of it, rounded likewise
+  at::Tensor rest = {};  // where `inverse` is rounded to what tensor cores read, and far from the identity: what is
+                         // left of it, rounded likewise
   // Per matrix, the largest column norm of `inverse`: how far P was from orthonormal. Empty where the host would have
   // to wait for it.
   std::vector<double> amplification = {};
 };
 
-// Factors the Gram matrices (lower triangles; overwritten).
-TriangularInverse cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass);
+// Factors the Gram matrices (lower triangles; overwritten, and let go as soon as they are read).
+TriangularInverse cholesky_inverse(at::Tensor gram, CholeskyPass& pass);
 
 // out_i ← P_i diag(scale_i) inverse_i. A CPU does it in place, with `out` P itself, a GPU to other memory.
 void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
@@ -91,12 +92,15 @@ void multiply_triangular_(const Matrices& out, const Matrices& P, const Triangul
 // of its own, because it is rounded at every step and what P does not span never decays: in units of rounding_noise()
 // B Q has at most 1.4 of it after one step, 2.4 after 200, and three times as much whenever ten times as many follow
 // (benchmarks/noise.py): 50 after 100,000. The direction of what is kept is known to 1 / margin, on whatever layout: 2⁸
-// in FP32, which drops columns below some 2·10⁻⁴ of the root mean square of all, and 2³⁰ in FP64, 10⁻⁶.
-double signal_margin(at::ScalarType dtype);
+// in FP32, which drops columns below some 2·10⁻⁴ of the root mean square of all, and 2³⁰ in FP64, 10⁻⁶. Rounded
+// operands leave no room for that: 2 drops columns below 2⁻⁹ at Precision::high and 2⁻⁶ at medium, and no layout agrees
+// with another about the direction of the shortest that are kept.
+double signal_margin(at::ScalarType dtype, Precision precision = Precision::highest);
 
 // The rounding noise of the columns of a product with sums of `inner` terms, ε (8 + sqrt(inner) / 4): twice to
 // four times what products of low-rank matrices show (benchmarks/noise.py). With `inner` = 0, that of given data, 4 ε.
-// Operands that are rounded first add their own.
+// Operands that are rounded first add their own: half a unit in the last place of what tensor cores read where they
+// have been rounded to nearest, as given data are, a whole one in products, whose operands may be truncated.
 double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision = Precision::highest);
 
 // P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows,

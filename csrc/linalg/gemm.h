@@ -9,17 +9,17 @@ namespace torchdion::linalg {
 // A factor of a product: a number, or one that is read from the memory of the device when the product is computed.
 struct Factor {
   double value = 1;
-  at::Tensor device = {};  // one FP32 or FP64 number, of the dtype that the product is summed in; then `value` is 0
-                           // where this is known to be 0, and else means nothing
+  at::Tensor device = {};  // one FP32 or FP64 number, of the dtype that the product is summed in; or undefined: `value`
 
   Factor(double value) : value(value) {}
-  explicit Factor(at::Tensor device, double value = 1) : value(value), device(std::move(device)) {}
+  explicit Factor(at::Tensor device) : device(std::move(device)) {}
 };
 
 // C_i ← α A_i B_i + β C_i for every i, in place, reading the matrices where they lie. Products are summed in FP64 when
-// an operand is FP64, else in FP32, and rounded once to C's dtype. With β = 0, C is not read. Both factors are numbers
-// or both on the device. `precision` says what GPUs may round FP32 operands to. Into FP16, finite sums beyond its range
-// are stored as its largest number; on CUDA, infinite ones too.
+// an operand is FP64, else in FP32, and rounded once to C's dtype. With β = 0, C is not read; a β on
+// the device, whatever it is, needs a C that has been written. Both factors are numbers or both on the device.
+// `precision` says what GPUs may round FP32 operands to. Into FP16, finite sums beyond its range are stored as its
+// largest number; on CUDA, infinite ones too.
 void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha = 1, const Factor& beta = 1,
            Precision precision = Precision::highest);
 

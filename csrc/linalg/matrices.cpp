@@ -21,6 +21,22 @@ Strides meaningful_strides(const at::Tensor& stack) {
   return {row, col};
 }
 
+// Of the matrices of a tensor, in elements; none where its leading dimensions cannot be one.
+std::optional<int64_t> spacing_of(const at::Tensor& stack) {
+  std::optional<int64_t> spacing;
+  int64_t inner = 1;  // matrices of the dimensions that were seen
+  for (int64_t d = stack.dim() - 2; d-- > 0;) {
+    if (stack.size(d) == 1) continue;
+    if (!spacing) {
+      spacing = stack.stride(d);
+    } else if (stack.stride(d) != *spacing * inner) {
+      return std::nullopt;
+    }
+    inner *= stack.size(d);
+  }
+  return spacing.value_or(0);
+}
+
 }  // namespace
 
 Matrices::Matrices(const at::Tensor& stack)
@@ -29,6 +45,7 @@ Matrices::Matrices(const at::Tensor& stack)
   row_stride = strides.row;
   col_stride = strides.col;
   append(stack);
+  spacing = spacing_of(stack);
 }
 
 Matrices::Matrices(at::TensorList list) {
@@ -41,6 +58,7 @@ void Matrices::append(const at::Tensor& stack) {
   TORCH_CHECK_VALUE(has_memory(stack), "torchdion: a matrix must have memory of its own, got a wrapped, fake or freed ",
                     "tensor of shape ", stack.sizes());
   pointers.reset();
+  spacing.reset();
   char* base = static_cast<char*>(stack.data_ptr());
   const int64_t dims = stack.dim() - 2;
   int64_t matrices = 1;
@@ -67,6 +85,7 @@ Matrices Matrices::select(const std::vector<int64_t>& indices) const {
   chosen.pointers.reset();
   chosen.data.clear();
   for (int64_t index : indices) chosen.data.push_back(data[index]);
+  chosen.spacing = chosen.count() < 2 ? std::optional<int64_t>(0) : std::nullopt;
   return chosen;
 }
 
@@ -74,6 +93,7 @@ Matrices Matrices::slice(int64_t begin, int64_t end) const {
   Matrices part = *this;
   part.data.assign(data.begin() + begin, data.begin() + end);
   if (pointers.defined()) part.pointers = pointers.narrow(0, begin, end - begin);
+  if (part.count() < 2) part.spacing = 0;
   return part;
 }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 namespace torchdion::linalg {
@@ -14,6 +15,9 @@ struct Matrices {
   int64_t row_stride = 0, col_stride = 0;  // in elements
   at::ScalarType dtype = at::kFloat;
   c10::Device device = at::kCPU;
+  // Elements from each matrix to the next, where all are of one tensor: never found by looking where tensors lie, as
+  // ranks and restarts must take the same kernels.
+  std::optional<int64_t> spacing = {};
   at::Tensor pointers = {};  // the same as `data` in the memory of a GPU, after linalg::upload()
 
   Matrices() = default;
@@ -25,6 +29,7 @@ struct Matrices {
   int64_t count() const { return static_cast<int64_t>(data.size()); }
   int64_t numel() const { return count() * rows * cols; }
   bool row_major() const { return col_stride == 1; }
+  bool are_stacked() const { return spacing.has_value(); }
 
   // Appends the matrices of a stack of shape [..., rows, cols] laid out as the others are.
   void append(const at::Tensor& stack);

@@ -21,12 +21,12 @@ struct Multipliers {
 
 // What dion_factors() is told.
 struct FactorRule {
-  double mean = 1, shape_factor = 1, lr = 0, weight_decay = 0;
+  double shape_factor = 1, lr = 0, weight_decay = 0;
   Multipliers multipliers = {};
   const float* left_out = nullptr;  // one number on the device, or null
 };
 
-// The four DionFactors, in the dtype and on the device of the options.
+// The two DionFactors, in the dtype and on the device of the options.
 at::Tensor device_factors(const FactorRule& rule, at::TensorOptions options);
 
 }  // namespace torchdion::linalg

@@ -4,7 +4,8 @@
 
 namespace torchdion::linalg {
 
-// One infinite matrix of independent N(0, 1) entries for every (seed, stream); equal in every dtype up to rounding.
+// One infinite matrix of independent N(0, 1) entries for every (seed, stream): FP32 numbers, the same on every device,
+// rounded to nearest in every dtype after they are scaled.
 struct RandomMatrix {
   int64_t seed = 0;
   int64_t stream = 0;
@@ -18,8 +19,10 @@ struct RandomMatrix {
   }
 };
 
-// out ([rows, cols], contiguous) ← standard_deviation · the block of `random` that begins at (row_offset, col_offset).
-// Any block equals the same block of a larger one, bit for bit.
+// out ([rows, cols] or [count, rows, cols], contiguous) ← standard_deviation · the block of `random` that begins at
+// (row_offset, col_offset). Matrix i of a stack is of stream + i: where the first is start(seed, parameter, index), the
+// others are those of the next indices. Any block equals the same block of a larger one bit for bit, and so does that
+// of another device.
 void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
              double standard_deviation);
 

@@ -20,16 +20,14 @@ struct GradientRule {
   TORCHDION_HOST_DEVICE bool keeps_all(int64_t matrix) const { return unchanged && unchanged[matrix] != 0; }
 };
 
-// The factors of Dion's products: P = first · B Q + none · P, X = keep · X + update · P Qᵀ.
+// The factors of X = keep · X + update · P Qᵀ.
 struct DionFactors {
-  double first, none, update, keep;
+  double update, keep;
 };
 
-// `mean` is that over replicas. A step that is left out makes P zero, and with it nothing changes.
-TORCHDION_HOST_DEVICE DionFactors dion_factors(double mean, double shape_factor, double lr, double weight_decay,
-                                               bool left_out) {
-  if (left_out) return {0, 0, 0, 1};
-  return {mean, 0, -lr * shape_factor, 1 - lr * weight_decay};
+TORCHDION_HOST_DEVICE DionFactors dion_factors(double shape_factor, double lr, double weight_decay, bool left_out) {
+  if (left_out) return {0, 1};
+  return {-lr * shape_factor, 1 - lr * weight_decay};
 }
 
 }  // namespace torchdion::linalg

@@ -115,11 +115,11 @@ const DionParamState& Gathering::state_of(const at::Tensor& param, const DionOpt
   if (algorithm == Algorithm::dion) {
     const engine::QStart start{options.orientation(), options.rank_fraction(), options.rank_multiple_of(),
                                options.seed(), index};
-    const at::TensorOptions dtype(options.Q_dtype().value_or(param.scalar_type()));
+    const at::TensorOptions of_Q =
+        at::TensorOptions(options.Q_dtype().value_or(param.scalar_type())).device(param.device());
     const Layout& layout = layout_of(layouts_, param);
     const at::IntArrayRef sizes = engine::whole_sizes(param, layout);
-    // Drawn on the CPU, the same to the last bit for every device.
-    state.Q(engine::start_of_Q(sizes, form_of(options), start, dtype, layout).to(param.device()));
+    state.Q(engine::start_of_Q(sizes, form_of(options), start, of_Q, layout));
     if (!layout.is_local()) state.whole_Q(engine::sizes_of_Q(sizes, form_of(options), start));
   }
   return state;

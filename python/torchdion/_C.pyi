@@ -1,9 +1,9 @@
 """The pybind11 module of csrc/bindings.cpp: what the Python front calls."""
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, overload
+from typing import Any, ClassVar, overload
 
-from torch import Tensor, dtype
+from torch import Tensor, device, dtype
 from torch.distributed import ProcessGroup
 
 class _Enum:
@@ -207,6 +207,7 @@ def agree(
 ) -> list[dtype | None]: ...
 def start_trace() -> None: ...
 def take_trace() -> list[dict[str, str | int]]: ...
+def launches_of(step: Callable[[], object], device_type: str = "cuda") -> list[dict[str, Any]]: ...
 def compresses(m: int, n: int, r: int, layout: Layout) -> bool: ...
 def traffic(
     m: int,
@@ -236,6 +237,7 @@ def start_of_Q(
     seed: int,
     parameter: int,
     dtype: dtype,
+    device: device,
     layout: Layout,
     /,
 ) -> Tensor: ...

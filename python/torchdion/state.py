@@ -62,10 +62,9 @@ def is_recorded(optimizer: Optimizer) -> bool:
 def _start_of_Q(param: Tensor, group: dict[str, Any], index: int, layout: _C.Layout) -> Tensor:
     orientation = _C.Orientation.__members__[group["orientation"]]
     rank = (group["rank_fraction"], group["rank_multiple_of"])
-    dtype = dtype_of("Q", param, group)
-    shape = list(param.shape)
-    local = _C.start_of_Q(shape, *form_of(group), orientation, *rank, group["seed"], index, dtype, layout)
-    local = local.to(local_part(param).device)  # drawn on the CPU, the same to the last bit for every device
+    shape, seed = list(param.shape), group["seed"]
+    dtype, device = dtype_of("Q", param, group), local_part(param).device
+    local = _C.start_of_Q(shape, *form_of(group), orientation, *rank, seed, index, dtype, device, layout)
     return state_like(local, param, shape_of_Q(param, group), placements_of_Q(param, group, orientation.name))
 
 

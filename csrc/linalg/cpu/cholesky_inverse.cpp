@@ -176,7 +176,7 @@ void store_transposed(const double* Linv, T* inverse, int64_t r) {
 
 }  // namespace
 
-TriangularInverse Operations::cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass) {
+TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pass) {
   const int64_t count = gram.size(0), r = gram.size(1);
   const at::Tensor at_first = relative_noise(gram.diagonal(0, -2, -1).sqrt(), pass.given);
   const bool is_first = !pass.noise.defined(), has_shares = pass.dtype == at::kDouble;

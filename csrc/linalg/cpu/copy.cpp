@@ -32,4 +32,16 @@ void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const
   });
 }
 
+void Operations::clear_(const Matrices& A, const float* left_out, const float* unchanged) {
+  if (!A.row_major()) return clear_(A.t(), left_out, unchanged);
+  const bool all = left_out && *left_out != 0;
+  TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::clear_", [&] {
+    for (int64_t index = 0; index < A.count(); ++index) {
+      if (!all && !(unchanged && unchanged[index] != 0)) continue;
+      for (int64_t i = 0; i < A.rows; ++i)
+        std::fill_n(A.matrix<scalar_t>(index) + i * A.row_stride, A.cols, scalar_t());
+    }
+  });
+}
+
 }  // namespace torchdion::linalg::cpu

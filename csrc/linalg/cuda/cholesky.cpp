@@ -2,7 +2,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
@@ -19,6 +18,9 @@ namespace {
 
 // What is left to 2^128 is for the growth of a factor.
 constexpr double kLargestInFP32 = 0x1p100;
+
+// Of P's that are copied to FP64 at a time: 64 MiB.
+constexpr int64_t kCopiedEntries = int64_t{8} << 20;
 
 // A block of each matrix of a contiguous stack.
 struct Blocks {
@@ -63,8 +65,8 @@ void multiply_blocks(const Blocks& C, const Blocks& A, const Blocks& B, int64_t 
 // Sums of exact products: what is left of rounding is that of FP64 or FP32.
 Arithmetic exact(at::ScalarType dtype) { return dtype == at::kDouble ? Arithmetic::fp64 : Arithmetic::fp32; }
 
-// Whether a factor comes in two parts, because tensor cores would round it: their sum is good to 21 bits.
-bool in_two_parts(at::ScalarType dtype, Precision precision) {
+// Whether tensor cores would round a factor.
+bool is_rounded(at::ScalarType dtype, Precision precision) {
   return dtype == at::kFloat && precision != Precision::highest;
 }
 
@@ -83,7 +85,7 @@ at::Tensor stack_of(const Matrices& P) {
 // The rows of L⁻¹ diag(noise) for equilibrated Gram matrices A (overwritten), as StoreFactor reads them. pass.noise
 // becomes that of orthogonal columns of this length ([count]).
 template <class T>
-at::Tensor factor_panels(const at::Tensor& A, const at::Tensor& scale, const at::Tensor& length, CholeskyPass& pass) {
+at::Tensor factor_panels(at::Tensor A, const at::Tensor& scale, const at::Tensor& length, CholeskyPass& pass) {
   constexpr int64_t kRows = 2 * kFactoredColumns;
   const int64_t count = A.size(0), r = A.size(1);
   const Arithmetic arithmetic = exact(A.scalar_type());
@@ -125,29 +127,39 @@ at::Tensor factor_panels(const at::Tensor& A, const at::Tensor& scale, const at:
 
 // The factor in P's dtype F, from Gram matrices of T.
 template <class T, class F>
-TriangularInverse inverse_of(const at::Tensor& H, CholeskyPass& pass) {
+TriangularInverse inverse_of(at::Tensor H, CholeskyPass& pass) {
   const int64_t count = H.size(0), r = H.size(1);
+  const at::TensorOptions options = H.options();
   const Stream stream = stream_of(H.device());
-  if (!pass.noise.defined()) pass.noise = at::full({count, r}, -1, H.options().dtype(at::kDouble));
-  const at::Tensor scale = at::empty_like(pass.noise), A = at::empty_like(H),
-                   length = at::empty({count}, pass.noise.options());
+  const bool all_begin = !pass.noise.defined();
+  if (all_begin) pass.noise = at::empty({count, r}, H.options().dtype(at::kDouble));
+  const at::Tensor scale = at::empty_like(pass.noise), length = at::empty({count}, pass.noise.options());
+  at::Tensor A = at::empty_like(H);
   Equilibrate<T> equilibrate;
   equilibrate.H = H.const_data_ptr<T>();
   equilibrate.A = A.mutable_data_ptr<T>();
   equilibrate.scale = scale.mutable_data_ptr<double>();
   equilibrate.length = length.mutable_data_ptr<double>();
   equilibrate.noise = pass.noise.mutable_data_ptr<double>();
+  equilibrate.all_begin = all_begin;
   equilibrate.r = r;
   equilibrate.own = pass.given.own;
   equilibrate.mean = pass.given.mean;
   equilibrate.largest = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
   kernels::equilibrate(equilibrate, count, stream);
-  const at::Tensor panels = factor_panels<T>(A, scale, length, pass);
+  H.reset();  // what is not needed any more is not held: of small r these matrices are most of a step's memory
+  const at::Tensor panels = factor_panels<T>(std::move(A), scale, length, pass);
   TriangularInverse factor;
-  factor.inverse = at::empty({count, r, r}, H.options().dtype(pass.dtype));
-  StoreFactor<T, F> store{panels.const_data_ptr<T>(), scale.const_data_ptr<double>(),
-                          factor.inverse.mutable_data_ptr<F>(), nullptr, r};
-  if (in_two_parts(pass.dtype, pass.precision)) {
+  factor.inverse = at::empty({count, r, r}, options.dtype(pass.dtype));
+  StoreFactor<T, F> store{panels.const_data_ptr<T>(),
+                          scale.const_data_ptr<double>(),
+                          factor.inverse.mutable_data_ptr<F>(),
+                          nullptr,
+                          is_rounded(pass.dtype, pass.precision),
+                          r};
+  // In two parts a rounded factor is good to 21 bits. A Gram matrix in FP32 is that of columns that are orthonormal but
+  // for rounding: their factor is so near to the identity that one part does.
+  if (store.rounds && std::is_same_v<T, double>) {
     factor.rest = at::empty_like(factor.inverse);
     store.rest = factor.rest.mutable_data_ptr<F>();
   }
@@ -165,46 +177,50 @@ at::Tensor within_fp32(const at::Tensor& matrices) {
 
 void Operations::round_operand_(const at::Tensor& P, Precision precision) {
   if (P.scalar_type() != at::kFloat || precision == Precision::highest) return;
-  kernels::round_operand(P.mutable_data_ptr<float>(), nullptr, P.numel(), mantissa_bits(precision),
-                         stream_of(P.device()));
+  const OperandRows entries{P.mutable_data_ptr<float>(), 1, P.numel(), P.numel()};
+  kernels::round_operand(entries, nullptr, mantissa_bits(precision), stream_of(P.device()));
 }
 
 at::Tensor Operations::gram(const Matrices& P, const CholeskyPass& pass) {
   const int64_t count = P.count(), m = P.rows, r = P.cols;
   // An orthonormal P but for rounding needs no more than FP32, which FP32 sums of exact products give.
   const bool in_double = P.dtype == at::kDouble || !pass.noise.defined() || pass.precision == Precision::highest;
-  const at::Tensor own = stack_of(P);
-  const at::TensorOptions options = own.options().dtype(in_double ? at::kDouble : at::kFloat);
+  const at::TensorOptions options = at::TensorOptions(in_double ? at::kDouble : at::kFloat).device(P.device);
   const at::Tensor H = at::empty({count, r, r}, options);
-  if (m == 0) return H.zero_();
-  at::Tensor operands = own;
-  if (P.dtype == at::kFloat) {
-    if (in_double) operands = at::empty({count, m, r}, options);
-    kernels::round_operand(P.matrix<float>(0), in_double ? operands.mutable_data_ptr<double>() : nullptr, P.numel(),
-                           mantissa_bits(pass.precision), stream_of(P.device));
+  if (P.numel() == 0) return H.zero_();  // this rank has no rows, or no matrix of the batch
+  const at::Tensor own = stack_of(P);
+  const bool copies = in_double && P.dtype == at::kFloat;
+  const int64_t piece = copies ? std::clamp<int64_t>(kCopiedEntries / (count * r), 1, m) : m;
+  const at::Tensor copy = copies ? at::empty({count, piece, r}, options) : at::Tensor();
+  for (int64_t first = 0; first < m; first += piece) {
+    const int64_t rows = std::min(piece, m - first);
+    if (P.dtype == at::kFloat) {
+      const OperandRows entries{P.matrix<float>(0) + first * r, count, rows * r, m * r};
+      kernels::round_operand(entries, copies ? copy.mutable_data_ptr<double>() : nullptr, mantissa_bits(pass.precision),
+                             stream_of(P.device));
+    }
+    const Blocks operands = copies
+                                ? at_place(copy.view({-1}).narrow(0, 0, count * rows * r).view({count, rows, r}), 0, 0)
+                                : at_place(own, first, 0);
+    multiply_blocks(at_place(H, 0, 0), operands.t(), operands, r, r, rows, 1, first == 0 ? 0 : 1,
+                    in_double ? Arithmetic::fp64 : Arithmetic::tf32);
   }
-  const Arithmetic arithmetic = in_double ? Arithmetic::fp64 : Arithmetic::tf32;
-  multiply_blocks(at_place(H, 0, 0), at_place(operands, 0, 0).t(), at_place(operands, 0, 0), r, r, m, 1, 0, arithmetic);
   return H;
 }
 
-TriangularInverse Operations::cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass) {
-  if (gram.scalar_type() == at::kFloat) return inverse_of<float, float>(gram, pass);
-  if (pass.dtype == at::kFloat) return inverse_of<double, float>(gram, pass);
-  return inverse_of<double, double>(gram, pass);
+TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pass) {
+  if (gram.scalar_type() == at::kFloat) return inverse_of<float, float>(std::move(gram), pass);
+  if (pass.dtype == at::kFloat) return inverse_of<double, float>(std::move(gram), pass);
+  return inverse_of<double, double>(std::move(gram), pass);
 }
 
 void Operations::multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                                       Precision precision) {
   const at::Tensor target = stack_of(out), source = stack_of(P);
-  const bool rounds = factor.rest.defined();
-  const Arithmetic arithmetic = P.dtype == at::kDouble ? Arithmetic::fp64
-                                : rounds               ? Arithmetic::tf32
-                                                       : Arithmetic::fp32;
-  TORCH_INTERNAL_ASSERT(rounds == in_two_parts(P.dtype, precision));
+  const Arithmetic arithmetic = is_rounded(P.dtype, precision) ? Arithmetic::tf32 : exact(P.dtype);
   multiply_blocks(at_place(target, 0, 0), at_place(source, 0, 0), at_place(factor.inverse, 0, 0), P.rows, P.cols,
                   P.cols, 1, 0, arithmetic);
-  if (rounds) {
+  if (factor.rest.defined()) {
     multiply_blocks(at_place(target, 0, 0), at_place(source, 0, 0), at_place(factor.rest, 0, 0), P.rows, P.cols, P.cols,
                     1, 1, arithmetic);
   }
@@ -217,17 +233,17 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
   CholeskyPass pass{.rows = k, .dtype = at::kDouble, .given = noise, .counts = {nullptr, in_margin}};
   at::Tensor H = gram(Matrices(SP), pass);
-  const TriangularInverse first = cholesky_inverse(H, pass);
+  const TriangularInverse first = cholesky_inverse(std::move(H), pass);
   const at::Tensor turned = at::empty_like(SP);
   multiply_triangular_(Matrices(turned), Matrices(SP), first, Precision::highest);
   H = gram(Matrices(turned), pass);
-  const TriangularInverse second = cholesky_inverse(H, pass);
+  const TriangularInverse second = cholesky_inverse(std::move(H), pass);
   const at::Tensor both = at::empty({count, r, r}, SP.options());
   multiply_blocks(at_place(both, 0, 0), at_place(first.inverse, 0, 0), at_place(second.inverse, 0, 0), r, r, r, 1, 0,
                   Arithmetic::fp64);
   if (dtype == at::kFloat) both.mul_(within_fp32(both));
   TriangularInverse factor{{}, both.to(dtype, /*non_blocking=*/false, /*copy=*/true)};
-  if (in_two_parts(dtype, precision)) {
+  if (is_rounded(dtype, precision)) {
     round_operand_(factor.inverse, Precision::high);
     factor.rest = both.sub_(factor.inverse).to(dtype);
   }

@@ -1,13 +1,6 @@
 #include "linalg/cuda/kernels.h"
 #include "linalg/cuda/programs/upload.h"
 
-#ifdef TORCHDION_EMULATED
-namespace torchdion::linalg::emulated {
-bool backwards = false;
-int64_t launches = 0;
-}  // namespace torchdion::linalg::emulated
-#endif
-
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
 
 namespace {
@@ -54,6 +47,14 @@ void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols,
   });
 }
 
+void clear(MatrixList A, int64_t count, int64_t rows, int64_t cols, const float* left_out, const float* unchanged,
+           Stream stream) {
+  const Pairs pairs{rows, cols, A.strides, A.strides};
+  dispatch(A.storage, [&](auto a) {
+    launch(Clear<decltype(a)>{A.data, pairs, left_out, unchanged}, count * pairs.chunks(), 0, stream);
+  });
+}
+
 void bound(MatrixList C, int64_t count, int64_t rows, int64_t cols, Stream stream) {
   const Pairs pairs{rows, cols, C.strides, C.strides};
   launch(Bound{C.data, pairs}, count * pairs.chunks(), 0, stream);
@@ -66,14 +67,14 @@ void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, in
   });
 }
 
-void round_operand(float* P, double* exact, int64_t numel, int mantissa_bits, Stream stream) {
-  const int64_t blocks = blocks_of(numel);
+void round_operand(OperandRows P, double* exact, int mantissa_bits, Stream stream) {
+  const int64_t blocks = blocks_of(P.numel());
   if (mantissa_bits == 23) {
-    launch(RoundOperand<23>{P, exact, numel}, blocks, 0, stream);
+    launch(RoundOperand<23>{P, exact}, blocks, 0, stream);
   } else if (mantissa_bits == 10) {
-    launch(RoundOperand<10>{P, exact, numel}, blocks, 0, stream);
+    launch(RoundOperand<10>{P, exact}, blocks, 0, stream);
   } else {
-    launch(RoundOperand<7>{P, exact, numel}, blocks, 0, stream);
+    launch(RoundOperand<7>{P, exact}, blocks, 0, stream);
   }
 }
 

@@ -29,9 +29,9 @@ void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, i
 void sketch(void* out, Storage storage, SketchPlace place, double standard_deviation, Stream stream) {
   dispatch(storage, [&](auto s) {
     using S = decltype(s);
-    const Sketch<S> program{static_cast<S*>(out), place.rows,   place.cols,         place.row_offset,  place.col_offset,
-                            place.seed,           place.stream, place.steps_before, standard_deviation};
-    launch(program, divide_up(place.rows * program.blocks_of_row(), Sketch<S>::threads), 0, stream);
+    const Sketch<S> program{static_cast<S*>(out), place.count, place.rows,   place.cols,         place.row_offset,
+                            place.col_offset,     place.seed,  place.stream, place.steps_before, standard_deviation};
+    launch(program, divide_up(place.count * place.rows * program.blocks_of_row(), Sketch<S>::threads), 0, stream);
   });
 }
 

@@ -37,34 +37,27 @@ at::ScalarType operand_dtype(const Matrices& C, const Matrices& A, const Matrice
   return is_16_bit(A.dtype) ? A.dtype : B.dtype;
 }
 
-// Whether cuBLAS, which cannot look at pointers in device memory, takes it that they are multiples of 16 bytes: for
-// 16-bit matrices and those that it rounds (its documentation of cublasGemmBatchedEx). Matrices that lie otherwise, as
-// those of odd sizes in a stack do, are copied.
-bool reads_16_bytes(at::ScalarType dtype, Precision precision) {
-  return dtype != at::kDouble && (dtype != at::kFloat || precision != Precision::highest);
-}
+// Entries of C from which on a product of one matrix keeps all multiprocessors busy: 256 tiles of 128×128.
+constexpr int64_t kFillsDevice = int64_t{1} << 22;
 
-// Elements from each matrix to the next, where these are the same and not negative.
-std::optional<int64_t> spacing(const Matrices& matrices) {
-  if (matrices.count() < 2) return 0;
-  const int64_t bytes = matrices.data[1] - matrices.data[0];
-  const auto element = static_cast<int64_t>(c10::elementSize(matrices.dtype));
-  if (bytes < 0 || bytes % element != 0) return std::nullopt;
-  for (std::size_t i = 2; i < matrices.data.size(); ++i) {
-    if (matrices.data[i] - matrices.data[i - 1] != bytes) return std::nullopt;
-  }
-  return bytes / element;
-}
+// How matrices are given to cuBLAS, whose kernels, and with them the last bits of a product, depend on it. Shapes and
+// the number of tensors decide, never addresses: ranks and restarts must get the same bits.
+enum class Call {
+  stack,      // one call, each operand in equal steps
+  pointers,   // one call, each operand through a list of pointers
+  each_alone  // a call for each matrix
+};
 
-bool are_spaced(const Matrices& C, const Matrices& A, const Matrices& B) {
-  return spacing(C) && spacing(A) && spacing(B);
+Call call_for(const Matrices& C, const Matrices& A, const Matrices& B) {
+  if (C.are_stacked() && A.are_stacked() && B.are_stacked()) return Call::stack;
+  return C.rows * C.cols >= kFillsDevice ? Call::each_alone : Call::pointers;
 }
 
 // A row-major matrix is, column by column, its transpose; so is what cuBLAS is to make of it.
 Operand operand(const Matrices& matrices) {
   Operand described;
   described.data = matrices.data.front();
-  described.stride = spacing(matrices).value_or(0);
+  described.stride = matrices.spacing.value_or(0);
   const int64_t stride = matrices.row_major() ? matrices.row_stride : matrices.col_stride;
   described.leading = matrices.numel() > 0 ? stride : std::max<int64_t>({1, matrices.rows, matrices.cols});
   described.transposed = !matrices.row_major();
@@ -78,10 +71,39 @@ Scalar scalar(const Factor& factor) {
 
 // C ← β C: a product of no terms.
 void scale_(const Matrices& C, const Factor& beta) {
-  TORCH_INTERNAL_ASSERT(!beta.device.defined() || beta.value == 0);
+  TORCH_INTERNAL_ASSERT(!beta.device.defined());
   if (beta.value != 0) return Operations::copy_(C, C, beta.value);
   const at::Tensor zero = at::zeros({1, 1}, at::TensorOptions(C.dtype).device(C.device));
   Operations::copy_(C, Matrices(zero.expand({C.count(), C.rows, C.cols})), 1);
+}
+
+// C ← α A B + β C of row-major C, all where cuBLAS takes them.
+void multiply_as(Call call, const Matrices& C, const Matrices& A, const Matrices& B, const Scalar& alpha,
+                 const Scalar& beta, Arithmetic arithmetic) {
+  if (call == Call::each_alone) {
+    for (int64_t i = 0; i < C.count(); ++i) {
+      multiply_as(Call::stack, C.slice(i, i + 1), A.slice(i, i + 1), B.slice(i, i + 1), alpha, beta, arithmetic);
+    }
+    return;
+  }
+  Product product;
+  product.m = C.cols;
+  product.n = C.rows;
+  product.k = A.cols;
+  product.count = C.count();
+  product.A = operand(B);
+  product.B = operand(A);
+  product.C = operand(C);
+  std::optional<Listed> A_list, B_list, C_list;
+  if (call == Call::pointers) {
+    product.A.list = B_list.emplace(B).data();
+    product.B.list = A_list.emplace(A).data();
+    product.C.list = C_list.emplace(C).data();
+  }
+  product.alpha = alpha;
+  product.beta = beta;
+  product.arithmetic = arithmetic;
+  multiply(product, C.device.index());
 }
 
 }  // namespace
@@ -90,34 +112,16 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
                        Precision precision) {
   if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta, precision);
   if (A.cols == 0) return scale_(C, beta);
+  const Call call = call_for(C, A, B);
+  const bool as_stacks = call == Call::stack;
   const at::ScalarType dtype = operand_dtype(C, A, B, precision);
   const bool fits = C.dtype == dtype || (C.dtype == at::kFloat && is_16_bit(dtype));
+  const bool reads_C = beta.device.defined() || beta.value != 0;
   at::Tensor a_memory, b_memory, c_memory, a_aligned, b_aligned, c_aligned;
-  Matrices a = stored_as(dtype, A, a_memory), b = stored_as(dtype, B, b_memory);
-  Matrices c = fits ? C : stored_as(dtype, C, c_memory, /*with_entries=*/beta.value != 0);
-  if (reads_16_bytes(dtype, precision) && !are_spaced(c, a, b)) {
-    a = aligned(a, a_aligned);
-    b = aligned(b, b_aligned);
-    c = aligned(c, c_aligned);
-  }
-  Product product;
-  product.m = C.cols;
-  product.n = C.rows;
-  product.k = A.cols;
-  product.count = C.count();
-  product.A = operand(b);
-  product.B = operand(a);
-  product.C = operand(c);
-  std::optional<Listed> a_list, b_list, c_list;
-  if (!are_spaced(c, a, b)) {
-    product.A.list = b_list.emplace(b).data();
-    product.B.list = a_list.emplace(a).data();
-    product.C.list = c_list.emplace(c).data();
-  }
-  product.alpha = scalar(alpha);
-  product.beta = scalar(beta);
-  product.arithmetic = arithmetic_of(dtype, precision);
-  multiply(product, C.device.index());
+  const Matrices a = aligned(stored_as(dtype, A, a_memory), as_stacks, a_aligned),
+                 b = aligned(stored_as(dtype, B, b_memory), as_stacks, b_aligned),
+                 c = aligned(fits ? C : stored_as(dtype, C, c_memory, reads_C), as_stacks, c_aligned);
+  multiply_as(call, c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision));
   if (c.dtype == at::kHalf) kernels::bound(Listed(c), c.count(), c.rows, c.cols, stream_of(C.device));
   if (!fits || c_aligned.defined()) copy_(C, c, 1);
 }

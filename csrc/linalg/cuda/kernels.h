@@ -29,6 +29,10 @@ void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t
 void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,
           Stream stream);
 
+// A_i ← 0 where `left_out`, one number, or unchanged[i] is there and not 0. A's rows are contiguous.
+void clear(MatrixList A, int64_t count, int64_t rows, int64_t cols, const float* left_out, const float* unchanged,
+           Stream stream);
+
 // Infinite entries of C, of FP16, become the largest numbers of FP16. C's rows are contiguous.
 void bound(MatrixList C, int64_t count, int64_t rows, int64_t cols, Stream stream);
 
@@ -42,16 +46,16 @@ void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols,
 void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, int64_t cols, const double* squares,
                       Stream stream);
 
-// out ([rows, cols]) ← standard_deviation · a block of the random matrix of seed and stream (linalg/sketch.h).
+// out ([count, rows, cols]) ← standard_deviation · blocks of the random matrices of seed and stream (linalg/sketch.h).
 struct SketchPlace {
-  int64_t rows, cols, row_offset, col_offset;
+  int64_t count, rows, cols, row_offset, col_offset;
   uint64_t seed, stream;
   const float* steps_before;  // the stream is one more where it is there
 };
 void sketch(void* out, Storage storage, SketchPlace place, double standard_deviation, Stream stream);
 
-// P (contiguous) ← P rounded to so many mantissa bits, 23, 10 or 7; exact (or null) ← the same in FP64.
-void round_operand(float* P, double* exact, int64_t numel, int mantissa_bits, Stream stream);
+// P ← P rounded to so many mantissa bits, 23, 10 or 7; exact (or null, contiguous) ← the same in FP64.
+void round_operand(OperandRows P, double* exact, int mantissa_bits, Stream stream);
 
 // The parts of cholesky_inverse() between its products; T is float or double. See programs/cholesky.h.
 template <class T>
@@ -61,7 +65,7 @@ void factor_diagonal(const FactorDiagonal<T>& program, int64_t count, Stream str
 template <class T, class F>
 void store_factor(const StoreFactor<T, F>& program, int64_t count, Stream stream);
 
-// factors ([4]) ← dion_factors().
+// factors ([2]) ← dion_factors().
 template <class T>
 void step_factors(const StepFactors<T>& factors, Stream stream);
 

@@ -1,7 +1,9 @@
-// launch(): runs a block program on a grid of blocks, on the device or, in tests, on the host.
+// launch(): runs a block program on a grid of blocks, on the device or, in tests, on the host. A program says what work
+// a grid of its blocks is: work(blocks), for recorders.
 #pragma once
 
 #include "linalg/cuda/block.h"
+#include "linalg/recorder.h"
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
@@ -18,6 +20,11 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 // A cudaStream_t, without CUDA's headers.
 using Stream = void*;
+
+template <class Program>
+void record_launch(const Program& program, int64_t blocks) {
+  if (is_recording()) record({name_of(typeid(Program)), blocks, Program::threads, program.work(blocks)});
+}
 
 #ifdef __CUDACC__
 
@@ -36,6 +43,7 @@ template <class Program>
 void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream stream) {
   constexpr size_t kWithoutAsking = 48 * 1024;
   if (blocks == 0) return;
+  record_launch(program, blocks);
   if (shared_bytes > kWithoutAsking) {
     check(cudaFuncSetAttribute(run_program<Program>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)));
@@ -50,12 +58,14 @@ void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream 
 // In which order the host goes through blocks and threads.
 extern bool backwards;
 
-// What a GPU would have been given to do so far: kernels, and products by cuBLAS.
-extern int64_t launches;
+// Whether programs run. Else launches and products are recorded alone: their matrices need no memory.
+extern bool runs_programs;
 
 template <class Program>
 void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream) {
-  if (blocks > 0) ++launches;
+  if (blocks == 0) return;
+  record_launch(program, blocks);
+  if (!runs_programs) return;
   // What a kernel has not written holds anything: a NaN in every floating-point type.
   std::vector<std::max_align_t> memory(shared_bytes / sizeof(std::max_align_t) + 1);
   for (int64_t i = 0; i < blocks; ++i) {

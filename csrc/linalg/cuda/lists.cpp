@@ -19,16 +19,24 @@ ListedTensor listed(const ElementwiseLists& lists, std::size_t i) {
   return tensor;
 }
 
+// The gradient is read, the parameter and its state are read and written.
+int64_t moved_bytes(const ElementwiseLists& lists, std::size_t i) {
+  std::size_t bytes = lists.G[i].nbytes() + 2 * (lists.X[i].nbytes() + lists.M[i].nbytes());
+  if (!lists.V.empty()) bytes += 2 * lists.V[i].nbytes();
+  return static_cast<int64_t>(bytes);
+}
+
 // Calls start(update, blocks, stream) with the tensors that compute in FP64, or in FP32, where there are any.
 template <class Hyperparameters, class Start>
 void update_tensors(const ElementwiseLists& lists, const Hyperparameters& hyper, bool in_double, const Start& start) {
   std::vector<ListedTensor> tensors;
-  int64_t blocks = 0;
+  int64_t blocks = 0, bytes = 0;
   for (std::size_t i = 0; i < lists.X.size(); ++i) {
     if ((lists.X[i].scalar_type() == at::kDouble) != in_double || lists.X[i].numel() == 0) continue;
     tensors.push_back(listed(lists, i));
     tensors.back().first_block = blocks;
     blocks += kernels::blocks_of(tensors.back().numel);
+    bytes += moved_bytes(lists, i);
   }
   if (tensors.empty()) return;
   const c10::Device device = lists.X.front().device();
@@ -41,6 +49,7 @@ void update_tensors(const ElementwiseLists& lists, const Hyperparameters& hyper,
   update.beta1 = hyper.beta1;
   update.beta2 = hyper.beta2;
   update.rule = lists.rule;
+  update.work = {bytes};
   if (hyper.maximize) update.rule.factor *= -1;
   start(update, blocks, stream_of(device));
 }

@@ -12,6 +12,11 @@ void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const
   kernels::copy(Listed(A), Listed(B), A.count(), A.rows, A.cols, alpha, left_out, stream_of(A.device));
 }
 
+void Operations::clear_(const Matrices& A, const float* left_out, const float* unchanged) {
+  if (!A.row_major()) return clear_(A.t(), left_out, unchanged);
+  kernels::clear(Listed(A), A.count(), A.rows, A.cols, left_out, unchanged, stream_of(A.device));
+}
+
 void Operations::accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
   if (!M.row_major()) return accumulate_(M.t(), G.t(), rule);
   kernels::accumulate(Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, stream_of(M.device));
@@ -23,11 +28,11 @@ void Operations::count_nonfinite(const Matrices& G, int64_t* found) {
 }
 
 at::Tensor Operations::device_factors(const FactorRule& rule, at::TensorOptions options) {
-  const at::Tensor factors = at::empty({4}, options);
+  const at::Tensor factors = at::empty({2}, options);
   const auto compute = [&](auto* data) {
     kernels::step_factors(
         StepFactors<std::remove_pointer_t<decltype(data)>>{
-            data, rule.mean, rule.shape_factor, device_number(rule.lr, rule.multipliers.lr),
+            data, rule.shape_factor, device_number(rule.lr, rule.multipliers.lr),
             device_number(rule.weight_decay, rule.multipliers.weight_decay), rule.left_out},
         stream_of(factors.device()));
   };
@@ -63,8 +68,10 @@ void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const a
 
 void Operations::sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
                          double standard_deviation) {
-  const kernels::SketchPlace place{out.size(0),
-                                   out.size(1),
+  const int64_t rows = out.size(-2), cols = out.size(-1);
+  const kernels::SketchPlace place{out.numel() / (rows * cols),
+                                   rows,
+                                   cols,
                                    row_offset,
                                    col_offset,
                                    static_cast<uint64_t>(random.seed),

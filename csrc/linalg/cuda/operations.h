@@ -9,6 +9,7 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 struct Operations {
   static void upload(const std::vector<Matrices*>& lists);
   static void copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out = nullptr);
+  static void clear_(const Matrices& A, const float* left_out, const float* unchanged);
   static void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule);
   static void count_nonfinite(const Matrices& G, int64_t* found);
   static at::Tensor device_factors(const FactorRule& rule, at::TensorOptions options);
@@ -20,7 +21,7 @@ struct Operations {
                       double standard_deviation);
   static void round_operand_(const at::Tensor& P, Precision precision);
   static at::Tensor gram(const Matrices& P, const CholeskyPass& pass);
-  static TriangularInverse cholesky_inverse(const at::Tensor& gram, CholeskyPass& pass);
+  static TriangularInverse cholesky_inverse(at::Tensor gram, CholeskyPass& pass);
   static void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                                    Precision precision);
   static TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype,

@@ -100,6 +100,7 @@ bool is_capturing(int device) {
 }
 
 void multiply(const Product& product, int device) {
+  record_product(product);
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
   const cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle();
   const HandleModes modes(handle, product.alpha.device != nullptr);

@@ -4,6 +4,7 @@
 
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/storage.h"
+#include "linalg/recorder.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -41,5 +42,9 @@ struct Product {
 };
 
 void multiply(const Product& product, int device);
+
+// Bytes of operands that are one matrix, or the same as each other, count once.
+Work work_of(const Product& product);
+void record_product(const Product& product);
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

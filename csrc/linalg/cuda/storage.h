@@ -1,9 +1,8 @@
 // The types that matrices are stored in, and the types that kernels compute in.
 #pragma once
 
-#include <cstring>
-
 #include "linalg/cuda/block.h"
+#include "linalg/float_bits.h"
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
@@ -34,18 +33,6 @@ struct ComputeType<double> {
 // What two types are computed in together.
 template <class A, class B>
 using Wider = decltype(typename ComputeType<A>::type() + typename ComputeType<B>::type());
-
-TORCHDION_HOST_DEVICE uint32_t bits_of(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-TORCHDION_HOST_DEVICE float float_of(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
 
 // The nearest number of `Kept` explicit mantissa bits, ties to even: 10 of TF32, 7 of BF16. NaN stays NaN.
 template <int Kept>

@@ -30,10 +30,11 @@ class Listed {
   Strides strides_;
 };
 
-// The matrices themselves, or copies of another dtype, in memory that begins at multiples of 16 bytes, or with
-// contiguous rows; copies live as long as `memory`. Those of another dtype are without entries where nobody reads them.
+// The matrices themselves, or copies, which live as long as `memory`: of another dtype (without entries where nobody
+// reads them); with contiguous rows; with the strides that they have, but each at a multiple of 16 bytes, or, as a
+// stack, the first one.
 Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory, bool with_entries = true);
-Matrices aligned(const Matrices& matrices, at::Tensor& memory);
 Matrices with_contiguous_rows(const Matrices& matrices, at::Tensor& memory);
+Matrices aligned(const Matrices& matrices, bool as_stack, at::Tensor& memory);
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -1,16 +1,61 @@
 // The CUDA operations on the host: products by loops, in the place of csrc/linalg/cuda/runtime.cpp. With
-// TORCHDION_TEST_BACKEND=emulated, or emulated-backwards, a test program uses them for everything on the CPU.
+// TORCHDION_TEST_BACKEND=emulated, or emulated-backwards, a test program uses them for everything on the CPU; with
+// emulated-recording for Meta tensors, whose entries nobody computes (made_up_memory.h).
+//
+// What is not said of a GPU's products is done in the worst way:
+// - TORCHDION_TEST_TENSOR_CORES=truncating: operands lose the bits that tensor cores do not read, and every partial sum
+//   those that FP32 does not hold, as Hopper's do; else (rounding) operands are rounded to nearest, as Ampere's kernels
+//   do, and sums of FP32.
+// - A call of another kind, or whose matrices begin elsewhere in 16 bytes, has other last bits, as it has other
+// kernels.
+// - With β in device memory C is read, also where β is 0. Memory that nobody has written holds NaN.
 #include "linalg/cuda/runtime.h"
 
+#include <ATen/Context.h>
+
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "cuda/made_up_memory.h"
 #include "linalg/cuda/operations.h"
 
 namespace torchdion::linalg::emulated {
 
+bool backwards = false, runs_programs = true;
+
 namespace {
+
+bool truncates = false;
+
+// Toward zero, to what FP32 holds.
+float truncated(double value) {
+  const float nearest = static_cast<float>(value);
+  return std::abs(static_cast<double>(nearest)) > std::abs(value) ? std::nextafterf(nearest, 0) : nearest;
+}
+
+template <int Kept>
+float read_by_tensor_cores(float value) {
+  constexpr uint32_t kDropped = (uint32_t{1} << (23 - Kept)) - 1;
+  return truncates && std::isfinite(value) ? float_of(bits_of(value) & ~kDropped) : round_mantissa<Kept>(value);
+}
+
+bool on_tensor_cores(const Product& product) {
+  return product.arithmetic == Arithmetic::tf32 || product.arithmetic == Arithmetic::bf16 ||
+         product.A.storage == Storage::float16 || product.A.storage == Storage::bfloat16;
+}
+
+char* matrix_of(const Operand& operand, int64_t matrix) {
+  if (operand.list) return static_cast<char*>(operand.list[matrix]);
+  int64_t bytes = 0;
+  dispatch(operand.storage, [&](auto storage) { bytes = sizeof storage; });
+  return static_cast<char*>(operand.data) + matrix * operand.stride * bytes;
+}
+
+bool is_aligned(const Operand& operand, int64_t matrix) {
+  return reinterpret_cast<std::uintptr_t>(matrix_of(operand, matrix)) % 16 == 0;
+}
 
 template <class T>
 T entry(const Operand& operand, int64_t matrix, int64_t row, int64_t col, Arithmetic arithmetic) {
@@ -19,13 +64,11 @@ T entry(const Operand& operand, int64_t matrix, int64_t row, int64_t col, Arithm
   T value{};
   dispatch(operand.storage, [&](auto storage) {
     using S = decltype(storage);
-    const S* data = operand.list ? static_cast<const S*>(operand.list[matrix])
-                                 : static_cast<const S*>(operand.data) + matrix * operand.stride;
-    value = static_cast<T>(load(data[place]));
+    value = static_cast<T>(load(reinterpret_cast<const S*>(matrix_of(operand, matrix))[place]));
   });
   if (operand.storage != Storage::float32) return value;
-  if (arithmetic == Arithmetic::tf32) return round_mantissa<10>(static_cast<float>(value));
-  if (arithmetic == Arithmetic::bf16) return round_mantissa<7>(static_cast<float>(value));
+  if (arithmetic == Arithmetic::tf32) return read_by_tensor_cores<10>(static_cast<float>(value));
+  if (arithmetic == Arithmetic::bf16) return read_by_tensor_cores<7>(static_cast<float>(value));
   return value;
 }
 
@@ -54,6 +97,27 @@ double number(const Scalar& scalar) {
   return scalar.device ? static_cast<double>(*static_cast<const T*>(scalar.device)) : scalar.value;
 }
 
+// Σ a_l b_l, in an order of the kernel's own.
+template <class T>
+T dot(const T* a, const T* b, int64_t k, int kernel, bool in_tensor_cores) {
+  constexpr int64_t kAtOnce = 8;  // products that tensor cores add before they round
+  const auto place = [&](int64_t l) { return kernel % 2 == 0 ? l : k - 1 - l; };
+  if (!in_tensor_cores || !truncates) {
+    T even = 0, odd = 0;
+    for (int64_t l = 0; l < k; ++l) (kernel < 2 || l % 2 == 0 ? even : odd) += a[place(l)] * b[place(l)];
+    return even + odd;
+  }
+  T sum = 0;
+  for (int64_t first = 0; first < k; first += kAtOnce) {
+    double partial = sum;
+    for (int64_t l = first; l < std::min(k, first + kAtOnce); ++l) {
+      partial += static_cast<double>(a[place(l)]) * static_cast<double>(b[place(l)]);
+    }
+    sum = static_cast<T>(truncated(partial));
+  }
+  return sum;
+}
+
 template <class T>
 void products(const Product& product) {
   const auto [m, n, k] = std::tuple(product.m, product.n, product.k);
@@ -63,16 +127,19 @@ void products(const Product& product) {
     a_transposed.transposed = !a_transposed.transposed;
     const std::vector<T> A = entries<T>(a_transposed, matrix, k, m, product.arithmetic);
     const std::vector<T> B = entries<T>(product.B, matrix, k, n, product.arithmetic);
+    // cuBLAS sees where a stack begins, and not what a list holds.
+    const bool begins_anywhere =
+        !product.C.list && !(is_aligned(product.A, 0) && is_aligned(product.B, 0) && is_aligned(product.C, 0));
+    const int kernel = (product.C.list ? 1 : 0) + (begins_anywhere ? 2 : 0);
     dispatch(product.C.storage, [&](auto storage) {
       using S = decltype(storage);
-      S* data = product.C.list ? static_cast<S*>(product.C.list[matrix])
-                               : static_cast<S*>(product.C.data) + matrix * product.C.stride;
+      S* data = reinterpret_cast<S*>(matrix_of(product.C, matrix));
       for (int64_t j = 0; j < n; ++j) {
         for (int64_t i = 0; i < m; ++i) {
-          T sum = 0;
-          for (int64_t l = 0; l < k; ++l) sum += A[i * k + l] * B[j * k + l];
+          const T sum = dot(&A[i * k], &B[j * k], k, kernel, on_tensor_cores(product));
           S& c = data[i + j * product.C.leading];
-          store_as_cublas(c, alpha * sum + (beta == 0 ? T(0) : beta * static_cast<T>(load(c))));
+          const bool reads_C = beta != 0 || product.beta.device;
+          store_as_cublas(c, alpha * sum + (reads_C ? beta * static_cast<T>(load(c)) : T(0)));
         }
       }
     });
@@ -83,8 +150,19 @@ const bool is_chosen = [] {
   const char* given = std::getenv("TORCHDION_TEST_BACKEND");
   const std::string name = given ? given : "cpu";
   if (name == "cpu") return false;
+  if (name == "emulated-recording") {
+    runs_programs = false;
+    make_memory_up();
+    exchange_backend(c10::kMeta, &kBackend<Operations>);
+    return true;
+  }
   TORCH_CHECK(name == "emulated" || name == "emulated-backwards", "no such backend: ", name);
   backwards = name == "emulated-backwards";
+  const char* tensor_cores = std::getenv("TORCHDION_TEST_TENSOR_CORES");
+  truncates = tensor_cores && std::string(tensor_cores) == "truncating";
+  TORCH_CHECK(truncates || !tensor_cores || std::string(tensor_cores) == "rounding", "no such tensor cores");
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);  // so that at::empty() fills
+  at::globalContext().setDeterministicFillUninitializedMemory(true);
   exchange_backend(c10::kCPU, &kBackend<Operations>);
   return true;
 }();
@@ -96,28 +174,24 @@ Stream current_stream(int) { return nullptr; }
 bool is_capturing(int) { return false; }
 
 void multiply(const Product& product, int) {
-  ++launches;
+  record_product(product);
   // What cuBLAS refuses.
   TORCH_CHECK(product.A.storage == product.B.storage, "operands of two types");
   TORCH_CHECK(product.C.storage == product.A.storage || product.C.storage == Storage::float32, "no such product");
   TORCH_CHECK((product.A.storage == Storage::float64) == (product.arithmetic == Arithmetic::fp64), "no such product");
   TORCH_CHECK((product.alpha.device == nullptr) == (product.beta.device == nullptr), "scalars of two places");
-  const bool on_tensor_cores = product.arithmetic == Arithmetic::tf32 || product.arithmetic == Arithmetic::bf16 ||
-                               product.A.storage == Storage::float16 || product.A.storage == Storage::bfloat16;
-  const auto is_aligned = [&](const Operand& operand) {
-    for (int64_t i = 0; operand.list && i < product.count; ++i) {
-      if (reinterpret_cast<std::uintptr_t>(operand.list[i]) % 16 != 0) return false;
+  for (const Operand* operand : {&product.A, &product.B, &product.C}) {
+    for (int64_t i = 0; runs_programs && operand->list && i < product.count; ++i) {
+      TORCH_CHECK(is_aligned(*operand, i), "misaligned pointers");
     }
-    return true;
-  };
-  TORCH_CHECK(!on_tensor_cores || (is_aligned(product.A) && is_aligned(product.B) && is_aligned(product.C)),
-              "misaligned pointers");
+  }
   const auto fits = [](const Operand& operand, int64_t rows, int64_t cols) {
     return operand.leading >= std::max<int64_t>(1, operand.transposed ? cols : rows);
   };
   TORCH_CHECK(fits(product.A, product.m, product.k) && fits(product.B, product.k, product.n) &&
                   fits(product.C, product.m, product.n) && !product.C.transposed,
               "leading dimensions");
+  if (!runs_programs) return;
   if (product.arithmetic == Arithmetic::fp64) {
     products<double>(product);
   } else {

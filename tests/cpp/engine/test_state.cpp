@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/line.h"
+#include "linalg/backend.h"
+#include "linalg/recorder.h"
 #include "tensors.h"
 
 namespace torchdion::engine {
@@ -46,6 +49,46 @@ TEST(StartOfQ, HasTheShapeOfItsOrientationAndColumnsOfUnitLength) {
   EXPECT_EQ(right.sizes(), (std::vector<int64_t>{500, 20}));
   EXPECT_TRUE(bitwise_equal(right, left));
   EXPECT_NEAR(right.square().sum(0).mean().item<double>(), 1, 0.05);
+}
+
+// The second of three pieces, as torch.chunk makes them.
+Axis second_of_three() {
+  Axis axis;
+  axis.rank = 1;
+  axis.size = 3;
+  axis.line = std::make_shared<comm::Line>();
+  axis.line->options = {.chunks = {3}, .places = {0, 1, 2}};
+  return axis;
+}
+
+TEST(StartOfQ, OfAPieceIsThePieceOfTheWholeInEveryDtype) {
+  const std::vector<int64_t> sizes = {5, 2, 14, 11};  // a stack of stacks
+  const Axis cut = second_of_three();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const Orientation orientation : {Orientation::right, Orientation::left}) {
+      const QStart start{.orientation = orientation, .seed = 3, .parameter = 5};
+      const at::Tensor whole = start_of_Q(sizes, {.batch_dims = 2}, start, dtype);
+      const auto piece = [&](const Layout& layout) {
+        return start_of_Q(sizes, {.batch_dims = 2}, start, dtype, layout);
+      };
+      EXPECT_TRUE(bitwise_equal(piece({.batch = cut}), whole.narrow(0, 2, 2)));
+      const bool is_right = orientation == Orientation::right;
+      EXPECT_TRUE(bitwise_equal(piece({.rows = cut}), is_right ? whole.narrow(2, 5, 5) : whole.narrow(3, 4, 4)));
+      EXPECT_TRUE(bitwise_equal(piece({.cols = cut}), is_right ? whole.narrow(3, 4, 4) : whole.narrow(2, 4, 4)));
+    }
+  }
+}
+
+TEST(StartOfQ, OfAStackIsOneLaunchOnTheDevice) {
+  const linalg::Recorder recorder;
+  start_of_Q({128, 6, 8}, {.batch_dims = 1}, {}, at::kFloat);
+  const bool is_cpu = linalg::backend_of(at::kCPU).multiplies_in_place;
+  ASSERT_EQ(recorder.launches().size(), is_cpu ? 0u : 1u);
+  for (const linalg::Launches& each : recorder.launches()) {
+    EXPECT_EQ(each.name, "Sketch<float>");
+    EXPECT_EQ(each.count, 1);
+    EXPECT_EQ(each.work.bytes, 128 * 6 * 6 * 4);
+  }
 }
 
 TEST(StartOfQ, OfAnEmptyParameterIsEmpty) {

@@ -53,6 +53,18 @@ TEST_P(Gram, IsTheLowerTriangleOfPTransposedPInFP64) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Gram, kGramSizes);
 
+// A GPU copies 2²³ entries to FP64 at a time.
+TEST(GramOfAStack, OfMoreRowsThanAreCopiedAtOnceIsThatOfAll) {
+  const int64_t m = (1 << 22) + 7;
+  const at::Tensor P = normal({2, m, 1}, 1, at::kFloat), H = gram(Matrices(P));
+  EXPECT_LE(relative_error(H.flatten(), P.to(at::kDouble).square().sum({1, 2})), 1e-12);
+}
+
+TEST(GramOfAStack, OfNoMatrixOrNoRowsIsEmptyOrZero) {
+  EXPECT_EQ(gram(Matrices(at::empty({0, 5, 3}, at::kFloat))).sizes(), at::IntArrayRef({0, 3, 3}));
+  EXPECT_TRUE(at::equal(gram(Matrices(at::empty({2, 0, 3}, at::kFloat))), at::zeros({2, 3, 3}, at::kDouble)));
+}
+
 class GramPrecision : public testing::TestWithParam<Precision> {};
 
 TEST_P(GramPrecision, IsThatOfPWithTheEntriesThatItLeavesInPlace) {
@@ -237,7 +249,7 @@ TEST_P(CholeskyQrPrecision, GivesOrthonormalColumnsThatSpanThoseOfTheRoundedP) {
   const at::Tensor Q = P[0].to(at::kDouble), exact = given.to(at::kDouble);
   const at::Tensor lengths = at::linalg_vector_norm(Q, 2, {0}), alive = lengths.gt(0).nonzero().flatten();
   const at::Tensor basis = Q.index_select(1, alive);
-  EXPECT_LE(orthogonality_error(basis), 1e-5);
+  EXPECT_LE(orthogonality_error(basis), precision_on(at::kCPU, precision) == Precision::highest ? 1e-5 : 2e-3);
   EXPECT_LE(relative_error(basis.matmul(basis.mT().matmul(exact)), exact), 2 * rounding);
   // As many columns as rounding leaves independent.
   const double largest = 0.5 / rounding;

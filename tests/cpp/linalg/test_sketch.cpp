@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "linalg/cpu/operations.h"
 #include "tensors.h"
 
 namespace torchdion::linalg {
@@ -15,6 +16,8 @@ at::Tensor block(RandomMatrix random, int64_t rows, int64_t cols, int64_t row_of
   return out;
 }
 
+constexpr at::ScalarType kStorageDtypes[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+
 struct Slice {
   int64_t row, rows, col, cols;
 };
@@ -24,7 +27,7 @@ class SketchSlice : public testing::TestWithParam<Slice> {};
 TEST_P(SketchSlice, EqualsTheSliceOfTheWholeInEveryBit) {
   const auto [row, rows, col, cols] = GetParam();
   const RandomMatrix random = RandomMatrix::sketch(7, 3);
-  for (at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+  for (at::ScalarType dtype : kStorageDtypes) {
     const at::Tensor whole = block(random, 40, 37, 0, 0, dtype, 0.25);
     EXPECT_TRUE(bitwise_equal(block(random, rows, cols, row, col, dtype, 0.25),
                               whole.slice(0, row, row + rows).slice(1, col, col + cols).contiguous()))
@@ -36,6 +39,32 @@ INSTANTIATE_TEST_SUITE_P(Offsets, SketchSlice,
                          testing::Values(Slice{0, 40, 0, 37}, Slice{17, 9, 0, 37}, Slice{0, 40, 5, 1},
                                          Slice{3, 5, 1, 2}, Slice{3, 5, 2, 3}, Slice{39, 1, 31, 6},
                                          Slice{11, 13, 7, 29}));
+
+TEST(Sketch, OfAStackHasAMatrixOfEachOfTheStreamsInARow) {
+  for (at::ScalarType dtype : kStorageDtypes) {
+    const at::Tensor stack = at::empty({3, 4, 7}, dtype);
+    sketch_(stack, RandomMatrix::start(7, 2, 5), 3, 6, 0.25);
+    for (int64_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(bitwise_equal(stack[i], block(RandomMatrix::start(7, 2, 5 + i), 4, 7, 3, 6, dtype, 0.25))) << dtype;
+    }
+  }
+}
+
+// CUDA's, where the test runs on its operations. FP16 holds the scaled numbers as subnormal ones, or not at all.
+TEST(Sketch, HasTheBitsOfTheCpus) {
+  for (at::ScalarType dtype : kStorageDtypes) {
+    for (double standard_deviation : {1.0, 1 / std::sqrt(300.0), 1e-6, 1e5}) {
+      for (const auto [row, rows, col, cols] : {Slice{0, 300, 0, 129}, Slice{7, 33, 2, 1}, Slice{1, 20, 3, 30}}) {
+        const at::Tensor found = at::empty({2, rows, cols}, dtype), expected = at::empty({2, rows, cols}, dtype);
+        const RandomMatrix random = RandomMatrix::start(7, 1, 0);
+        sketch_(found, random, row, col, standard_deviation);
+        cpu::Operations::sketch_(expected, random, row, col, standard_deviation);
+        EXPECT_TRUE(bitwise_equal(found, expected)) << dtype << ", scaled by " << standard_deviation;
+        EXPECT_TRUE(at::isfinite(found).all().item<bool>()) << dtype << ", scaled by " << standard_deviation;
+      }
+    }
+  }
+}
 
 TEST(Sketch, TakesTheStepFromTheCountOfThoseBefore) {
   const float steps_before = 2;
@@ -79,6 +108,17 @@ TEST(Sketch, HasTheMomentsOfIndependentNormals) {
   }
   EXPECT_LE(std::abs((z.slice(1, 1).square() * z.slice(1, 0, -1).square()).mean().item<double>() - 1),
             4.1 * std::sqrt(8) * standard_error);
+}
+
+TEST(Sketch, HasTheTailsOfNormals) {
+  const int64_t n = 1000;
+  const at::Tensor z = block(RandomMatrix::sketch(1, 2), n, n, 0, 0, at::kDouble);
+  for (const double bound : {0.01, 1.0, 2.0, 3.0, 4.0}) {
+    const double expected = std::erfc(bound / std::sqrt(2)) / 2;
+    const double standard_error = std::sqrt(expected * (1 - expected)) / static_cast<double>(n);
+    EXPECT_NEAR((z > bound).to(at::kDouble).mean().item<double>(), expected, 4 * standard_error) << bound;
+    EXPECT_NEAR((z < -bound).to(at::kDouble).mean().item<double>(), expected, 4 * standard_error) << bound;
+  }
 }
 
 TEST(Sketch, IsScaledByItsStandardDeviation) {

@@ -31,11 +31,17 @@ struct Equilibrate {
   double* scale;
   double* noise;   // [count, r]
   double* length;  // [count]
+  bool all_begin;  // as if noise were below 0 everywhere
   int64_t r;
   double own, mean;
   double largest;  // length D, that the factor can hold
 
   int64_t blocks(int64_t count) const { return count * divide_up(r, kTile) * divide_up(r, kTile); }
+  // A triangle is read and all of A written; of each column noise is read and written, scale written.
+  Work work(int64_t blocks) const {
+    const int64_t matrices = blocks / this->blocks(1), entries = r * (r + 1) / 2 + r * r;
+    return {matrices * (entries * int64_t{sizeof(T)} + 3 * r * int64_t{sizeof(double)})};
+  }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
@@ -108,7 +114,7 @@ struct Equilibrate {
     block.each([&](int t) {
       if (t >= kTile || row + t >= r) return;
       const int64_t place = matrix * r + row + t;
-      const bool begins = noise[place] < 0;
+      const bool begins = all_begin || noise[place] < 0;
       double relative = begins ? mean * sqrt(sums[0] / static_cast<double>(r)) : noise[place];
       relative *= scales[t];
       if (begins) relative = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
@@ -149,6 +155,15 @@ struct FactorDiagonal {
   int64_t *without_signal, *in_margin;  // or null: linalg::SignalCounts
   int64_t r, first;
   T margin, least_pivot;
+
+  // For the elimination: for each of w³/6 entries of the block's inverse a product and a sum, for each of w³/6 of D and
+  // S four of each. A block is one matrix.
+  Work work(int64_t blocks) const {
+    const int64_t width = r - first < kWidth ? r - first : kWidth, triangle = width * (width + 1) / 2;
+    const int64_t read = (first == 0 ? 1 : 2) * triangle, written = 2 * kWidth * kWidth + (r - first) * width;
+    const int64_t of_columns = 3 * width * int64_t{sizeof(double)};  // noise, scale, rounding
+    return {blocks * ((read + written) * int64_t{sizeof(T)} + of_columns), blocks * 5 * width * width * width / 3};
+  }
 
   struct Shared {
     T* S;
@@ -260,10 +275,16 @@ struct StoreFactor {
   const T* panels;  // [count, panels · 2 kFactoredColumns, r]
   const double* scale;
   F* factor;
-  F* rest;  // or null
+  F* rest;      // or null
+  bool rounds;  // to what tensor cores read
   int64_t r;
 
   int64_t blocks(int64_t count) const { return count * divide_up(r, kTile) * divide_up(r, kTile); }
+  Work work(int64_t blocks) const {
+    const int64_t matrices = blocks / this->blocks(1), read = r * (r + 1) / 2 * int64_t{sizeof(T)};
+    const int64_t written = r * r * int64_t{sizeof(F)} * (rest ? 2 : 1);
+    return {matrices * (read + written + r * int64_t{sizeof(double)})};
+  }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
@@ -293,13 +314,13 @@ struct StoreFactor {
 
   TORCHDION_DEVICE void put(int64_t place, double entry) const {
     const F whole = static_cast<F>(entry);
-    if (!rest) {
+    if (!rounds) {
       factor[place] = whole;
       return;
     }
     const F leading = static_cast<F>(round_mantissa<10>(static_cast<float>(whole)));
     factor[place] = leading;
-    rest[place] = static_cast<F>(round_mantissa<10>(static_cast<float>(whole - leading)));
+    if (rest) rest[place] = static_cast<F>(round_mantissa<10>(static_cast<float>(whole - leading)));
   }
 };
 

@@ -14,6 +14,7 @@ struct Columns {
   int64_t rows, cols;
 
   int64_t blocks(int64_t count) const { return count * divide_up(cols, kWidth); }
+  int64_t count(int64_t blocks) const { return blocks / divide_up(cols, kWidth); }
   TORCHDION_DEVICE int64_t matrix(int64_t block) const { return block / ((cols + kWidth - 1) / kWidth); }
   TORCHDION_DEVICE int64_t first(int64_t block) const { return block % ((cols + kWidth - 1) / kWidth) * kWidth; }
 };
@@ -70,6 +71,11 @@ struct ColumnSquareSums {
   Columns columns;
   double* squares;
 
+  Work work(int64_t blocks) const {
+    const int64_t count = columns.count(blocks);
+    return {count * columns.cols * (columns.rows * int64_t{sizeof(SR)} + int64_t{sizeof(double)})};
+  }
+
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     const int64_t matrix = columns.matrix(block.index()), first = columns.first(block.index());
@@ -91,6 +97,11 @@ struct ColumnNormalize {
   int64_t q_stride, r_stride;
   Columns columns;
   const double* squares;  // or null
+
+  Work work(int64_t blocks) const {
+    const int64_t count = columns.count(blocks), squares_bytes = squares ? sizeof(double) : 0;
+    return {count * columns.cols * (columns.rows * int64_t{sizeof(SQ) + sizeof(SR)} + squares_bytes)};
+  }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {

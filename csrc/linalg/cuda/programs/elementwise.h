@@ -28,6 +28,7 @@ struct Pairs {
 
   TORCHDION_HOST_DEVICE int64_t chunks() const { return divide_up(rows * cols, kChunk); }
   TORCHDION_HOST_DEVICE int64_t matrix(int64_t block) const { return block / chunks(); }
+  int64_t entries(int64_t blocks) const { return blocks / chunks() * rows * cols; }  // of one of the lists
   TORCHDION_HOST_DEVICE bool are_flat() const { return a.row == cols && b.row == cols && b.col == 1; }
 
   // Calls read(offset in a, offset in b) for each entry of the block's chunk, and then write(thread, offset in a, what
@@ -81,6 +82,8 @@ struct Accumulate {
   Pairs pairs;
   GradientRule rule;
 
+  Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{2 * sizeof(SM) + sizeof(SG)}}; }
+
   struct Pair {
     SM m;
     SG g;
@@ -127,6 +130,8 @@ struct Copy {
   double alpha;
   const float* left_out;  // or null
 
+  Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{sizeof(SA) + sizeof(SB)}}; }
+
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = Wider<SA, SB>;
@@ -140,12 +145,35 @@ struct Copy {
   }
 };
 
+// A ← 0 where one of these is there and not 0: one number for all matrices, one for each.
+template <class SA>
+struct Clear {
+  static constexpr int threads = 256;
+  void* const* A;
+  Pairs pairs;
+  const float* left_out;
+  const float* unchanged;
+
+  Work work(int64_t) const { return {}; }  // of a step that is taken
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    const int64_t matrix = pairs.matrix(block.index());
+    if (!(left_out && *left_out != 0) && !(unchanged && unchanged[matrix] != 0)) return;
+    SA* a = static_cast<SA*>(A[matrix]);
+    pairs.each(
+        block, [&](int64_t, int64_t) { return SA(); }, [&](int, int64_t i, SA zero) { a[i] = zero; });
+  }
+};
+
 // What a product of cuBLAS has rounded to infinity becomes the largest number of FP16, as store() makes it. It hides no
 // infinite gradient: that makes P NaN, and with it all of M and X.
 struct Bound {
   static constexpr int threads = 256;
   void* const* C;
   Pairs pairs;
+
+  Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{sizeof(Half)}}; }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
@@ -166,6 +194,8 @@ struct CountNonfinite {
   Pairs pairs;
   int64_t* found;
 
+  Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{sizeof(SG)}}; }
+
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     const SG* g = static_cast<const SG*>(G[pairs.matrix(block.index())]);
@@ -178,21 +208,34 @@ struct CountNonfinite {
   }
 };
 
+// Some contiguous rows of each matrix of a stack.
+struct OperandRows {
+  float* data;
+  int64_t count, entries;  // matrices, and entries of each
+  int64_t spacing;         // from one matrix to the next
+
+  TORCHDION_HOST_DEVICE int64_t numel() const { return count * entries; }
+  TORCHDION_HOST_DEVICE float& operator[](int64_t i) const { return data[i / entries * spacing + i % entries]; }
+};
+
 // Each entry of P rounded to what a tensor core reads, and, where `exact` is there, copied to FP64 for its Gram matrix.
-// Contiguous.
 template <int Kept>
 struct RoundOperand {
   static constexpr int threads = 256;
-  float* P;
-  double* exact;  // or null
-  int64_t numel;
+  OperandRows P;
+  double* exact;  // or null, contiguous
+
+  Work work(int64_t) const {
+    const int64_t accesses = Kept == 23 ? 1 : 2, exact_bytes = exact ? sizeof(double) : 0;
+    return {P.numel() * (accesses * int64_t{sizeof(float)} + exact_bytes)};
+  }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     block.each([&](int t) {
       for (int i = 0; i < kElementsPerThread; ++i) {
         const int64_t element = (block.index() * kElementsPerThread + i) * Block::threads + t;
-        if (element >= numel) break;
+        if (element >= P.numel()) break;
         const float rounded = Kept == 23 ? P[element] : round_mantissa<Kept>(P[element]);
         if (Kept != 23) P[element] = rounded;
         if (exact) exact[element] = rounded;

@@ -23,6 +23,7 @@ struct ListedUpdate {
   DeviceNumber lr, weight_decay;
   double beta1, beta2, epsilon;
   GradientRule rule;  // with the sign that maximize gives it
+  Work work;          // of the whole list, whose sizes the host alone knows
 
   // Which tensor a block works on: the last that begins at it or before.
   TORCHDION_DEVICE ListedTensor of_block(int64_t block) const {
@@ -62,6 +63,8 @@ struct Lion {
   static constexpr int threads = 256;
   ListedUpdate update;
 
+  Work work(int64_t) const { return update.work; }
+
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     if (update.rule.leaves_out()) return;
@@ -86,6 +89,8 @@ struct AdamW {
   static constexpr int threads = 256;
   static constexpr size_t shared_bytes = 2 * sizeof(double);
   ListedUpdate update;
+
+  Work work(int64_t) const { return update.work; }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {

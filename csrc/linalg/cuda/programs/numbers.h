@@ -48,25 +48,25 @@ struct DeviceNumber {
   TORCHDION_DEVICE double get() const { return multiplier.data ? value * multiplier.get<double>(0) : value; }
 };
 
-// factors ([4]) ← linalg::dion_factors().
+// factors ([2]) ← linalg::dion_factors().
 template <class T>
 struct StepFactors {
   static constexpr int threads = 32;
   T* factors;
-  double mean, shape_factor;
+  double shape_factor;
   DeviceNumber lr, weight_decay;
   const float* left_out;  // or null
+
+  Work work(int64_t) const { return {4 * sizeof(T)}; }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     block.each([&](int t) {
       if (t > 0) return;
       const bool leaves_out = left_out && *left_out != 0;
-      const DionFactors all = dion_factors(mean, shape_factor, lr.get(), weight_decay.get(), leaves_out);
-      factors[0] = static_cast<T>(all.first);
-      factors[1] = static_cast<T>(all.none);
-      factors[2] = static_cast<T>(all.update);
-      factors[3] = static_cast<T>(all.keep);
+      const DionFactors all = dion_factors(shape_factor, lr.get(), weight_decay.get(), leaves_out);
+      factors[0] = static_cast<T>(all.update);
+      factors[1] = static_cast<T>(all.keep);
     });
   }
 };

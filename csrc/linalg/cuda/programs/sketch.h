@@ -7,17 +7,20 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// out ([rows, cols]) ← standard_deviation · the block of the random matrix that begins at these offsets. One thread
-// makes the entries of one Philox block, four neighbours in a row. Where steps are counted on the device,
-// the stream is the number of this one.
+// out ([count, rows, cols]) ← standard_deviation · the blocks of random matrices that begin at these offsets: of
+// `stream` and those after it. Where steps are counted on the device, the stream is the number of this one. One thread
+// makes the entries of one Philox block, four neighbours in a row. The normals have the bits of the CPU's
+// (linalg/normals.h); what follows is one product in FP64 and store(), which round to nearest, as cpu/sketch.cpp does.
 template <class S>
 struct Sketch {
   static constexpr int threads = 256;
   S* out;
-  int64_t rows, cols, row_offset, col_offset;
+  int64_t count, rows, cols, row_offset, col_offset;
   uint64_t seed, stream;
   const float* steps_before;  // or null
   double standard_deviation;
+
+  Work work(int64_t) const { return {count * rows * cols * int64_t{sizeof(S)}}; }
 
   TORCHDION_HOST_DEVICE int64_t blocks_of_row() const {
     return (col_offset % kNormalsOfBlock + cols + kNormalsOfBlock - 1) / kNormalsOfBlock;
@@ -26,12 +29,12 @@ struct Sketch {
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     block.each([&](int t) {
-      const int64_t number = block.index() * threads + t, row = number / blocks_of_row();
-      if (row >= rows) return;
+      const int64_t number = block.index() * threads + t, row = number / blocks_of_row();  // of the stack
+      if (row >= count * rows) return;
       const int64_t skipped = col_offset % kNormalsOfBlock, column_block = number % blocks_of_row();
-      const uint64_t number_of_step = steps_before ? static_cast<uint64_t>(*steps_before) + 1 : stream;
+      const uint64_t first = steps_before ? static_cast<uint64_t>(*steps_before) + 1 : stream;
       const Normals entries =
-          normals(seed, number_of_step, row_offset + row, col_offset / kNormalsOfBlock + column_block);
+          normals(seed, first + row / rows, row_offset + row % rows, col_offset / kNormalsOfBlock + column_block);
       for (int i = 0; i < kNormalsOfBlock; ++i) {
         const int64_t col = column_block * kNormalsOfBlock - skipped + i;
         if (col >= 0 && col < cols) store(out[row * cols + col], standard_deviation * entries.values[i]);

@@ -16,6 +16,8 @@ struct Upload {
   int64_t count;
   uint64_t words[Words];
 
+  Work work(int64_t) const { return {count * int64_t{sizeof(uint64_t)}}; }
+
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     block.each([&](int t) {

@@ -1,0 +1,59 @@
+// Products as recorders list them.
+#include "linalg/cuda/runtime.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+namespace {
+
+int64_t size_of(Storage storage) {
+  switch (storage) {
+    case Storage::float64:
+      return 8;
+    case Storage::float32:
+      return 4;
+    default:
+      return 2;
+  }
+}
+
+// What cuBLAS computes in: 16-bit operands are rounded no further.
+const char* name_of(const Product& product) {
+  if (product.A.storage == Storage::bfloat16) return "cuBLAS BF16";
+  if (product.A.storage == Storage::float16) return "cuBLAS FP16";
+  switch (product.arithmetic) {
+    case Arithmetic::fp64:
+      return "cuBLAS FP64";
+    case Arithmetic::fp32:
+      return "cuBLAS FP32";
+    case Arithmetic::tf32:
+      return "cuBLAS TF32";
+    default:
+      return "cuBLAS BF16";
+  }
+}
+
+bool is_same(const Operand& a, const Operand& b) {
+  return a.list == b.list && (a.list || (a.data == b.data && a.stride == b.stride));
+}
+
+}  // namespace
+
+Work work_of(const Product& product) {
+  const int64_t m = product.m, n = product.n, k = product.k;
+  const auto bytes = [&](const Operand& operand, int64_t entries) {
+    const bool is_one = !operand.list && operand.stride == 0;
+    return (is_one ? 1 : product.count) * entries * size_of(operand.storage);
+  };
+  const bool reads_C = product.beta.device || product.beta.value != 0;
+  const int64_t of_A = bytes(product.A, m * k), of_B = is_same(product.A, product.B) ? 0 : bytes(product.B, k * n);
+  return {of_A + of_B + (reads_C ? 2 : 1) * bytes(product.C, m * n), product.count * 2 * m * n * k};
+}
+
+void record_product(const Product& product) {
+  if (!is_recording()) return;
+  Launches launched{name_of(product), 0, 0, work_of(product)};
+  launched.product = {product.m, product.n, product.k, product.count, product.C.list != nullptr};
+  record(launched);
+}
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE
