@@ -55,9 +55,14 @@ def interleaved(
     return {name: statistics.median(values) for name, values in times.items()}, statistics.median(rates)
 
 
+def line_of(row: dict[str, Any]) -> str:
+    """A row as one line of JSON, numbers to six digits."""
+    return json.dumps({k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()})
+
+
 def emit(row: dict[str, Any]) -> dict[str, Any]:
-    """Prints a row as one line of JSON, numbers to six digits, and returns it."""
-    print(json.dumps({k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+    """Prints a row as one line of JSON and returns it."""
+    print(line_of(row), flush=True)
     return row
 
 

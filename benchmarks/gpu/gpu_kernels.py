@@ -1,19 +1,20 @@
-"""The operations of a step by themselves, on batches as large as those of the steps on these lists.
+"""The factorization and what else a step does beside its products, by themselves, on batches as large as a step's.
 
-    python benchmarks/gpu/gpu_kernels.py [--list 120m 1.3b 3b] [--rounds 10] [--seconds 50]
+    python benchmarks/gpu/gpu_kernels.py [--list 120m 1.3b] [--rounds 10] [--seconds 45]
 
 JSON lines of `kind` "operation", with `count` matrices of `rows`×`r`:
 
+    gram              PᵀP in FP64 by each of cuBLAS's ways; `over_product`: over the same at the machine's rate for FP64
+    linalg.cholesky   torch's, of those Gram matrices
     orthonormalize    one row per method and precision; `over_product`: its time over that of a plain product of the
                       same sizes, 2 rows r² operations at the rate of TF32; `qr`: the time of torch.linalg.qr over this
                       one (`qr_of` matrices were timed, and the time multiplied)
     column_normalize  `over_copy`: its time over that of a copy of R; the operation also copies Q and keeps the sums of
                       squares, which the step does not
     sketch_           one r×rows block of the sketch; `over_copy`: over the time in which its bytes are written
-    gemm_             P = MᵀQ for m×n momenta at precision "high": `method` "strided", of momenta in one stack, and
-                      "pointers", of the same ones as lists, which is how a step reads them; `over_product` as above
 
-What a step's other kernels take is in the rows of gpu_step.py: accumulating the gradient is no operation of torch.ops.
+What a step's other kernels take is in the rows of gpu_profile.py: accumulating the gradient is no operation of
+torch.ops. The products are those of gpu_products.py.
 """
 
 import sys
@@ -22,13 +23,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from gpu_lists import LISTS, RANKS, batches_of, factors_of
-from machine import Machine, Rates, open_machine, parser_of
+from cublas import WAYS as WAYS_OF_CUBLAS
+from gpu_lists import LISTS, RANKS, factors_of
+from machine import Machine, Rates, machine_row, open_machine, parser_of
 from measure import emit
 
 import torchdion  # registers torch.ops.torchdion
 
 QR_BUDGET_MS = 300.0
+SHOWN_RANKS = ("d/4", "d/16")
 WAYS = (("auto", "high"), ("auto", "highest"), ("rcqr", "high"))
 
 
@@ -60,34 +63,30 @@ def moving_rows(machine: Machine, rates: Rates, rounds: int, R: torch.Tensor) ->
         yield {"operation": operation, "ms": ms, "over_copy": ms / (1e3 * moved / rates.copy)}
 
 
-def product_rows(
-    machine: Machine, rates: Rates, rounds: int, size: tuple[int, int, int, int]
-) -> Iterator[dict[str, Any]]:
-    count, m, n, r = size
-    M, Q = torch.randn(count, m, n, device=machine.device), torch.randn(count, m, r, device=machine.device)
-    P = torch.empty(count, n, r, device=machine.device)
-    orders = {"strided": list(range(count))}
-    if count > 1:
-        orders["pointers"] = [*range(1, count), 0]  # at equal distances no more
-    for method, order in orders.items():
-        lists = [P[i] for i in order], [M[i].mT for i in order], [Q[i] for i in order]
-        run = partial(torch.ops.torchdion.gemm_, *lists, 1.0, 0.0, precision="high")
+def gram_rows(machine: Machine, rates: Rates, rounds: int, P: torch.Tensor) -> Iterator[dict[str, Any]]:
+    """The Gram matrices in FP64, and their Cholesky factors by torch."""
+    count, m, r = P.shape
+    wide = P.double()
+    gram = torch.empty(count, r, r, dtype=torch.float64, device=machine.device)
+    product = 1e3 * count * 2 * m * r**2 / rates.fp64
+    for way in WAYS_OF_CUBLAS:
+        run = machine.cublas().multiply(way, gram, wide.mT, wide, 1.0, 0.0, "FP64")
         run()
         ms, _ = machine.median_ms(run, rounds, budget_ms=200)
-        product = 1e3 * count * 2 * m * n * r / rates.tf32
-        yield {"operation": "gemm_", "method": method, "ms": ms, "over_product": ms / product}
+        yield {"operation": "gram", "method": way, "ms": ms, "over_product": ms / product}
+    factor = partial(torch.linalg.cholesky_ex, gram)
+    factor()
+    yield {"operation": "linalg.cholesky", "ms": machine.median_ms(factor, rounds, budget_ms=200)[0]}
 
 
 def measure_list(machine: Machine, name: str, rank: str, rates: Rates, rounds: int) -> None:
-    for count, m, n, r in batches_of(LISTS[name](), RANKS[rank]):
-        labels = {"kind": "operation", "list": name, "rank": rank, "count": count, "m": m, "rows": n, "r": r}
-        machine.attempt(labels, product_rows(machine, rates, rounds, (count, m, n, r)))
     for count, rows, r in factors_of(LISTS[name](), RANKS[rank]):
         labels = {"kind": "operation", "list": name, "rank": rank, "count": count, "rows": rows, "r": r}
 
         def measured(size: tuple[int, int, int] = (count, rows, r)) -> Iterator[dict[str, Any]]:
             factors = torch.randn(size, device=machine.device)
             yield from orthonormalize_rows(machine, rates, rounds, factors)
+            yield from gram_rows(machine, rates, rounds, factors)
             yield from moving_rows(machine, rates, rounds, factors)
 
         machine.attempt(labels, measured())
@@ -95,14 +94,14 @@ def measure_list(machine: Machine, name: str, rank: str, rates: Rates, rounds: i
 
 def main(arguments: list[str]) -> int:
     assert torchdion.__version__
-    given = parser_of(__doc__, ["120m", "1.3b", "3b"], 50.0).parse_args(arguments)
+    given = parser_of(__doc__, ["1.3b", "120m"], 45.0).parse_args(arguments)
     machine = open_machine(given, "gpu_kernels.py")
     rates = machine.rates()
-    emit({"kind": "machine", "device": machine.name, "torch": torch.__version__, **rates._asdict()})
+    emit(machine_row(machine, rates, program="factors"))
     for name in given.list:
-        for rank in RANKS:
+        for rank in SHOWN_RANKS:
             measure_list(machine, name, rank, rates, given.rounds)
-    return 0
+    return machine.finish()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ LISTS: dict[str, Callable[[], list[Shape]]] = {
 }
 RANKS = {"d": 1.0, "d/4": 1 / 4, "d/16": 1 / 16}
 STATES = {"FP32": torch.float32, "BF16": torch.bfloat16}
-TASK = 128 << 20  # entries of the factors that a step updates together: kDeviceWorkspace of csrc/engine/batches.cpp
+TASK = 448 << 20  # bytes that the matrices updated together may take: kDeviceWorkspace of csrc/engine/batches.cpp
+FEW = 8  # matrices that may take more: kFewMatrices
 
 
 def groups_of(shapes: list[Shape]) -> int:
@@ -36,7 +37,9 @@ def batches_of(shapes: list[Shape], fraction: float) -> list[tuple[int, int, int
     found = []
     for (m, n), count in Counter(shapes).items():
         r = round(fraction * min(m, n))
-        found.append((min(count, max(1, TASK // ((m + n) * r))), m, n, r))
+        each = 4 * (m + n) * r + max(24 * r * r, 8 * r * r + 4 * n * r)  # factors, and orthonormalizing P of n rows
+        tasks = -(-count // max(FEW, TASK // each))
+        found.append((-(-count // tasks), m, n, r))
     return found
 
 

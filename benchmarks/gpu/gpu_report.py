@@ -1,67 +1,56 @@
 """The README's tables, the targets and a picture, from the JSON lines of the other programs here.
 
-    python benchmarks/gpu/gpu_report.py rows.jsonl [MORE ...] [--plot steps.png]
+    python benchmarks/gpu/gpu_report.py ROWS [MORE ...] [--after CALL] [--markdown report.md] [--plot steps.png]
 
-Prints Markdown. A row that says the same as an earlier one, but for its numbers, replaces it; rows that are not there
-leave cells empty and targets "not measured".
+ROWS are files of JSON lines or folders with a rows.jsonl, of which the later one says what holds. Prints the targets
+and every problem, with --markdown all tables. The exit status is 1 if a target was not measured that the calls up to
+--after must have measured; without it, all must.
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
-from gpu_lists import LISTS, RANKS, STATES
-from gpu_targets import TARGETS, Row, select
+from gpu_calls import CALLS, ROOT
+from gpu_lists import LISTS, RANKS
+from gpu_predicted import COLUMNS as PREDICTED
+from gpu_predicted import compared
+from gpu_targets import Target, targets
 from measure import table
+from rows import LABELS, Row, one, ratio, read, select
+from steps_plot import plot
 
-LABELS = (
-    *("kind", "list", "optimizer", "rank", "state", "precision", "mode", "kernel", "operation", "method"),
-    *("count", "rows", "r", "m", "n", "condition"),
-)
+COMMITTED = ROOT / "benchmarks" / "results" / "gpu" / "predicted.jsonl"
+
+RATES = {"TF32 TFLOP/s": "tf32", "BF16 TFLOP/s": "bf16", "FP64 TFLOP/s": "fp64"}
 STEP = (
-    *("list", "r", "state", "precision", "ms", "× roofline", "× AdamW", "Muon / this", "dion / this"),
-    *("launches / shape", "first / ms", "peak MB"),
+    *("list", "r", "state", "precision", "ms", "× roofline", "back to back × roofline", "× AdamW", "Muon / this"),
+    *("dion / this", "launches / shape", "first / ms", "peak MB"),
 )
-GRAPH = ("list", "r", "state", "capturable ms", "× eager", "graph ms", "graph × eager", "graph × roofline")
+GRAPH = (
+    *("list", "r", "state", "capturable ms", "× eager", "graph ms", "graph × eager", "graph × roofline"),
+    "back to back ms",
+)
 RIVALS = ("list", "optimizer", "r", "state", "ms", "rounds", "launches", "state MB", "peak MB")
 OPERATIONS = (
     *("list", "operation", "count", "m", "rows", "r", "method", "precision", "ms"),
     *("× product", "linalg.qr / this", "× copy"),
 )
+PRODUCTS = (
+    *("list", "count", "m", "n", "r", "product", "least ms", "strided", "pointers", "each", "each alone", "torchdion"),
+    *("kernel, strided", "kernel, pointers"),
+)
+COUNTERS = ("list", "kernel", "ms", "grid", "dram %", "tensor %", "occupancy %")
 KERNELS_SHOWN = 8
+MISSING = "not measured"
 
 
-def read(paths: Iterable[Path]) -> list[Row]:
-    """The rows of these files, in order; a last line that was cut off is no row."""
-    rows: dict[tuple[Any, ...], Row] = {}
-    for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            rows[tuple(row.get(label) for label in LABELS)] = row
-    return list(rows.values())
-
-
-def one(rows: Sequence[Row], **labels: Any) -> Row:
-    """The row with these labels; without numbers where there is none."""
-    return next(iter(select(rows, **labels)), {})
-
-
-def ratio(above: Any, below: Any) -> float | None:
-    return above / below if above is not None and below else None
-
-
-def machines(rows: Sequence[Row]) -> list[str]:
+def machines(rows: Sequence[Row]) -> list[Row]:
+    """What was measured, and at which rates: operations and bytes per second in the same run."""
     return [
-        f"{row['device']}, torch {row['torch']}: products of {row['tf32'] / 1e12:.3g} (TF32), {row['bf16'] / 1e12:.3g} "
-        f"(BF16) and {row['fp64'] / 1e12:.3g} (FP64) TFLOP/s, copies of {row['copy'] / 1e9:.4g} GB/s "
-        f"({row.get('list', 'operations')})"
+        {**row, **{name: row[key] / 1e12 for name, key in RATES.items()}, "GB/s": row["copy"] / 1e9}
         for row in select(rows, kind="machine")
     ]
 
@@ -74,11 +63,13 @@ def steps(rows: Sequence[Row]) -> list[Row]:
         package = one(rows, **rivals, optimizer="dion package", rank=row["rank"], state=row["state"])
         same = {label: row[label] for label in ("list", "optimizer", "rank", "state", "precision")}
         profile = one(rows, kind="launches", **same)
+        following = one(rows, kind="step", mode="back to back", **same)
         shown.append(
             {
                 **{"list": row["list"], "r": row["rank"], "state": row["state"], "precision": row["precision"]},
                 "ms": row["ms"],
                 "× roofline": ratio(row["ms"], row.get("least_ms")),
+                "back to back × roofline": ratio(following.get("ms"), following.get("least_ms")),
                 "× AdamW": ratio(row["ms"], one(rows, **rivals, optimizer="AdamW").get("ms")),
                 "Muon / this": ratio(one(rows, **rivals, optimizer="Muon").get("ms"), row["ms"]),
                 "dion / this": ratio(package.get("ms"), row["ms"]),
@@ -104,6 +95,7 @@ def graphs(rows: Sequence[Row]) -> list[Row]:
                 "graph ms": graph,
                 "graph × eager": ratio(graph, eager),
                 "graph × roofline": ratio(graph, row["least_ms"]),
+                "back to back ms": one(rows, **same, mode="graphs back to back").get("ms"),
             }
         )
     return shown
@@ -115,7 +107,7 @@ def rivals(rows: Sequence[Row]) -> list[Row]:
         if row["optimizer"] != "Dion":
             profile = one(rows, kind="launches", list=row["list"], optimizer=row["optimizer"])
             known = {"r": row.get("rank"), "launches": profile.get("launches")}
-            shown.append({**row, **known, "state MB": row["state_mb"], "peak MB": row["peak_mb"]})
+            shown.append({**row, **known, "state MB": row.get("state_mb"), "peak MB": row.get("peak_mb")})
     return shown
 
 
@@ -151,106 +143,134 @@ def orthogonality(rows: Sequence[Row]) -> list[Row]:
     return shown
 
 
+def counters(rows: Sequence[Row]) -> list[Row]:
+    """Of the three longest kernels."""
+    found = sorted(select(rows, kind="metrics"), key=lambda row: -row["ms"])
+    return [{**row, **{f"{name} %": row[name] for name in ("dram", "tensor", "occupancy")}} for row in found[:3]]
+
+
+def products(rows: Sequence[Row]) -> list[Row]:
+    """A line for each product, with the milliseconds of every method and the kernels of two."""
+    shown: dict[tuple[object, ...], Row] = {}
+    for row in select(rows, kind="product"):
+        labels = {label: row[label] for label in ("list", "count", "m", "n", "r", "product")}
+        line = shown.setdefault(tuple(labels.values()), labels | {"least ms": row["ms"] / row["over_limit"]})
+        line[row["method"]] = row["ms"]
+    for row in select(rows, kind="product kernel"):
+        key = tuple(row[label] for label in ("list", "count", "m", "n", "r", "product"))
+        if key in shown and row["kernels"]:
+            shown[key] |= {
+                f"kernel, {row['method']}": row["kernels"][0][:60],
+                f"{row['method']} alone": row["device_ms"],
+            }
+    return list(shown.values())
+
+
+def tests(rows: Sequence[Row]) -> list[Row]:
+    """How many tests of each suite ended how."""
+    found = [row for row in rows if row.get("kind") == "test"]
+    shown = []
+    for suite in dict.fromkeys(row["suite"] for row in found):
+        ended = [row["outcome"] for row in found if row["suite"] == suite]
+        shown.append({"suite": suite, **{word: ended.count(word) for word in ("passed", "failed", "skipped")}})
+    return shown
+
+
 def problems(rows: Sequence[Row]) -> list[str]:
-    """What was not measured, and why."""
-    return [
+    """What failed or was not measured, and why."""
+    devices = list(dict.fromkeys(row["device"] for row in select(rows, kind="machine") if "device" in row))
+    mixed = [f"measured on different devices: {', '.join(devices)}"] if len(devices) > 1 else []
+    return mixed + [
         ", ".join(f"{row[label]}" for label in LABELS if row.get(label) is not None) + f": {row['problem']}"
         for row in rows
         if "problem" in row
     ]
 
 
-def targets(rows: Sequence[Row]) -> list[Row]:
+def is_due(target: Target, after: str) -> bool:
+    return CALLS.index(target.call) <= CALLS.index(after)
+
+
+def checked(rows: Sequence[Row], of: Sequence[Target], after: str) -> list[Row]:
+    """Every target; one that is measured by a later call says by which."""
     shown = []
-    for target in TARGETS:
-        figure = target.check(rows)
-        shown.append({"target": target.claim, "wanted": figure.wanted, "is": figure.value, "outcome": figure.outcome})
+    for target in of:
+        value, outcome = target.check(rows)
+        if value is None and not is_due(target, after):
+            outcome = f"by the call {target.call}"
+        bounds = {"now": target.shown(target.now), "wanted": target.shown(target.wanted)}
+        shown.append({"target": target.claim, **bounds, "is": value, "outcome": outcome})
     return shown
 
 
-def report(rows: Sequence[Row]) -> str:
-    found = orthogonality(rows)
-    tables: list[tuple[str, list[Row], Sequence[str]]] = [
-        ("Targets", targets(rows), ("target", "wanted", "is", "outcome")),
-        ("Steps of Dion", steps(rows), STEP),
-        ("CUDA graphs", graphs(rows), GRAPH),
-        ("Other optimizers", rivals(rows), RIVALS),
-        ("Kernels", kernels(rows), ("list", "r", "kernel", "launches", "ms", "share", "× copy")),
-        ("Operations", operations(rows), OPERATIONS),
-        ("‖PᵀP − I‖₂, the worst", found, list(found[0]) if found else ()),
-        (
-            "‖X − X'‖ / ‖X' − X₀‖ after 20 steps",
-            [{**row, "r": row["rank"], "κ(BQ)": row["condition"]} for row in select(rows, kind="distance")],
-            ("m", "n", "r", "state", "precision", "κ(BQ)", "error"),
-        ),
-    ]
-    parts = ["\n".join(f"- {line}" for line in machines(rows))]
-    parts += [f"### {title}\n\n{table(shown, columns)}" for title, shown, columns in tables if shown]
-    missing = problems(rows)
-    if missing:
-        parts.append("### Not measured\n\n" + "\n".join(f"- {line}" for line in missing))
-    return "\n\n".join(part for part in parts if part)
+def summary(rows: Sequence[Row], of: Sequence[Target], after: str) -> str:
+    """The targets and all that failed."""
+    parts = ["### Targets\n\n" + table(checked(rows, of, after), ("target", "now", "wanted", "is", "outcome"))]
+    missing = [f"{row['target']}: {MISSING}" for row in checked(rows, of, after) if row["outcome"] == MISSING]
+    if missing or problems(rows):
+        parts.append("### Failed or not measured\n\n" + "\n".join(f"- {line}" for line in missing + problems(rows)))
+    return "\n\n".join(parts)
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """A panel for each list, a group of bars for each rank, and the roofline across its Dion's."""
-    from matplotlib.figure import Figure
+def distances(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "r": row["rank"], "κ(BQ)": row["condition"]} for row in select(rows, kind="distance")]
 
-    timed = select(rows, kind="step")
-    names = [name for name in LISTS if any(row["list"] == name for row in timed)]
-    if not names:
-        print("gpu_report.py: no steps to draw", file=sys.stderr)
-        return
-    bars = {
-        "Dion": ("Dion", "eager"),
-        "Dion, CUDA graph": ("Dion", "graph"),
-        "torch.optim.AdamW (fused)": ("AdamW", "eager"),
-    }
-    bars |= {"torch.optim.Muon": ("Muon", "eager"), "microsoft/dion": ("dion package", "eager")}
-    figure = Figure(figsize=(3.5 * len(names) + 1.5, 4.5), layout="constrained")
-    for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        for place, (label, (optimizer, mode)) in enumerate(bars.items()):
-            heights = []
-            for rank in RANKS:
-                own = {"rank": rank, "state": next(iter(STATES))} if optimizer in ("Dion", "dion package") else {}
-                precision = {"precision": "high"} if optimizer == "Dion" else {}
-                labels = {"list": name, "optimizer": optimizer, "mode": mode, **own, **precision}
-                heights.append(one(timed, **labels).get("ms", float("nan")))
-            positions = [index + 0.16 * (place - 2) for index in range(len(RANKS))]
-            drawn = panel.bar(positions, heights, 0.16, color=f"C{place}", label=label)
-            panel.bar_label(drawn, ["" if height != height else f"{height:.3g}" for height in heights], fontsize=7)
-        for index, rank in enumerate(RANKS):
-            labels = {"list": name, "optimizer": "Dion", "rank": rank, "state": "FP32", "precision": "high"}
-            least = one(timed, **labels, mode="eager").get("least_ms")
-            if least:
-                panel.hlines(
-                    least, index - 0.4, index - 0.08, colors="k", label="roofline of Dion" if index == 0 else None
-                )
-        panel.set_xticks(range(len(RANKS)), [f"r = {rank}" for rank in RANKS])
-        panel.set_yscale("log")
-        panel.set_title(name.upper())
-    panels = figure.axes
-    panels[0].set_ylabel("milliseconds per step")
-    handles = {
-        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
-    figure.savefig(path, dpi=150)
+
+def calls(rows: Sequence[Row]) -> list[Row]:
+    return select(rows, kind="part")
+
+
+# Title → what makes its lines, and its columns; without any, those of the first line.
+TABLES: dict[str, tuple[Callable[[Sequence[Row]], list[Row]], Sequence[str]]] = {
+    "Machine": (machines, ("program", "device", "torch", "date", *RATES, "GB/s")),
+    "Calls": (calls, ("call", "part", "seconds", "outcome")),
+    "Tests": (tests, ("suite", "passed", "failed", "skipped")),
+    "Steps of Dion": (steps, STEP),
+    "CUDA graphs": (graphs, GRAPH),
+    "Other optimizers": (rivals, RIVALS),
+    "Kernels, predicted and measured": (compared, PREDICTED),
+    "Kernels": (kernels, ("list", "r", "kernel", "launches", "ms", "share", "× copy")),
+    "Hardware counters": (counters, COUNTERS),
+    "Products": (products, PRODUCTS),
+    "Operations": (operations, OPERATIONS),
+    "‖PᵀP − I‖₂, the worst": (orthogonality, ()),
+    "‖X − X'‖ / ‖X' − X₀‖ after 20 steps": (distances, ("m", "n", "r", "state", "precision", "κ(BQ)", "error")),
+}
+
+
+def report(rows: Sequence[Row], of: Sequence[Target], after: str = CALLS[-1]) -> str:
+    parts = [summary(rows, of, after)]
+    for title, (make, columns) in TABLES.items():
+        try:
+            shown = make(rows)
+            text = table(shown, columns or list(shown[0])) if shown else ""
+        except (LookupError, TypeError, ValueError) as error:  # a row of another version; the other tables are made
+            text = f"- not made: {error!r}"
+        if text:
+            parts.append(f"### {title}\n\n{text}")
+    return "\n\n".join(parts)
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="of JSON lines")
+    parser.add_argument("files", type=Path, nargs="+", metavar="ROWS", help="of JSON lines")
+    parser.add_argument("--after", choices=CALLS, default=CALLS[-1], help="the last call that was made")
+    parser.add_argument("--markdown", type=Path, help="a file for all tables")
     parser.add_argument("--plot", type=Path, help="a picture of the steps")
+    parser.add_argument("--dry", action="store_true", help="the targets are those of the tiny matrices")
     given = parser.parse_args(arguments)
-    missing = [str(path) for path in given.files if not path.is_file()]
+    files = [path / "rows.jsonl" if path.is_dir() else path for path in given.files]
+    missing = [str(path) for path in files if not path.is_file()]
     if missing:
         parser.error(f"no such file: {', '.join(missing)}")
-    rows = read(given.files)
-    print(report(rows))
+    rows = read([*([COMMITTED] if COMMITTED.is_file() else []), *files])
+    of = targets("tiny", "tiny") if given.dry else targets()
+    print(summary(rows, of, given.after))
+    if given.markdown:
+        given.markdown.write_text(report(rows, of, given.after) + "\n", encoding="utf-8")
     if given.plot:
         plot(rows, given.plot)
-    return 0
+    return 1 if any(row["outcome"] == MISSING for row in checked(rows, of, given.after)) else 0
 
 
 if __name__ == "__main__":

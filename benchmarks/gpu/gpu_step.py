@@ -1,93 +1,32 @@
-"""The time of one optimizer step on a GPU, beside what the machine needs at least and beside other optimizers.
+"""The time of one step of Dion on a GPU, beside what the machine needs at least.
 
-    python benchmarks/gpu/gpu_step.py [--list 120m 1.3b 3b] [--rounds 10] [--seconds 260]
+    python benchmarks/gpu/gpu_step.py [--list 1.3b 120m 3b] [--rounds 10] [--seconds 260]
 
-JSON lines. Of `kind` "machine", before each list: operations per second of 8192³ products and bytes per second of a
-copy, in this run. Of `kind` "step", one for each optimizer, list, rank, state, precision and mode:
+JSON lines. Of `kind` "machine": operations per second of 8192³ products and bytes per second of a copy, in this run. Of
+`kind` "step", one for each list, rank, state, precision and mode, the largest list last:
 
-    ms           the median of CUDA events around a step; the GPU is idle before it, so launches count
-    least_ms     of Dion: the roofline, see gpu_lists.least_ms()
-    mode         "eager"; "capturable", without a graph yet: the learning rate and the number of steps lie on the GPU;
-                 "graph": such a step replayed as a CUDA graph
+    mode         "eager": CUDA events around a step; the GPU is idle before it, so launches count
+                 "back to back": one of many steps between two events; the host runs ahead of the GPU
+                 "capturable", without a graph yet: the learning rate and the number of steps lie on the GPU
+                 "graph": such a step replayed as a CUDA graph; "graphs back to back": one of many replays
+    ms           the median, or where steps follow each other the mean
+    least_ms     the roofline, see gpu_lists.least_ms()
     first_ms     the first step, which also makes the state
     peak_mb      memory that a step takes beside parameters, gradients and state (`state_mb`)
     problem      why there are no numbers: out of memory, left out, or what an error said
-
-Then, by torch's profiler in eager steps, rows of `kind` "launches": how many kernels, copies and fills, and how many
-`groups` of equal shapes; of `kind` "kernel": the time of each and, where its bytes are known, that time `over_copy`.
-
-torch.optim.AdamW(fused=True), torch.optim.Muon and, where it can be imported, microsoft/dion's Dion get the same
-matrices; the last comes at the end, as it compiles.
 """
 
-import importlib
-import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import product
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from gpu_lists import LISTS, RANKS, STATES, groups_of, least_ms
-from kernel_names import shares
-from machine import Machine, Rates, open_machine, parser_of
-from matrices import Shape
-from measure import emit
-from torch import Tensor
-from torch.nn import Parameter
-from torch.optim import Optimizer
+from gpu_case import WARM_UP, Case, cases_of, dion
+from gpu_lists import STATES
+from machine import open_machine, parser_of
 
-import torchdion
-
-WARM_UP = 3
-Make = Callable[[list[Parameter]], Optimizer]
-RIVALS: dict[str, Make] = {
-    "AdamW": partial(torch.optim.AdamW, lr=1e-3, fused=True),
-    "Muon": partial(torch.optim.Muon, lr=1e-3),
-}
-
-
-class Case(NamedTuple):
-    """A list of matrices on a machine that is as fast as this."""
-
-    machine: Machine
-    shapes: list[Shape]
-    rounds: int
-    rates: Rates
-
-    def least_ms(self, rank: str, state: str, precision: str) -> float:
-        rates = (self.rates.tf32, self.rates.bf16, self.rates.copy)
-        return least_ms(self.shapes, RANKS[rank], state, precision, rates)
-
-    def timed(self, step: Callable[[], object]) -> dict[str, Any]:
-        ms, rounds = self.machine.median_ms(step, self.rounds)
-        return {"ms": ms, "rounds": rounds}
-
-    def started(self, make: Make) -> tuple[Optimizer, list[Parameter], dict[str, Any]]:
-        """An optimizer that has taken its first steps, its parameters, and what can be said of it."""
-        params = [Parameter(torch.randn(shape, device=self.machine.device) * 0.02) for shape in self.shapes]
-        for param in params:
-            param.grad = torch.randn_like(param)
-        optimizer = make(params)
-        first = self.machine.ms(optimizer.step)
-        second = self.machine.ms(optimizer.step)
-        for _ in range(WARM_UP if second < 100 else 0):
-            optimizer.step()
-        return optimizer, params, {"first_ms": first, "state_mb": state_mb(optimizer)}
-
-
-def state_mb(optimizer: Optimizer) -> float:
-    tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    return sum(tensor.nbytes for tensor in tensors) / 1e6
-
-
-def dion(rank: str, state: str, device: torch.device, capturable: bool) -> Make:
-    config = torchdion.DionMixedPrecisionConfig(momentum_dtype=STATES[state], Q_dtype=STATES[state])
-    lr = torch.tensor(1e-3, device=device) if capturable else 1e-3
-    return partial(
-        torchdion.Dion, lr=lr, rank_fraction=RANKS[rank], mixed_precision_config=config, capturable=capturable
-    )
+RANKS_IN_ORDER = ("d/4", "d/16", "d")  # what most targets need first
+LARGEST = "3b"  # measured if time is left
 
 
 def eager_rows(case: Case, rank: str, state: str) -> Iterator[dict[str, Any]]:
@@ -98,16 +37,10 @@ def eager_rows(case: Case, rank: str, state: str) -> Iterator[dict[str, Any]]:
             group["precision"] = precision  # which has nothing to do with the state
         optimizer.step()
         row = known if precision == "high" else {"state_mb": known["state_mb"]}
-        row = {**row, "precision": precision, **case.timed(optimizer.step)}
-        row["least_ms"] = case.least_ms(rank, state, precision)
-        yield {**row, "peak_mb": case.machine.peak_mb(optimizer.step)}
-
-
-def moved_bytes(kernel: str, shapes: list[Shape], state: str) -> int | None:
-    """What all launches of a kernel must read and write, where that is plain."""
-    if not kernel.startswith("Accumulate"):
-        return None
-    return sum(m * n for m, n in shapes) * (2 * STATES[state].itemsize + torch.float32.itemsize)  # M twice, G
+        labels = {"precision": precision, "least_ms": case.least_ms(rank, state, precision)}
+        timed = case.timed(optimizer.step)
+        yield {**row, **labels, "mode": "eager", **timed, "peak_mb": case.machine.peak_mb(optimizer.step)}
+        yield {**labels, "mode": "back to back", **case.timed_back_to_back(optimizer.step)}
 
 
 def graph_rows(case: Case, rank: str, state: str) -> Iterator[dict[str, Any]]:
@@ -115,89 +48,32 @@ def graph_rows(case: Case, rank: str, state: str) -> Iterator[dict[str, Any]]:
     optimizer, params, known = case.started(dion(rank, state, case.machine.device, capturable=True))
     least = {"precision": "high", "least_ms": case.least_ms(rank, state, "high")}
     yield {**known, **least, "mode": "capturable", **case.timed(optimizer.step)}
-    if not case.machine.is_gpu:
-        return
     replay = case.machine.captured(optimizer.step, WARM_UP)
     before = params[0].detach().clone()
     replay()
     if torch.equal(before, params[0]):
         raise RuntimeError("the replayed graph left the weights as they were")
     yield {**least, "mode": "graph", **case.timed(replay)}
+    yield {**least, "mode": "graphs back to back", **case.timed_back_to_back(replay)}
 
 
-def rival_rows(case: Case, make: Make) -> Iterator[dict[str, Any]]:
-    optimizer, _, known = case.started(make)
-    yield {**known, **case.timed(optimizer.step), "peak_mb": case.machine.peak_mb(optimizer.step)}
-
-
-def profile_rows(case: Case, make: Make, state: str) -> Iterator[dict[str, Any]]:
-    """How many launches an eager step has, and what takes its time."""
-    optimizer, _, _ = case.started(make)
-    kernels = case.machine.kernels(optimizer.step)
-    yield {"kind": "launches", "launches": sum(kernel.launches for kernel in kernels), "groups": groups_of(case.shapes)}
-    for row in shares(kernels):
-        moved = moved_bytes(row["kernel"], case.shapes, state)
-        yield {"kind": "kernel", **row, "over_copy": row["ms"] / (1e3 * moved / case.rates.copy) if moved else None}
-
-
-def package_rows(case: Case, rank: str, state: str) -> Iterator[dict[str, Any]]:
-    """microsoft/dion's Dion."""
-    package = importlib.import_module("dion")
-    config = package.DionMixedPrecisionConfig(momentum_dtype=STATES[state], Q_dtype=STATES[state])
-    make = partial(package.Dion, lr=1e-3, rank_fraction=RANKS[rank], mixed_precision_config=config)
-    yield from rival_rows(case, make)
-
-
-def measure_list(case: Case, name: str) -> None:
-    step = {"kind": "step", "list": name, "mode": "eager"}
-    attempt = case.machine.attempt
-    for optimizer, make in RIVALS.items():
-        attempt({**step, "optimizer": optimizer}, rival_rows(case, make))
-    for rank in RANKS:
-        for state in STATES:
-            labels = {**step, "optimizer": "Dion", "rank": rank, "state": state}
-            attempt(labels, eager_rows(case, rank, state))
-            attempt({**labels, "mode": "graph"}, graph_rows(case, rank, state))
-
-
-def profile(cases: dict[str, Case]) -> None:
-    """After everything was timed: launches may take longer once the profiler has run in a process."""
-    for state, name in product(STATES, cases):
-        case = cases[name]
-        for rank in RANKS:
-            labels = {"kind": "launches", "list": name, "optimizer": "Dion", "rank": rank, "state": state}
-            make = dion(rank, state, case.machine.device, capturable=False)
-            case.machine.attempt({**labels, "precision": "high"}, profile_rows(case, make, state))
-    for name, case in cases.items():
-        for optimizer, make in RIVALS.items():
-            labels = {"kind": "launches", "list": name, "optimizer": optimizer}
-            case.machine.attempt(labels, profile_rows(case, make, "FP32"))
-
-
-def measure_package(cases: dict[str, Case]) -> None:
-    labels = {"kind": "step", "optimizer": "dion package", "mode": "eager"}
-    if not importlib.util.find_spec("dion"):
-        emit({**labels, "problem": "microsoft/dion is not installed"})
-        return
-    for name, rank, state in product(cases, RANKS, STATES):
-        row = {**labels, "list": name, "rank": rank, "state": state}
-        cases[name].machine.attempt(row, package_rows(cases[name], rank, state))
+def measure(cases: dict[str, Case], name: str, state: str) -> None:
+    case = cases[name]
+    for rank in RANKS_IN_ORDER:
+        labels = {"kind": "step", "list": name, "optimizer": "Dion", "rank": rank, "state": state}
+        case.machine.attempt({**labels, "mode": "eager"}, eager_rows(case, rank, state))
+        case.machine.attempt({**labels, "mode": "graph"}, graph_rows(case, rank, state))
 
 
 def main(arguments: list[str]) -> int:
-    given = parser_of(__doc__, ["120m", "1.3b", "3b"], 260.0).parse_args(arguments)
+    given = parser_of(__doc__, ["1.3b", "120m", "3b"], 260.0).parse_args(arguments)
     machine = open_machine(given, "gpu_step.py")
-    cases: dict[str, Case] = {}
-    for name in given.list:
-        rates = machine.rates()
-        cases[name] = Case(machine, LISTS[name](), given.rounds, rates)
-        emit({"kind": "machine", "list": name, "device": machine.name, "torch": torch.__version__, **rates._asdict()})
-        machine.free()
-        measure_list(cases[name], name)
-    if machine.is_gpu:
-        profile(cases)
-    measure_package(cases)
-    return 0
+    cases = cases_of(machine, given.list, given.rounds, "steps")
+    for names in ([name for name in cases if name != LARGEST], [name for name in cases if name == LARGEST]):
+        for state in STATES:
+            for name in names:
+                measure(cases, name, state)
+    return machine.finish()
 
 
 if __name__ == "__main__":

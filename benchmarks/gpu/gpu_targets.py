@@ -1,49 +1,49 @@
 """What a step on one H100 is to reach, and whether rows of these benchmarks say that it does."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Row = dict[str, Any]
+from gpu_calls import CALLS
+from rows import Row, select
+
 DEFAULT = {"state": "FP32", "precision": "high"}  # of the optimizer, to which the targets of time refer
 
 
 class Figure(NamedTuple):
     value: float | None  # None: not measured
-    wanted: str
-    reached: bool
-
-    @property
-    def outcome(self) -> str:
-        return "not measured" if self.value is None else "reached" if self.reached else "missed"
+    outcome: str
 
 
 class Target(NamedTuple):
-    """A bound for a number, and how it is found: every number that it holds for."""
+    """A bound for a number, how it is found (every number that it holds for), and the call after which it is known.
+
+    Attributes:
+        now: what must hold.
+        wanted: what it is to become; the same where nothing else is named.
+        is_least: whether these are lower bounds.
+    """
 
     claim: str
+    call: str
     figures: Callable[[Sequence[Row]], list[float]]
-    at_most: float | None = None
-    at_least: float | None = None
+    now: float
+    wanted: float
+    is_least: bool = False
 
     def check(self, rows: Sequence[Row]) -> Figure:
         """The worst of the figures decides."""
         found = self.figures(rows)
-        if self.at_most is not None:
-            worst = max(found, default=None)
-            return Figure(worst, f"≤ {self.at_most:g}", worst is not None and worst <= self.at_most)
-        assert self.at_least is not None
-        worst = min(found, default=None)
-        return Figure(worst, f"≥ {self.at_least:g}", worst is not None and worst >= self.at_least)
+        if not found:
+            return Figure(None, "not measured")
+        worst = min(found) if self.is_least else max(found)
+        reached = [worst >= bound if self.is_least else worst <= bound for bound in (self.wanted, self.now)]
+        return Figure(worst, "reached" if reached[0] else "reached for now" if reached[1] else "missed")
+
+    def shown(self, bound: float) -> str:
+        return f"{'≥' if self.is_least else '≤'} {bound:g}"
 
 
-def select(rows: Sequence[Row], **labels: Any) -> list[Row]:
-    """The rows with these labels, of those that have numbers."""
-    return [
-        row for row in rows if "problem" not in row and all(row.get(name) == value for name, value in labels.items())
-    ]
-
-
-def dion(rows: Sequence[Row], name: str, mode: str = "eager", **labels: Any) -> list[Row]:
+def dion(rows: Sequence[Row], name: str, mode: str = "eager", **labels: str) -> list[Row]:
     return select(rows, kind="step", list=name, optimizer="Dion", mode=mode, **DEFAULT, **labels)
 
 
@@ -67,37 +67,48 @@ def orthogonality(rows: Sequence[Row], precision: str) -> list[float]:
     return [row["error"] for row in select(rows, kind="orthogonality", precision=precision)]
 
 
-TARGETS = (
-    Target(
-        "1.3B, r = d/4: a step over the roofline",
-        lambda rows: over_roofline(dion(rows, "1.3b", rank="d/4")),
-        at_most=1.5,
-    ),
-    Target(
-        "1.3B, r = d/4: a step of microsoft/dion over this",
-        lambda rows: rival_over(rows, "1.3b", "dion package", "d/4"),
-        at_least=10,
-    ),
-    Target(
-        "1.3B, r = d/4: a step of torch.optim.Muon over this",
-        lambda rows: rival_over(rows, "1.3b", "Muon", "d/4"),
-        at_least=2,
-    ),
-    Target(
-        "1.3B, r = d/16: a step over that of AdamW(fused=True)",
-        lambda rows: [1 / ratio for ratio in rival_over(rows, "1.3b", "AdamW", "d/16")],
-        at_most=2,
-    ),
-    Target(
-        "120M, r = d/4: launches per group of equal shapes",
-        lambda rows: launches_of_group(rows, "120m", "d/4"),
-        at_most=40,
-    ),
-    Target(
-        "120M, every r: a step over the roofline, as a graph",
-        lambda rows: over_roofline(dion(rows, "120m", "graph")),
-        at_most=2,
-    ),
-    Target("‖PᵀP − I‖₂ at precision high, κ(P) to 1e8", lambda rows: orthogonality(rows, "high"), at_most=2e-3),
-    Target("‖PᵀP − I‖₂ at precision highest, κ(P) to 1e8", lambda rows: orthogonality(rows, "highest"), at_most=1e-5),
-)
+def targets(large: str = "1.3b", small: str = "120m") -> list[Target]:
+    """Of these lists of matrices."""
+    _, steps, peers = CALLS
+    shown, few = large.upper(), small.upper()
+
+    def roofline(rank: str) -> Callable[[Sequence[Row]], list[float]]:
+        return lambda rows: over_roofline(dion(rows, large, rank=rank))
+
+    def rival(optimizer: str) -> Callable[[Sequence[Row]], list[float]]:
+        return lambda rows: rival_over(rows, large, optimizer, "d/4")
+
+    def over_adamw(rows: Sequence[Row]) -> list[float]:
+        return [1 / found for found in rival_over(rows, large, "AdamW", "d/16")]
+
+    return [
+        Target(f"{shown}, r = d/4: a step over the roofline", steps, roofline("d/4"), 1.5, 1.15),
+        Target(f"{shown}, r = d/16: a step over the roofline", steps, roofline("d/16"), 1.6, 1.3),
+        Target(f"{shown}, r = d/4: a step of microsoft/dion over this", peers, rival("dion package"), 10, 10, True),
+        Target(f"{shown}, r = d/4: a step of torch.optim.Muon over this", peers, rival("Muon"), 2, 2, True),
+        Target(f"{shown}, r = d/16: a step over that of AdamW(fused=True)", peers, over_adamw, 2, 2),
+        Target(
+            f"{few}, r = d/4: launches per group of equal shapes",
+            steps,
+            lambda rows: launches_of_group(rows, small, "d/4"),
+            now=40,
+            wanted=40,
+        ),
+        Target(
+            f"{few}, every r: a step over the roofline, as a graph",
+            steps,
+            lambda rows: over_roofline(dion(rows, small, "graph")),
+            now=2,
+            wanted=2,
+        ),
+        Target(
+            "‖PᵀP − I‖₂ at precision high, κ(P) to 1e8", peers, lambda rows: orthogonality(rows, "high"), 2e-3, 2e-3
+        ),
+        Target(
+            "‖PᵀP − I‖₂ at precision highest, κ(P) to 1e8",
+            peers,
+            lambda rows: orthogonality(rows, "highest"),
+            now=1e-5,
+            wanted=1e-5,
+        ),
+    ]

@@ -9,11 +9,14 @@ from machine import Kernel
 # What csrc/linalg/cuda/launch.h starts: run_program<torchdion::linalg::cuda::Accumulate<float, float> >(...)
 _PROGRAM = re.compile(r"run_program<(?:\w+::)*(\w+)(?:<(.*?)>)?\s*>")
 _PRODUCTS = {
-    "TF32": re.compile(r"tf32"),
-    "BF16": re.compile(r"bf16"),
-    "FP64": re.compile(r"dgemm|f64|d884|d16816|d1684"),
-    "FP32": re.compile(r"sgemm|gemm_?f32|f32f32|simt"),
+    "TF32": re.compile(r"tf32|tensorop_s1688gemm_\d"),
+    "BF16": re.compile(r"bf16|bfloat16"),
+    "FP64": re.compile(r"dgemm|f64|d884|d16816|d1684|\bdouble\b"),
+    "FP32": re.compile(r"sgemm|gemm_?f32|f32f32|simt|\bfloat\b"),
 }
+# Of cuBLAS 13: the types of operands, sums and results, a letter each.
+_NVJET = re.compile(r"nvjet_(?:sm\d+_)?([a-z])[a-z]{2}_")
+_NVJET_OPERANDS = {"s": "TF32", "t": "BF16", "h": "FP16", "d": "FP64"}
 _IS_PRODUCT = re.compile(r"gemm|gemv|splitk|cutlass|xmma|nvjet", re.IGNORECASE)
 
 
@@ -32,6 +35,9 @@ def short(name: str) -> str:
         return f"{program[1]}<{types}>" if types else program[1]
     if _IS_PRODUCT.search(name):
         arithmetic = next((key for key, pattern in _PRODUCTS.items() if pattern.search(name)), None)
+        letters = _NVJET.search(name)
+        if letters and not arithmetic:
+            arithmetic = _NVJET_OPERANDS.get(letters[1])
         return f"cuBLAS {arithmetic or re.split(r'_?[0-9]', name)[0]}"
     return re.sub(r"\(.*|<.*", "", name.removeprefix("void ")).strip()[:60]
 

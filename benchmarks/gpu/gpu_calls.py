@@ -1,0 +1,142 @@
+"""The calls of run.sh, the parts of each, and for how many seconds each may run.
+
+    build-and-test   the build, what products and factorizations take by themselves, the tests on the GPU
+    steps            whole steps, what they launch, what the hardware counted
+    peers            other optimizers, ranks that share the GPU, compute-sanitizer
+
+What is wanted first stands first: a part may run for as long as its limit, or what is left of the call, says.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cuda_tools import find
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+STAND_INS = HERE / "stand_ins"
+CALLS = ("build-and-test", "steps", "peers")
+REPORT = "report"
+
+# Small matrices, every kernel of ours: factors, sketches, normalized columns, whole steps, states in half precision.
+SANITIZED = tuple(
+    f"tests/python/test_cuda.py::{name}"
+    for name in (
+        "test_columns_are_normalized_as_on_the_cpu_and_zero_ones_stay[(2, 700, 65)-torch.float32]",
+        "test_factors_are_orthonormal_and_the_cpus_up_to_sign[torch.float32-(3, 200, 40)-auto]",
+        "test_factors_are_orthonormal_and_the_cpus_up_to_sign[torch.float32-(3, 200, 40)-rcqr]",
+        "test_factors_of_rounded_operands_are_orthonormal[high-0.0001]",
+        "test_columns_without_signal_become_zero",
+        "test_sketches_are_the_cpus[(3, 5)-torch.float32]",
+        "test_steps_are_the_cpus[torch.float32-0.0001-right-auto]",
+        "test_half_precision_states_train[torch.bfloat16]",
+        "test_columns_without_signal_are_counted_on_the_device",
+        "test_policies_that_look_before_they_write[skip_step-None]",
+    )
+)
+TESTS = ("test_cuda.py", "test_cuda_graphs.py", "test_linalg.py", "test_orthonormalize.py")
+
+
+class Settings(NamedTuple):
+    """What the arguments of run.sh mean for its parts."""
+
+    python: str
+    folder: Path
+    earlier: tuple[Path, ...] = ()
+    dion: Path | None = None  # a checkout of microsoft/dion
+    dry: bool = False
+    flags: tuple[str, ...] = ()  # for the programs that measure
+
+
+class Command(NamedTuple):
+    arguments: list[str]
+    paths: tuple[Path, ...] = ()  # on PYTHONPATH, before the others
+    environment: tuple[tuple[str, str], ...] = ()
+    measures: bool = False  # takes --end and the flags
+
+
+class Part(NamedTuple):
+    name: str
+    limit: float  # seconds
+    commands: list[Command]
+
+
+def parts_of(call: str, given: Settings) -> list[Part]:
+    parts = {"build-and-test": build_and_test, "steps": steps, "peers": peers}[call]
+    built = Part("build", 240, [build(given)])
+    return [built, *parts(given), Part(REPORT, 25, [report(call, given)])]
+
+
+def build_and_test(given: Settings) -> Iterator[Part]:
+    yield Part("products", 130, [measured(given, "gpu_products.py")])
+    yield Part("factors", 60, [measured(given, "gpu_kernels.py")])
+    yield Part("tests", 300, [tests(given, "operations", *(f"tests/python/{name}" for name in TESTS))])
+
+
+def steps(given: Settings) -> Iterator[Part]:
+    yield Part("steps", 280, [measured(given, "gpu_step.py")])
+    yield Part("profile", 90, [measured(given, "gpu_profile.py")])
+    yield Part("metrics", 120, [measured(given, "gpu_metrics.py", "--csv", str(given.folder / "metrics.csv"))])
+
+
+def peers(given: Settings) -> Iterator[Part]:
+    yield Part("rivals", 50, [measured(given, "gpu_rivals.py", "--of", "torch")])
+    yield Part("accuracy", 50, [measured(given, "gpu_accuracy.py")])
+    yield Part("nccl", 60, [tests(given, "nccl", "tests/python/test_cuda_nccl.py")])
+    yield Part("ranks", 70, [verify(given), tests(given, "ranks", "tests/python/test_cuda_ranks.py")])
+    for tool in ("memcheck", "racecheck"):
+        yield Part(tool, 45, [sanitizer(given, tool)])
+    paths = (given.dion,) if given.dion else ()
+    yield Part("dion", 180, [measured(given, "gpu_rivals.py", "--of", "dion")._replace(paths=paths)])
+
+
+def build(given: Settings) -> Command:
+    earlier = [word for folder in given.earlier for word in ("--earlier", str(folder))]
+    dry = ["--dry"] if given.dry else []
+    return Command([given.python, str(HERE / "gpu_build.py"), str(given.folder), *earlier, *dry])
+
+
+def measured(given: Settings, program: str, *arguments: str) -> Command:
+    dry = ["--device", "cpu", "--list", "tiny", "--rounds", "1"] if given.dry else []
+    return Command([given.python, str(HERE / program), *arguments, *dry, *given.flags], measures=True)
+
+
+def tests(given: Settings, suite: str, *names: str) -> Command:
+    """The tests on the GPU among these; "addopts" as markers of pytest's plugins may be missing here."""
+    options = ["-o", "addopts=-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    options += ["-p", "pytest_rows", "--suite", suite]
+    dry = ["--may-skip-all"] if given.dry else []
+    return Command([given.python, "-m", "pytest", *options, *dry, "-k", "cuda", *names], paths=(HERE,))
+
+
+def verify(given: Settings) -> Command:
+    mesh = "fs=2" if given.dry else "fs=2,tp=2"
+    few = ["--steps", "2", "--orientation", "right", "--orthonormalize", "auto"] if given.dry else ["--steps", "10"]
+    device = "cpu" if given.dry else "cuda"
+    return Command([given.python, "-m", "torchdion", "verify", "--mesh", mesh, "--device", device, *few])
+
+
+def sanitizer(given: Settings, tool: str) -> Command:
+    """Only our kernels. What CUDA's functions return is checked by who calls them; torch's allocator would hide what is
+    read or written beside a tensor."""
+    program = str(STAND_INS / "compute-sanitizer") if given.dry else find("compute-sanitizer") or "compute-sanitizer"
+    options = ["--tool", tool, "--error-exitcode", "9", "--report-api-errors", "no", "--kernel-name", "kns=run_program"]
+    command = tests(given, tool, *SANITIZED)
+    caching = (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)
+    return command._replace(arguments=[program, *options, *command.arguments], environment=caching)
+
+
+def report(call: str, given: Settings) -> Command:
+    rows = [str(folder / "rows.jsonl") for folder in (*given.earlier, given.folder)]
+    rows = [path for path in rows if Path(path).is_file()] or [rows[-1]]
+    options = [
+        "--after",
+        call,
+        "--markdown",
+        str(given.folder / "report.md"),
+        "--plot",
+        str(given.folder / "steps.png"),
+    ]
+    dry = ["--dry"] if given.dry else []
+    return Command([given.python, str(HERE / "gpu_report.py"), *rows, *options, *dry])

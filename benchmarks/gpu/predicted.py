@@ -1,0 +1,169 @@
+"""What a step asks of a GPU, listed without one: launches, bytes, operations, and the least time that they take.
+
+    python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--rank d/4 d/16] [--least-share 0.01] [--write FOLDER]
+
+The step is Dion's, after its first one, with FP32 states at the default precision. It runs on Meta tensors, through the
+operations on CUDA as the tests compile them (`make test-cpp`, or --library), which record what they would launch. JSON
+lines, each with `list`, `rank`, `state` and `precision`:
+
+    kind "predicted"          one for each kernel, by the name that the profiler's rows of gpu_step.py have: how often
+                              it is launched, the blocks, bytes and operations of all its launches, `least_ms` of all
+    kind "predicted_product"  products of m×k and k×n matrices as cuBLAS sees them, `count` at once, `given` as a stack
+                              or by pointers: those whose `share` of the step's least_ms is --least-share or more
+    kind "predicted_step"     the sums; `roofline_ms` of the whole step; memory that the step allocates, and its
+                              `peak_bytes` over those of the parameters
+
+`least_ms` of a launch is the longer of its bytes over the bandwidth and its operations over the rate of its arithmetic,
+both from the datasheet; launching and waiting are not in it. --write makes predicted.jsonl and predicted.md anew in a
+folder: benchmarks/results/gpu has those of this version.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_lists import LISTS, RANKS, groups_of, least_ms
+from matrices import Shape
+from measure import emit, line_of, table
+from torch.nn import Parameter
+
+import torchdion
+from torchdion import _C
+from torchdion.state import shape_of_Q
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "build" / "package" / "tests" / "cpp" / "libtorchdion_emulated.so"
+Row = dict[str, Any]
+
+# NVIDIA's datasheet of the H100 SXM5: operations per second without sparsity, bytes per second.
+RATES = {"TF32": 494.7e12, "BF16": 989.4e12, "FP16": 989.4e12, "FP64": 66.9e12, "FP32": 66.9e12}
+KERNELS = 33.5e12  # of kernels that are no products: FP64 without tensor cores
+BANDWIDTH = 3.35e12
+SUMMED = ("launches", "blocks", "bytes", "operations", "least_ms")
+
+
+def load(library: Path) -> None:
+    """From then on Meta tensors have addresses, and steps on them are recorded."""
+    if not library.exists():
+        print(f"benchmarks/gpu/predicted.py: needs {library}, which `make test-cpp` builds", file=sys.stderr)
+        sys.exit(2)
+    os.environ["TORCHDION_TEST_BACKEND"] = "emulated-recording"
+    ctypes.CDLL(str(library))
+
+
+def optimizer_of(shapes: list[Shape], fraction: float) -> torchdion.Dion:
+    """With gradients and state, as after a first step."""
+    params = [Parameter(torch.empty(shape, device="meta")) for shape in shapes]
+    optimizer = torchdion.Dion(params, rank_fraction=fraction)
+    [group] = optimizer.param_groups
+    for param in params:
+        param.grad = torch.empty_like(param)
+        Q = torch.empty(shape_of_Q(param, group), device="meta")
+        optimizer.state[param] = {"step": torch.ones(()), "momentum": torch.empty_like(param), "Q": Q}
+    return optimizer
+
+
+def with_least_ms(row: Row) -> Row:
+    rate = RATES[row["name"].split()[1]] if "m" in row else KERNELS
+    return {**row, "least_ms": 1e3 * max(row["bytes"] / BANDWIDTH, row["operations"] / rate)}
+
+
+def by_name(rows: Sequence[Row]) -> list[Row]:
+    merged: dict[str, Row] = {}
+    for row in rows:
+        into = merged.setdefault(row["name"], {"name": row["name"], **dict.fromkeys(SUMMED, 0)})
+        for key in SUMMED:
+            into[key] += row[key]
+    return list(merged.values())
+
+
+def roofline_ms(shapes: list[Shape], fraction: float) -> float:
+    return least_ms(shapes, fraction, "FP32", "high", (RATES["TF32"], RATES["BF16"], BANDWIDTH))
+
+
+def predict(name: str, rank: str, least_share: float) -> Iterator[Row]:
+    shapes, fraction = LISTS[name](), RANKS[rank]
+    *launched, allocated = _C.launches_of(optimizer_of(shapes, fraction).step, "meta")
+    launches = [with_least_ms(row) for row in launched]
+    total: Row = {key: sum(row[key] for row in launches) for key in SUMMED}
+    for row in by_name(launches):
+        yield {"kind": "predicted", **row}
+    for row in launches:
+        share = row["least_ms"] / total["least_ms"]
+        if "m" in row and share >= least_share:
+            shape = {key: row[key] for key in ("name", "m", "n", "k", "count", "given")}
+            sums = {key: row[key] for key in SUMMED if key != "blocks"}
+            yield {"kind": "predicted_product", **shape, **sums, "share": share}
+    parameter_bytes = 4 * sum(m * n for m, n in shapes)
+    yield {
+        "kind": "predicted_step",
+        **total,
+        "groups": groups_of(shapes),
+        "roofline_ms": roofline_ms(shapes, fraction),
+        "allocations": allocated["count"],
+        "allocated_bytes": allocated["bytes"],
+        "peak_bytes": allocated["peak_bytes"],
+        "parameter_bytes": parameter_bytes,
+        "peak_over_parameters": allocated["peak_bytes"] / parameter_bytes,
+    }
+
+
+def shown(row: Row) -> Row:
+    """In the units of a table; what is zero is left out."""
+    units = {"MB": row["bytes"] / 1e6, "GFLOP": row["operations"] / 1e9 or None, "blocks": row.get("blocks") or None}
+    return {**row, **units, "least ms": row["least_ms"]}
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    parts = [
+        "# The predicted step",
+        "Made by `python benchmarks/gpu/predicted.py --write benchmarks/results/gpu`, which explains every column. "
+        "Bytes and operations are those that the algorithm cannot do without; the least time is by a datasheet.",
+    ]
+    for total in (row for row in rows if row["kind"] == "predicted_step"):
+        of_step = [row for row in rows if (row["list"], row["rank"]) == (total["list"], total["rank"])]
+        kernels = [shown({**row, "kernel": row["name"]}) for row in of_step if row["kind"] == "predicted"]
+        kernels.append(shown({**total, "kernel": "sum"}))
+        products = [shown({**row, "product": row["name"]}) for row in of_step if row["kind"] == "predicted_product"]
+        parts += [
+            f"## {total['list']}, r = {total['rank']}",
+            f"{total['launches'] / total['groups']:.3g} launches for each of {total['groups']} shapes; the roofline is "
+            f"{total['roofline_ms']:.3g} ms. {total['allocations']} allocations, at most "
+            f"{total['peak_bytes'] / 1e6:.0f} MB at a time: {total['peak_over_parameters']:.1%} of the parameters' "
+            "bytes.",
+            table(kernels, ("kernel", "launches", "blocks", "MB", "GFLOP", "least ms")),
+            table(products, ("product", "m", "n", "k", "count", "given", "launches", "MB", "GFLOP", "least ms")),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", nargs="+", choices=LISTS, default=["120m", "1.3b", "3b"], help="of matrices")
+    parser.add_argument("--rank", nargs="+", choices=RANKS, default=["d/4", "d/16"])
+    parser.add_argument("--least-share", type=float, default=0.01, help="of products with rows of their own")
+    parser.add_argument("--library", type=Path, default=Path(os.environ.get("TORCHDION_EMULATED", LIBRARY)))
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="for the rows and a table of them")
+    given = parser.parse_args(arguments)
+    load(given.library)
+    lines = []
+    for name in given.list:
+        for rank in given.rank:
+            labels = {"list": name, "rank": rank, "state": "FP32", "precision": "high"}
+            found = predict(name, rank, given.least_share)
+            lines += [line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in found]
+    if given.write:
+        given.write.mkdir(parents=True, exist_ok=True)
+        given.write.joinpath("predicted.jsonl").write_text("".join(line + "\n" for line in lines))
+        given.write.joinpath("predicted.md").write_text(markdown([json.loads(line) for line in lines]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
