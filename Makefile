@@ -23,6 +23,7 @@ CASES ?= 5000
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 JOBS := $(if $(MAX_JOBS),-j$(MAX_JOBS))
 SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake' -o -name '*.in')
+SCRIPTS := .ci/run benchmarks/gpu/run.sh $(wildcard benchmarks/gpu/stand_ins/*)
 CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz examples -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 
 .PHONY: help
@@ -135,13 +136,14 @@ bench: build  ## time the optimizer's step against its peers'
 	$(PY) benchmarks/overhead.py
 
 .PHONY: lint
-lint: .venv/.installed  ## layout, types and the coroutine rule
+lint: .venv/.installed  ## layout, types, the coroutine rule and, where shellcheck is installed, scripts
 	@status=0; \
 	$(FORMAT) --dry-run --Werror $(CXX_FILES) || status=1; \
 	$(PY) -m ruff check . || status=1; \
 	$(PY) -m ruff format --check . || status=1; \
 	$(PY) -m mypy || status=1; \
 	$(PY) tests/check_coroutines.py || status=1; \
+	if command -v shellcheck > /dev/null; then shellcheck $(SCRIPTS) || status=1; fi; \
 	exit $$status
 
 .PHONY: format
