@@ -23,7 +23,9 @@ LISTS: dict[str, Callable[[], list[Shape]]] = {
 }
 RANKS = {"d": 1.0, "d/4": 1 / 4, "d/16": 1 / 16}
 STATES = {"FP32": torch.float32, "BF16": torch.bfloat16}
-TASK = 448 << 20  # bytes that the matrices updated together may take: kDeviceWorkspace of csrc/engine/batches.cpp
+TASK = 456 << 20  # bytes that the matrices updated together may take: kDeviceWorkspace of csrc/engine/batches.cpp
+CONDITIONS = (1e0, 1e2, 1e4, 1e6, 1e8)  # of P where its orthogonality is measured
+METHODS = ("auto", "rcqr")
 FEW = 8  # matrices that may take more: kFewMatrices
 
 
@@ -37,7 +39,9 @@ def batches_of(shapes: list[Shape], fraction: float) -> list[tuple[int, int, int
     found = []
     for (m, n), count in Counter(shapes).items():
         r = round(fraction * min(m, n))
-        each = 4 * (m + n) * r + max(24 * r * r, 8 * r * r + 4 * n * r)  # factors, and orthonormalizing P of n rows
+        panels = -(-r // 64) * 128 * r
+        orthonormalizing = max(8 * (r * r + panels + 3 * 64 * 64), 8 * r * r + 4 * n * r)  # P of n rows
+        each = 4 * (m + n) * r + orthonormalizing
         tasks = -(-count // max(FEW, TASK // each))
         found.append((-(-count // tasks), m, n, r))
     return found

@@ -23,9 +23,9 @@ using linalg::Matrices;
 // all, unless one matrix needs more.
 constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20;
 
-// Bytes that a task may take on a GPU, where no cache is as large and launches cost more than memory: as much as 12% of
-// the weights of a GPT of 1.3B, with what a Gram matrix is computed in, leave.
-constexpr int64_t kDeviceWorkspace = int64_t{448} << 20;
+// Bytes that a task may take on a GPU, where no cache is as large and launches cost more than memory. With the 64 MiB
+// in which Gram matrices are computed it stays below 12% of the FP32 weights of a GPT of 1.3B.
+constexpr int64_t kDeviceWorkspace = int64_t{456} << 20;
 
 // Matrices of a task on a GPU that may take more: the blocks on their diagonals are factored by one multiprocessor
 // each.
@@ -133,18 +133,24 @@ DionBatch batch_of(const std::vector<Entry>& entries, const Layout& layout) {
   return batch;
 }
 
-// Bytes of a matrix's factors on a GPU, and of what orthonormalizing them takes: Cholesky factors in FP64, and later
-// another P beside its factor.
-int64_t device_bytes(const DionBatch& batch, int64_t rows, int64_t factors) {
+// Columns that a Cholesky factorization on a GPU takes at a time.
+constexpr int64_t kPanel = 64;
+
+// Bytes of a matrix's factors on a GPU, and of what orthonormalizing them takes: a Cholesky factorization in FP64 with
+// its panels, and later another P beside its factor, of rcqr two of each.
+int64_t device_bytes(const DionBatch& batch, int64_t rows, int64_t factors, Orthonormalize method) {
   const int64_t element = c10::elementSize(linalg::compute_dtype({batch.X.dtype, batch.M.dtype, batch.Q.dtype}));
   const int64_t square = batch.r * batch.r;
-  return factors * element + std::max(24 * square, 8 * square + rows * batch.r * element);
+  const int64_t panels = (batch.r + kPanel - 1) / kPanel * 2 * kPanel * batch.r;
+  const int64_t factoring = 8 * (square + panels + 3 * kPanel * kPanel);
+  const int64_t others = method == Orthonormalize::rcqr ? 2 : 1;
+  return factors * element + std::max(factoring, others * (8 * square + rows * batch.r * element));
 }
 
 // As many matrices as a cached workspace holds, a whole number for each thread or, of a batch whose ranks share the
 // work, for each rank. Where it holds fewer, one for each as far as the largest workspace goes. On a GPU as many as its
 // workspace holds, in tasks of one size; `count` are those of the rank with most.
-int64_t matrices_per_task(const DionBatch& batch, const Layout& layout, int64_t count) {
+int64_t matrices_per_task(const DionBatch& batch, const Layout& layout, int64_t count, Orthonormalize method) {
   const bool on_cpu = batch.X.device.is_cpu();
   const int64_t threads = on_cpu ? at::get_num_threads() : 1;
   const int64_t workers = layout.is_local() ? threads : batch.layout.cols.size * batch.layout.replicas.size;
@@ -156,7 +162,7 @@ int64_t matrices_per_task(const DionBatch& batch, const Layout& layout, int64_t 
     return (number + multiple - 1) / multiple * multiple;
   };
   if (!on_cpu) {
-    const int64_t held = std::max(kFewMatrices, kDeviceWorkspace / device_bytes(batch, rows, each));
+    const int64_t held = std::max(kFewMatrices, kDeviceWorkspace / device_bytes(batch, rows, each, method));
     const int64_t most = std::max<int64_t>(1, held / workers) * workers;
     const int64_t tasks = std::max<int64_t>(1, rounded_up(count, most) / most);
     return std::max<int64_t>(1, rounded_up(rounded_up(count, tasks) / tasks, workers));
@@ -224,7 +230,7 @@ std::vector<DionBatch> dion_batches(const DionGroup& group, bool capturable, Cop
   for (const auto& [layout, entries] : sorted) {
     const DionBatch whole = batch_of(entries, layout);
     const int64_t largest = largest_count(entries, layout), count = whole.X.count();
-    const int64_t size = matrices_per_task(whole, layout, largest);
+    const int64_t size = matrices_per_task(whole, layout, largest, group.hyper.orthonormalize);
     for (int64_t begin = 0; begin < largest; begin += size) {
       batches.push_back(piece_of(whole, std::min(begin, count), std::min(begin + size, count)));
     }

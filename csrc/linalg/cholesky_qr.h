@@ -95,12 +95,13 @@ void multiply_triangular_(const Matrices& out, const Matrices& P, const Triangul
 // in FP32, which drops columns below some 2·10⁻⁴ of the root mean square of all, and 2³⁰ in FP64, 10⁻⁶. Rounded
 // operands leave no room for that: 2 drops columns below 2⁻⁹ at Precision::high and 2⁻⁶ at medium, and no layout agrees
 // with another about the direction of the shortest that are kept.
-double signal_margin(at::ScalarType dtype, Precision precision = Precision::highest);
+double signal_margin(at::ScalarType dtype, Precision precision);
 
 // The rounding noise of the columns of a product with sums of `inner` terms, ε (8 + sqrt(inner) / 4): twice to
 // four times what products of low-rank matrices show (benchmarks/noise.py). With `inner` = 0, that of given data, 4 ε.
-// Operands that are rounded first add their own: half a unit in the last place of what tensor cores read where they
-// have been rounded to nearest, as given data are, a whole one in products, whose operands may be truncated.
+// Rounded operands add their own: half a unit in the last place of what tensor cores read where they have been rounded
+// to nearest, as given data are, a whole one in products, whose operands may be truncated, and so may be their sums of
+// every 8 terms: ε inner / 8.
 double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision = Precision::highest);
 
 // P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows,

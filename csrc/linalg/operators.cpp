@@ -110,6 +110,8 @@ struct ReportedAllocations final : c10::MemoryReportingInfoBase {
 }  // namespace
 
 RecordedOperators::RecordedOperators(c10::DeviceType type) {
+  TORCH_CHECK_VALUE(!are_recorded || type == recorded_type, "torchdion: launches on ", recorded_type,
+                    " are recorded here already, and those on ", type, " cannot be at the same time");
   if (are_recorded) return;
   const auto kind = c10::DebugInfoKind::PROFILER_STATE;
   TORCH_CHECK_VALUE(!c10::ThreadLocalDebugInfo::get(kind),

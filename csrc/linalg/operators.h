@@ -12,7 +12,7 @@ namespace torchdion::linalg {
 // another one it does nothing.
 class RecordedOperators {
  public:
-  // Throws c10::ValueError where torch's profiler is on, whose place it would take.
+  // Throws c10::ValueError where torch's profiler is on, whose place it would take, and inside of one for another type.
   explicit RecordedOperators(c10::DeviceType type);
   RecordedOperators(const RecordedOperators&) = delete;
   ~RecordedOperators();

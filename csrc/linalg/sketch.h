@@ -15,7 +15,7 @@ struct RandomMatrix {
   static RandomMatrix sketch(int64_t seed, int64_t step) { return {seed, step}; }
   // The start of Q for matrix `index` of the stack that is parameter `parameter`.
   static RandomMatrix start(int64_t seed, int64_t parameter, int64_t index) {
-    return {seed, static_cast<int64_t>(uint64_t{1} << 63 | uint64_t(parameter) << 24 | uint64_t(index))};
+    return {seed, static_cast<int64_t>((uint64_t{1} << 63) + (uint64_t(parameter) << 24) + uint64_t(index))};
   }
 };
 

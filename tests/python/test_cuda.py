@@ -138,6 +138,41 @@ def test_steps_are_the_cpus(dtype: torch.dtype, allowed: float, orientation: str
         assert distance(found[name].cpu() - start[name], travelled) <= allowed, name
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [(torch.float32, "high"), (torch.float32, "highest"), (torch.bfloat16, "medium"), (torch.float64, "high")],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(256, 128), (191, 67)], ids=str)
+def test_steps_have_the_same_bits_wherever_tensors_lie(
+    shape: tuple[int, ...], dtype: torch.dtype, precision: str
+) -> None:
+    expected = steps_on_shifted_tensors(0, shape, dtype, precision)
+    for elements in (1, 4, 8, 16, 32, 64):
+        found = steps_on_shifted_tensors(elements, shape, dtype, precision)
+        assert all(map(torch.equal, found, expected)), f"{elements} elements from where allocations begin"
+
+
+def steps_on_shifted_tensors(
+    elements: int, shape: tuple[int, ...], dtype: torch.dtype, precision: str, device: str = "cuda"
+) -> list[Tensor]:
+    """The weights after two steps in which every tensor begins so many elements after its allocation."""
+
+    def shifted(tensor: Tensor) -> Tensor:
+        memory = torch.empty(elements + tensor.numel(), dtype=tensor.dtype, device=device)
+        return memory[elements:].view(tensor.shape).copy_(tensor)
+
+    params = [nn.Parameter(shifted(normal(*shape, seed=i, dtype=dtype))) for i in range(3)]
+    optimizer = torchdion.Dion(params, lr=0.05, rank_fraction=0.5, precision=precision)
+    for step in range(2):
+        for i, param in enumerate(params):
+            param.grad = shifted(normal(*shape, seed=10 * step + i + 3, dtype=dtype))
+        optimizer.step()
+        for state in optimizer.state.values():
+            state.update({name: shifted(state[name]) for name in ("momentum", "Q")})
+    return [param.detach() for param in params]
+
+
 @pytest.mark.parametrize("precision", ["high", "medium"])
 def test_rounded_products_stay_close(precision: str) -> None:
     start, _ = trained("cpu", torch.float32, 0)

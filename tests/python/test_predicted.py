@@ -109,6 +109,30 @@ def test_a_step_of_1_3b_allocates_at_most_12_percent_of_the_weights(rows: list[R
     assert total["peak_bytes"] / total["parameter_bytes"] <= 0.12
 
 
+@pytest.mark.parametrize("orthonormalize", ["auto", "rcqr"])
+def test_thousands_of_small_matrices_take_no_more_workspace_than_large_ones(orthonormalize: str) -> None:
+    """456 MiB for a task's factors and what factors them, of however few columns, and what torch rounds up."""
+    if "TORCHDION_EMULATED" not in os.environ:
+        pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
+    program = f"""
+import predicted
+from torchdion import _C
+predicted.load(predicted.LIBRARY)
+optimizer = predicted.optimizer_of([(64, 64)] * 8192, 0.25)
+optimizer.param_groups[0]["orthonormalize"] = "{orthonormalize}"
+print(_C.launches_of(optimizer.step, "meta")[-1]["peak_bytes"])
+"""
+    path = os.pathsep.join(map(str, [BENCHMARKS / "gpu", BENCHMARKS]))
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert 300e6 < int(run.stdout) < 550e6
+
+
 @OF_STEP
 def test_no_launch_is_empty(rows: list[Row], name: str, rank: str) -> None:
     for row in select(rows, "predicted", name, rank):

@@ -38,8 +38,9 @@ void Operations::clear_(const Matrices& A, const float* left_out, const float* u
   TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::clear_", [&] {
     for (int64_t index = 0; index < A.count(); ++index) {
       if (!all && !(unchanged && unchanged[index] != 0)) continue;
-      for (int64_t i = 0; i < A.rows; ++i)
+      for (int64_t i = 0; i < A.rows; ++i) {
         std::fill_n(A.matrix<scalar_t>(index) + i * A.row_stride, A.cols, scalar_t());
+      }
     }
   });
 }

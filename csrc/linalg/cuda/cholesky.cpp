@@ -195,7 +195,9 @@ at::Tensor Operations::gram(const Matrices& P, const CholeskyPass& pass) {
   for (int64_t first = 0; first < m; first += piece) {
     const int64_t rows = std::min(piece, m - first);
     if (P.dtype == at::kFloat) {
-      const OperandRows entries{P.matrix<float>(0) + first * r, count, rows * r, m * r};
+      float* begin = P.matrix<float>(0) + first * r;
+      const OperandRows entries =
+          rows == m ? OperandRows{begin, 1, P.numel(), P.numel()} : OperandRows{begin, count, rows * r, m * r};
       kernels::round_operand(entries, copies ? copy.mutable_data_ptr<double>() : nullptr, mantissa_bits(pass.precision),
                              stream_of(P.device));
     }
@@ -246,6 +248,7 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   if (is_rounded(dtype, precision)) {
     round_operand_(factor.inverse, Precision::high);
     factor.rest = both.sub_(factor.inverse).to(dtype);
+    round_operand_(factor.rest, Precision::high);
   }
   return factor;
 }

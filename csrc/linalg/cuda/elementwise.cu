@@ -68,7 +68,7 @@ void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, in
 }
 
 void round_operand(OperandRows P, double* exact, int mantissa_bits, Stream stream) {
-  const int64_t blocks = blocks_of(P.numel());
+  const int64_t blocks = P.count * P.chunks();
   if (mantissa_bits == 23) {
     launch(RoundOperand<23>{P, exact}, blocks, 0, stream);
   } else if (mantissa_bits == 10) {

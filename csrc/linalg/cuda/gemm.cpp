@@ -120,7 +120,7 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   at::Tensor a_memory, b_memory, c_memory, a_aligned, b_aligned, c_aligned;
   const Matrices a = aligned(stored_as(dtype, A, a_memory), as_stacks, a_aligned),
                  b = aligned(stored_as(dtype, B, b_memory), as_stacks, b_aligned),
-                 c = aligned(fits ? C : stored_as(dtype, C, c_memory, reads_C), as_stacks, c_aligned);
+                 c = aligned(fits ? C : stored_as(dtype, C, c_memory, reads_C), as_stacks, c_aligned, reads_C);
   multiply_as(call, c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision));
   if (c.dtype == at::kHalf) kernels::bound(Listed(c), c.count(), c.rows, c.cols, stream_of(C.device));
   if (!fits || c_aligned.defined()) copy_(C, c, 1);

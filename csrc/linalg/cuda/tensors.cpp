@@ -21,7 +21,7 @@ constexpr int64_t kAlignment = 16;
 // With contiguous rows; one copy of what is one matrix, however often it is in the list.
 Matrices copied(const Matrices& matrices, at::ScalarType dtype, at::Tensor& memory, bool with_entries = true) {
   const bool is_one = matrices.count() > 1 && matrices.spacing == 0;
-  const Matrices distinct = is_one ? matrices.slice(0, std::min<int64_t>(1, matrices.count())) : matrices;
+  const Matrices distinct = is_one ? matrices.slice(0, 1) : matrices;
   memory =
       at::empty({distinct.count(), matrices.rows, matrices.cols}, at::TensorOptions(dtype).device(matrices.device));
   const Matrices copies(memory);
@@ -96,21 +96,18 @@ Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& m
   return copied(matrices, dtype, memory, with_entries);
 }
 
-Matrices aligned(const Matrices& matrices, bool as_stack, at::Tensor& memory) {
+Matrices aligned(const Matrices& matrices, bool as_stack, at::Tensor& memory, bool with_entries) {
   const std::vector<char*>& data = matrices.data;
   const auto is_aligned = [](const char* each) { return reinterpret_cast<std::uintptr_t>(each) % kAlignment == 0; };
-  if (std::all_of(data.begin(), as_stack ? data.begin() + std::min<int64_t>(1, matrices.count()) : data.end(),
-                  is_aligned)) {
-    return matrices;
-  }
-  if (!matrices.row_major()) return aligned(matrices.t(), as_stack, memory).t();
+  if (std::all_of(data.begin(), as_stack ? data.begin() + 1 : data.end(), is_aligned)) return matrices;
+  if (!matrices.row_major()) return aligned(matrices.t(), as_stack, memory, with_entries).t();
   const int64_t count = matrices.count(), rows = matrices.rows, cols = matrices.cols, leading = matrices.row_stride;
   const int64_t extent = (rows - 1) * leading + cols;
   const int64_t spacing = as_stack ? *matrices.spacing : divide_up(extent, kAlignment) * kAlignment;
   memory = at::empty({(count - 1) * spacing + extent}, at::TensorOptions(matrices.dtype).device(matrices.device));
   const Matrices copies(memory.as_strided({count, rows, cols}, {spacing, leading, 1}));
   const int64_t distinct = spacing == 0 ? 1 : count;
-  if (copies.numel() > 0) Operations::copy_(copies.slice(0, distinct), matrices.slice(0, distinct), 1);
+  if (with_entries && copies.numel() > 0) Operations::copy_(copies.slice(0, distinct), matrices.slice(0, distinct), 1);
   return copies;
 }
 

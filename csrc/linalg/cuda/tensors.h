@@ -30,11 +30,12 @@ class Listed {
   Strides strides_;
 };
 
-// The matrices themselves, or copies, which live as long as `memory`: of another dtype (without entries where nobody
-// reads them); with contiguous rows; with the strides that they have, but each at a multiple of 16 bytes, or, as a
-// stack, the first one.
+// The matrices themselves, or copies, which live as long as `memory`, without entries where nobody reads them: of
+// another dtype; with contiguous rows; with each at a multiple of 16 bytes, or, as a stack, the first one. The last
+// keep their strides, by which products choose kernels: rows that are cut out of a wide matrix take the wide one's
+// memory.
 Matrices stored_as(at::ScalarType dtype, const Matrices& matrices, at::Tensor& memory, bool with_entries = true);
 Matrices with_contiguous_rows(const Matrices& matrices, at::Tensor& memory);
-Matrices aligned(const Matrices& matrices, bool as_stack, at::Tensor& memory);
+Matrices aligned(const Matrices& matrices, bool as_stack, at::Tensor& memory, bool with_entries = true);
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

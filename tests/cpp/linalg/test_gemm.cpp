@@ -86,6 +86,18 @@ TEST(GemmOfRoundedOperands, TakesStacksOfMatricesOfAnyNumberOfEntries) {
   EXPECT_LE(relative_error(C, A.matmul(B)), 0x1p-7);
 }
 
+// On a GPU each of these is a product of its own.
+TEST(GemmOfRoundedOperands, OfLargeMatricesInSeveralTensorsIsThatOfEach) {
+  std::vector<at::Tensor> A, B, C;
+  for (int64_t i = 0; i < 2; ++i) {
+    A.push_back(normal({2048, 1}, 2 * i + 1, at::kFloat));
+    B.push_back(normal({1, 2048}, 2 * i + 2, at::kFloat));
+    C.push_back(at::zeros({2048, 2048}));
+  }
+  gemm_(Matrices(C), Matrices(A), Matrices(B), 1, 0, Precision::high);
+  for (std::size_t i = 0; i < C.size(); ++i) EXPECT_LE(relative_error(C[i], A[i].matmul(B[i])), 0x1p-9) << i;
+}
+
 TEST_P(Gemm, DoesNotReadCWhenBetaIsZero) {
   const Dtypes dtypes = GetParam();
   const at::Tensor A = normal({2, 140, 5}, 1, dtypes.A), B = normal({2, 5, 7}, 2, dtypes.B);

@@ -41,6 +41,12 @@ TEST(RecordedOperators, ReportAllocationsAndHowMuchLivesAtMost) {
   EXPECT_EQ(recorder.allocations().live, 0);
 }
 
+TEST(RecordedOperators, OfTwoTypesOfDevicesAtATimeAreRefused) {
+  const RecordedOperators outer(at::kCUDA);
+  EXPECT_NO_THROW(RecordedOperators inner(at::kCUDA));
+  EXPECT_THROW(RecordedOperators inner(at::kCPU), c10::ValueError);
+}
+
 TEST(RecordedOperators, OfOtherDevicesAreLeftOut) {
   const Recorder recorder;
   const RecordedOperators operators(at::kCUDA);

@@ -208,14 +208,16 @@ struct CountNonfinite {
   }
 };
 
-// Some contiguous rows of each matrix of a stack.
+// Some contiguous rows of each matrix of a stack. A block has a chunk of one matrix.
 struct OperandRows {
   float* data;
   int64_t count, entries;  // matrices, and entries of each
   int64_t spacing;         // from one matrix to the next
 
-  TORCHDION_HOST_DEVICE int64_t numel() const { return count * entries; }
-  TORCHDION_HOST_DEVICE float& operator[](int64_t i) const { return data[i / entries * spacing + i % entries]; }
+  static constexpr int kChunk = 256 * kElementsPerThread;
+
+  int64_t numel() const { return count * entries; }
+  TORCHDION_HOST_DEVICE int64_t chunks() const { return divide_up(entries, kChunk); }
 };
 
 // Each entry of P rounded to what a tensor core reads, and, where `exact` is there, copied to FP64 for its Gram matrix.
@@ -232,13 +234,16 @@ struct RoundOperand {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
+    const int64_t matrix = block.index() / P.chunks(), begin = block.index() % P.chunks() * OperandRows::kChunk;
+    float* entries = P.data + matrix * P.spacing;
+    double* copies = exact ? exact + matrix * P.entries : nullptr;
     block.each([&](int t) {
       for (int i = 0; i < kElementsPerThread; ++i) {
-        const int64_t element = (block.index() * kElementsPerThread + i) * Block::threads + t;
-        if (element >= P.numel()) break;
-        const float rounded = Kept == 23 ? P[element] : round_mantissa<Kept>(P[element]);
-        if (Kept != 23) P[element] = rounded;
-        if (exact) exact[element] = rounded;
+        const int64_t element = begin + t + i * Block::threads;
+        if (element >= P.entries) break;
+        const float rounded = Kept == 23 ? entries[element] : round_mantissa<Kept>(entries[element]);
+        if (Kept != 23) entries[element] = rounded;
+        if (copies) copies[element] = rounded;
       }
     });
   }

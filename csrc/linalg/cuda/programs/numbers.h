@@ -57,7 +57,7 @@ struct StepFactors {
   DeviceNumber lr, weight_decay;
   const float* left_out;  // or null
 
-  Work work(int64_t) const { return {4 * sizeof(T)}; }
+  Work work(int64_t) const { return {2 * sizeof(T)}; }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
