@@ -9,14 +9,16 @@ they add to those before them is below the rounding of the operands. Of `kind` "
 large, and with rounded operands sooner.
 """
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_lists import LISTS, RANKS, STATES, factors_of
-from machine import Machine, open_machine, parser_of
+from gpu_lists import CONDITIONS, LISTS, METHODS, RANKS, STATES, factors_of
+from machine import Machine, machine_row, open_machine, parser_of
+from measure import emit
 from orthonormalize import conditioned
 from torch.nn import Parameter
 
@@ -34,8 +36,6 @@ DISTANCES: tuple[tuple[str, Precision], ...] = (
     ("FP32", "medium"),
     ("BF16", "high"),
 )
-CONDITIONS = (1e0, 1e2, 1e4, 1e6, 1e8)
-METHODS = ("auto", "rcqr")
 STEPS = 20
 LARGEST = 768  # side of the matrices that the oracle, on the CPU, follows
 
@@ -47,12 +47,16 @@ def orthogonality_rows(machine: Machine, m: int, r: int, condition: float) -> It
         for precision in PRECISIONS:
             found = torch.ops.torchdion.orthonormalize(P, method, precision=precision).double()
             live = found[:, found.any(dim=0)]
-            defect = (live.mT @ live).cpu() - torch.eye(live.shape[1], dtype=torch.float64)
             row = {"method": method, "precision": precision}
-            row["error"] = (
-                torch.linalg.eigvalsh(defect).abs().max().item()
-            )  # a symmetric matrix's largest singular value
-            yield {**row, "zero_columns": r - live.shape[1]}
+            yield {**row, "error": defect(live), "zero_columns": r - live.shape[1]}
+
+
+def defect(P: torch.Tensor) -> float:
+    """‖PᵀP − I‖₂ in FP64, a symmetric matrix's largest singular value; infinite without columns or finite entries."""
+    gram = (P.mT @ P).cpu()
+    if P.shape[1] == 0 or not gram.isfinite().all():
+        return math.inf
+    return torch.linalg.eigvalsh(gram - torch.eye(P.shape[1], dtype=torch.float64)).abs().max().item()
 
 
 def distance_rows(
@@ -76,6 +80,7 @@ def distance_rows(
 def main(arguments: list[str]) -> int:
     given = parser_of(__doc__, ["120m", "1.3b"], 50.0).parse_args(arguments)
     machine = open_machine(given, "gpu_accuracy.py")
+    emit(machine_row(machine, machine.rates(), program="accuracy"))
     for name in given.list:
         for m, r in sorted({(rows, r) for _, rows, r in factors_of(LISTS[name](), RANKS["d/4"])}):
             for condition in CONDITIONS:

@@ -136,8 +136,9 @@ def build(dry: bool) -> None:
         "CMAKE_INSTALL_PREFIX": str(PACKAGE),
     }
     definitions = [f"-D{name}={value}" for name, value in options.items()]
-    run("cmake", "-S", ".", "-B", tree, "-G", "Ninja", *definitions)
-    run("cmake", "--build", tree, *(("--", "-n") if dry else ()))
+    generator = ("-G", "Ninja") if shutil.which("ninja") else ()
+    run("cmake", "-S", ".", "-B", tree, *generator, *definitions)
+    run("cmake", "--build", tree, "--parallel", *(("--", "-n") if dry else ()))
     if not dry:
         run("cmake", "--install", tree)
 

@@ -31,7 +31,7 @@ def run(command: list[str], environment: dict[str, str], folder: Path, seconds: 
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # a process group, to be ended as one
+            preexec_fn=os.setpgrp,  # to be ended as one, also by whoever ends this session
         )
     except OSError as error:
         line(f"{command[0]}: {error.strerror}")

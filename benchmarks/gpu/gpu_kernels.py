@@ -4,7 +4,8 @@
 
 JSON lines of `kind` "operation", with `count` matrices of `rows`×`r`:
 
-    gram              PᵀP in FP64 by each of cuBLAS's ways; `over_product`: over the same at the machine's rate for FP64
+    gram              PᵀP in FP64 by each of cuBLAS's ways, one among many that follow each other; `over_product`: over
+                      the same at the machine's rate for FP64
     linalg.cholesky   torch's, of those Gram matrices
     orthonormalize    one row per method and precision; `over_product`: its time over that of a plain product of the
                       same sizes, 2 rows r² operations at the rate of TF32; `qr`: the time of torch.linalg.qr over this
@@ -72,7 +73,7 @@ def gram_rows(machine: Machine, rates: Rates, rounds: int, P: torch.Tensor) -> I
     for way in WAYS_OF_CUBLAS:
         run = machine.cublas().multiply(way, gram, wide.mT, wide, 1.0, 0.0, "FP64")
         run()
-        ms, _ = machine.median_ms(run, rounds, budget_ms=200)
+        ms, _ = machine.back_to_back_ms(run, rounds, budget_ms=200)
         yield {"operation": "gram", "method": way, "ms": ms, "over_product": ms / product}
     factor = partial(torch.linalg.cholesky_ex, gram)
     factor()

@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,18 @@ from kernel_names import short
 from machine import open_machine, parser_of
 
 MATRICES = 4
-LAUNCHES = 60  # at most
-SECTIONS = ("SpeedOfLight", "Occupancy", "ComputeWorkloadAnalysis", "LaunchStats")
+LAUNCHES = 400  # at most, of some 100
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
-# The first column that matches: names differ from chip to chip.
+METRICS = (
+    "gpu__time_duration.sum",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    TENSOR,
+)
+SECTIONS = ("SpeedOfLight", "Occupancy", "ComputeWorkloadAnalysis")
+# What ncu is asked for: little, which takes few passes, and where the chip does not know one of the names, its own.
+ASKED = (["--metrics", ",".join(METRICS)], [word for section in SECTIONS for word in ("--section", section)])
+# The largest number in a column of the first pattern that has any: names differ from chip to chip.
 COLUMNS = {
     "ms": (r"gpu__time_duration\.sum",),
     "dram": (r"(gpu__dram|dram_)_throughput\.avg\.pct_of_peak_sustained_elapsed",),
@@ -41,11 +50,9 @@ COLUMNS = {
 }
 
 
-def ncu_command(ncu: str, log: Path, metrics: tuple[str, ...], program: list[str]) -> list[str]:
-    sections = [word for section in SECTIONS for word in ("--section", section)]
-    extra = ["--metrics", ",".join(metrics)] if metrics else []
+def ncu_command(ncu: str, log: Path, asked: list[str], program: list[str]) -> list[str]:
     options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--log-file", str(log)]
-    return [ncu, *options, "--profile-from-start", "off", "--launch-count", str(LAUNCHES), *sections, *extra, *program]
+    return [ncu, *options, "--profile-from-start", "off", "--launch-count", str(LAUNCHES), *asked, *program]
 
 
 def number(text: str) -> float | None:
@@ -55,6 +62,12 @@ def number(text: str) -> float | None:
         return None  # "n/a", or "nan" in words
 
 
+def largest(row: dict[str, str], pattern: str) -> float | None:
+    """The largest number in the columns of this name."""
+    numbers = (number(row[column] or "") for column in row if column and re.fullmatch(pattern, column))
+    return max((value for value in numbers if value is not None), default=None)
+
+
 def launches(text: str) -> list[dict[str, Any]]:
     """One for each row of ncu's table, which its messages surround and whose second line has the units."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
@@ -62,8 +75,7 @@ def launches(text: str) -> list[dict[str, Any]]:
     for row in csv.DictReader(lines):
         known: dict[str, Any] = {"full_name": row["Kernel Name"], "grid": row.get("Grid Size", "")}
         for name, patterns in COLUMNS.items():
-            columns = [column for pattern in patterns for column in row if column and re.fullmatch(pattern, column)]
-            known[name] = next((value for column in columns if (value := number(row[column] or "")) is not None), None)
+            known[name] = next((value for pattern in patterns if (value := largest(row, pattern)) is not None), None)
         if known["ms"] is not None:  # the line of units has no number
             found.append({**known, "kernel": short(known["full_name"]), "ms": known["ms"] / 1e6})  # from nanoseconds
     return found
@@ -75,7 +87,17 @@ def longest(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for i, row in enumerate(ordered) if row["kernel"] not in {before["kernel"] for before in ordered[:i]}]
 
 
-def metric_rows(given: Any) -> Iterator[dict[str, Any]]:
+def said_by(command: list[str], seconds: float) -> str:
+    """What a program has written, which is ended after so many seconds."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        try:
+            return child.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            child.kill()  # what it ran may hold its output: nothing of it is waited for
+            return f"==ERROR== ncu had not ended after {seconds:.0f} s"
+
+
+def metric_rows(given: Any, end: float) -> Iterator[dict[str, Any]]:
     ncu = find("ncu")
     if ncu is None:
         raise RuntimeError("ncu was not found")
@@ -83,18 +105,19 @@ def metric_rows(given: Any) -> Iterator[dict[str, Any]]:
     said = ""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "ncu.csv")
-        for metrics in ((TENSOR,), ()):  # ncu stops at a name that the chip does not know
-            ended = subprocess.run(
-                ncu_command(ncu, log, metrics, program), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
+        for index, asked in enumerate(ASKED):  # ncu stops at a name that the chip does not know
+            seconds = max(10.0, (end - time.time()) / (len(ASKED) - index))
+            output = said_by(ncu_command(ncu, log, asked, program), seconds)
             text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
             found = launches(text)
+            if len(found) >= LAUNCHES:
+                raise RuntimeError(f"a step has {LAUNCHES} launches or more, of which the later ones were not counted")
             if found:
                 if given.csv:
                     given.csv.write_text(text, encoding="utf-8")
                 yield from longest(found)
                 return
-            said = next((line for line in (text + ended.stdout).splitlines() if "ERROR" in line), said)
+            said = next((line for line in (text + output).splitlines() if "ERROR" in line), said)
     raise RuntimeError(said or "ncu counted nothing")
 
 
@@ -115,7 +138,7 @@ def main(arguments: list[str]) -> int:
         step_inside(cases_of(machine, given.list, 1, "metrics")[given.list[0]])
         return 0
     labels = {"kind": "metrics", "list": given.list[0], "rank": "d/4"}
-    machine.attempt(labels, metric_rows(given))
+    machine.attempt(labels, metric_rows(given, machine.end))
     return machine.finish()
 
 

@@ -19,7 +19,7 @@ from gpu_predicted import COLUMNS as PREDICTED
 from gpu_predicted import compared
 from gpu_targets import Target, targets
 from measure import table
-from rows import LABELS, Row, one, ratio, read, select
+from rows import LABELS, Row, beside, one, ratio, read, select
 from steps_plot import plot
 
 COMMITTED = ROOT / "benchmarks" / "results" / "gpu" / "predicted.jsonl"
@@ -39,12 +39,14 @@ OPERATIONS = (
     *("× product", "linalg.qr / this", "× copy"),
 )
 PRODUCTS = (
-    *("list", "count", "m", "n", "r", "product", "least ms", "strided", "pointers", "each", "each alone", "torchdion"),
-    *("kernel, strided", "kernel, pointers"),
+    *("list", "count", "m", "n", "r", "product", "least ms", "strided", "pointers", "pointers alone"),
+    *("each", "each alone", "torchdion", "torchdion alone", "kernel, strided", "kernel, pointers"),
 )
 COUNTERS = ("list", "kernel", "ms", "grid", "dram %", "tensor %", "occupancy %")
 KERNELS_SHOWN = 8
 MISSING = "not measured"
+RATES_DIFFER = 0.05  # more than that is said
+PROBLEMS_PRINTED = 30  # the others are in the file
 
 
 def machines(rows: Sequence[Row]) -> list[Row]:
@@ -56,13 +58,16 @@ def machines(rows: Sequence[Row]) -> list[Row]:
 
 
 def steps(rows: Sequence[Row]) -> list[Row]:
-    """Dion's eager steps beside the rivals' on the same matrices."""
+    """Dion's eager steps, and the ratios to rivals' on the same matrices where both were timed in one run."""
     shown = []
     for row in select(rows, kind="step", optimizer="Dion", mode="eager"):
         rivals = {"kind": "step", "list": row["list"], "mode": "eager"}
         package = one(rows, **rivals, optimizer="dion package", rank=row["rank"], state=row["state"])
         same = {label: row[label] for label in ("list", "optimizer", "rank", "state", "precision")}
         profile = one(rows, kind="launches", **same)
+        beside_torch, beside_dion = (
+            one(rows, kind="step", mode=beside(rival), **same).get("ms") for rival in ("AdamW", "dion package")
+        )
         following = one(rows, kind="step", mode="back to back", **same)
         shown.append(
             {
@@ -70,9 +75,9 @@ def steps(rows: Sequence[Row]) -> list[Row]:
                 "ms": row["ms"],
                 "× roofline": ratio(row["ms"], row.get("least_ms")),
                 "back to back × roofline": ratio(following.get("ms"), following.get("least_ms")),
-                "× AdamW": ratio(row["ms"], one(rows, **rivals, optimizer="AdamW").get("ms")),
-                "Muon / this": ratio(one(rows, **rivals, optimizer="Muon").get("ms"), row["ms"]),
-                "dion / this": ratio(package.get("ms"), row["ms"]),
+                "× AdamW": ratio(beside_torch, one(rows, **rivals, optimizer="AdamW").get("ms")),
+                "Muon / this": ratio(one(rows, **rivals, optimizer="Muon").get("ms"), beside_torch),
+                "dion / this": ratio(package.get("ms"), beside_dion),
                 "launches / shape": ratio(profile.get("launches"), profile.get("groups")),
                 "first / ms": ratio(row.get("first_ms"), row["ms"]),
                 "peak MB": row.get("peak_mb"),
@@ -167,19 +172,31 @@ def products(rows: Sequence[Row]) -> list[Row]:
 
 
 def tests(rows: Sequence[Row]) -> list[Row]:
-    """How many tests of each suite ended how."""
+    """How many tests of each suite ended how, of how many."""
     found = [row for row in rows if row.get("kind") == "test"]
     shown = []
     for suite in dict.fromkeys(row["suite"] for row in found):
         ended = [row["outcome"] for row in found if row["suite"] == suite]
-        shown.append({"suite": suite, **{word: ended.count(word) for word in ("passed", "failed", "skipped")}})
+        known = {"suite": suite, "of": one(rows, kind="tests", suite=suite).get("collected")}
+        shown.append(known | {word: ended.count(word) for word in ("passed", "failed", "skipped")})
     return shown
+
+
+def differing_rates(found: Sequence[Row]) -> list[str]:
+    """Rates that programs on one GPU have measured far from each other: what is said in their terms is as far off."""
+    said = []
+    for name in RATES.values():
+        rates = [row[name] for row in found if row.get(name) and "CPU" not in row["device"]]
+        if rates and max(rates) > (1 + RATES_DIFFER) * min(rates):
+            said.append(f"rates of {name} differ by {100 * (max(rates) / min(rates) - 1):.0f}% between programs")
+    return said
 
 
 def problems(rows: Sequence[Row]) -> list[str]:
     """What failed or was not measured, and why."""
-    devices = list(dict.fromkeys(row["device"] for row in select(rows, kind="machine") if "device" in row))
-    mixed = [f"measured on different devices: {', '.join(devices)}"] if len(devices) > 1 else []
+    found = [row for row in select(rows, kind="machine") if "device" in row]
+    devices = list(dict.fromkeys(row["device"] for row in found))
+    mixed = [f"measured on different devices: {', '.join(devices)}"] if len(devices) > 1 else differing_rates(found)
     return mixed + [
         ", ".join(f"{row[label]}" for label in LABELS if row.get(label) is not None) + f": {row['problem']}"
         for row in rows
@@ -203,12 +220,15 @@ def checked(rows: Sequence[Row], of: Sequence[Target], after: str) -> list[Row]:
     return shown
 
 
-def summary(rows: Sequence[Row], of: Sequence[Target], after: str) -> str:
-    """The targets and all that failed."""
-    parts = ["### Targets\n\n" + table(checked(rows, of, after), ("target", "now", "wanted", "is", "outcome"))]
+def failures(rows: Sequence[Row], of: Sequence[Target], after: str) -> list[str]:
     missing = [f"{row['target']}: {MISSING}" for row in checked(rows, of, after) if row["outcome"] == MISSING]
-    if missing or problems(rows):
-        parts.append("### Failed or not measured\n\n" + "\n".join(f"- {line}" for line in missing + problems(rows)))
+    return [f"- {line}" for line in missing + problems(rows)]
+
+
+def summary(failed: Sequence[str], rows: Sequence[Row], of: Sequence[Target], after: str) -> str:
+    """All that failed, and the targets."""
+    parts = ["### Failed or not measured\n\n" + "\n".join(failed)] if failed else []
+    parts.append("### Targets\n\n" + table(checked(rows, of, after), ("target", "now", "wanted", "is", "outcome")))
     return "\n\n".join(parts)
 
 
@@ -224,7 +244,7 @@ def calls(rows: Sequence[Row]) -> list[Row]:
 TABLES: dict[str, tuple[Callable[[Sequence[Row]], list[Row]], Sequence[str]]] = {
     "Machine": (machines, ("program", "device", "torch", "date", *RATES, "GB/s")),
     "Calls": (calls, ("call", "part", "seconds", "outcome")),
-    "Tests": (tests, ("suite", "passed", "failed", "skipped")),
+    "Tests": (tests, ("suite", "of", "passed", "failed", "skipped")),
     "Steps of Dion": (steps, STEP),
     "CUDA graphs": (graphs, GRAPH),
     "Other optimizers": (rivals, RIVALS),
@@ -239,7 +259,7 @@ TABLES: dict[str, tuple[Callable[[Sequence[Row]], list[Row]], Sequence[str]]] = 
 
 
 def report(rows: Sequence[Row], of: Sequence[Target], after: str = CALLS[-1]) -> str:
-    parts = [summary(rows, of, after)]
+    parts = [summary(failures(rows, of, after), rows, of, after)]
     for title, (make, columns) in TABLES.items():
         try:
             shown = make(rows)
@@ -265,7 +285,9 @@ def main(arguments: list[str]) -> int:
         parser.error(f"no such file: {', '.join(missing)}")
     rows = read([*([COMMITTED] if COMMITTED.is_file() else []), *files])
     of = targets("tiny", "tiny") if given.dry else targets()
-    print(summary(rows, of, given.after))
+    failed = failures(rows, of, given.after)
+    more = [f"- and {len(failed) - PROBLEMS_PRINTED} more"] if len(failed) > PROBLEMS_PRINTED else []
+    print(summary(failed[:PROBLEMS_PRINTED] + more, rows, of, given.after))  # of a long output only the end may be seen
     if given.markdown:
         given.markdown.write_text(report(rows, of, given.after) + "\n", encoding="utf-8")
     if given.plot:

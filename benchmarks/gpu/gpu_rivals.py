@@ -4,8 +4,8 @@
 
 JSON lines as gpu_step.py's. `--of torch`: torch.optim.AdamW(fused=True) and torch.optim.Muon, with their launches by
 torch's profiler at the end. `--of dion`: microsoft/dion's Dion, found on PYTHONPATH, which compiles its update: a
-program of its own, as that may take minutes. Dion's own eager step is measured again in the same run at the ranks that
-are compared, so that each ratio is of one machine.
+program of its own, as that may take minutes. Dion's own eager step is measured in the same run at the ranks that are
+compared, for the ratios: rows of `mode` "beside torch" and "beside dion".
 """
 
 import importlib
@@ -20,6 +20,7 @@ from gpu_case import Case, Make, cases_of, dion
 from gpu_lists import RANKS, STATES, groups_of
 from machine import open_machine, parser_of
 from measure import emit
+from rows import beside
 
 COMPARED = ("d/4", "d/16")
 RIVALS: dict[str, Make] = {
@@ -53,11 +54,9 @@ def package_rows(case: Case, rank: str) -> Iterator[dict[str, Any]]:
     yield from rival_rows(case, make)
 
 
-def measure_own(cases: dict[str, Case]) -> None:
-    for name, case in cases.items():
-        for rank in COMPARED:
-            labels = {"kind": "step", "list": name, "optimizer": "Dion", "rank": rank, "state": "FP32", "mode": "eager"}
-            case.machine.attempt(labels, own_rows(case, rank))
+def measure_own(name: str, case: Case, rank: str, mode: str) -> None:
+    labels = {"kind": "step", "list": name, "optimizer": "Dion", "rank": rank, "state": "FP32", "mode": mode}
+    case.machine.attempt(labels, own_rows(case, rank))
 
 
 def measure_torch(cases: dict[str, Case]) -> None:
@@ -65,7 +64,8 @@ def measure_torch(cases: dict[str, Case]) -> None:
         for optimizer, make in RIVALS.items():
             labels = {"kind": "step", "list": name, "optimizer": optimizer, "mode": "eager"}
             case.machine.attempt(labels, rival_rows(case, make))
-    measure_own(cases)
+        for rank in COMPARED:
+            measure_own(name, case, rank, beside("AdamW"))
     for name, case in cases.items():  # after everything was timed: launches may take longer once the profiler has run
         for optimizer, make in RIVALS.items():
             labels = {"kind": "launches", "list": name, "optimizer": optimizer}
@@ -73,11 +73,11 @@ def measure_torch(cases: dict[str, Case]) -> None:
 
 
 def measure_package(cases: dict[str, Case]) -> None:
-    measure_own(cases)
     for name, case in cases.items():
         for rank in COMPARED:
             labels = {"kind": "step", "list": name, "optimizer": "dion package", "mode": "eager"}
             case.machine.attempt({**labels, "rank": rank, "state": "FP32"}, package_rows(case, rank))
+            measure_own(name, case, rank, beside("dion package"))
 
 
 def main(arguments: list[str]) -> int:

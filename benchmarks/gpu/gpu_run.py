@@ -24,7 +24,7 @@ TAIL = 15  # lines of a part that failed
 RESERVED = 30.0  # of them for the report
 LEAST = 5.0  # for which it is worth to begin a part
 MARGIN = 6.0  # before its end in which a part begins no row
-USAGE = "run.sh [--dry] [--only PART,...] [--earlier FOLDER] [--dion FOLDER] CALL FOLDER [-- FLAGS]"
+USAGE = "run.sh [--dry] [--only PART,...] [--earlier FOLDER] [--dion FOLDER] [--seconds S] CALL FOLDER [-- FLAGS]"
 
 
 class Call:

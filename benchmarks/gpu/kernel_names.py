@@ -9,7 +9,7 @@ from machine import Kernel
 # What csrc/linalg/cuda/launch.h starts: run_program<torchdion::linalg::cuda::Accumulate<float, float> >(...)
 _PROGRAM = re.compile(r"run_program<(?:\w+::)*(\w+)(?:<(.*?)>)?\s*>")
 _PRODUCTS = {
-    "TF32": re.compile(r"tf32|tensorop_s1688gemm_\d"),
+    "TF32": re.compile(r"tf32|tfloat32|tensorop_s1688gemm_\d"),
     "BF16": re.compile(r"bf16|bfloat16"),
     "FP64": re.compile(r"dgemm|f64|d884|d16816|d1684|\bdouble\b"),
     "FP32": re.compile(r"sgemm|gemm_?f32|f32f32|simt|\bfloat\b"),
@@ -17,7 +17,7 @@ _PRODUCTS = {
 # Of cuBLAS 13: the types of operands, sums and results, a letter each.
 _NVJET = re.compile(r"nvjet_(?:sm\d+_)?([a-z])[a-z]{2}_")
 _NVJET_OPERANDS = {"s": "TF32", "t": "BF16", "h": "FP16", "d": "FP64"}
-_IS_PRODUCT = re.compile(r"gemm|gemv|splitk|cutlass|xmma|nvjet", re.IGNORECASE)
+_IS_PRODUCT = re.compile(r"gemm|gemv|cutlass|xmma|nvjet", re.IGNORECASE)
 
 
 def short(name: str) -> str:
@@ -31,8 +31,10 @@ def short(name: str) -> str:
     """
     program = _PROGRAM.search(name)
     if program:
-        types = re.sub(r"\w+::", "", program[2] or "")
+        types = re.sub(r"\w+::|\(\w+\)", "", program[2] or "")
         return f"{program[1]}<{types}>" if types else program[1]
+    if re.search("splitk", name, re.IGNORECASE):
+        return "cuBLAS sum of parts"
     if _IS_PRODUCT.search(name):
         arithmetic = next((key for key, pattern in _PRODUCTS.items() if pattern.search(name)), None)
         letters = _NVJET.search(name)

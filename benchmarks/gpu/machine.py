@@ -54,6 +54,7 @@ class Machine:
     device: torch.device
     name: str
     sizes: tuple[int, int]  # rows of the products, entries of the copy, by which rates are measured
+    warm_up: float  # seconds before each
 
     def synchronize(self) -> None:
         raise NotImplementedError
@@ -117,8 +118,12 @@ class Machine:
         return 2 * size**3 / self._seconds(partial(torch.mm, a, b, out=torch.empty_like(a)))
 
     def _seconds(self, run: Callable[[], object]) -> float:
-        for _ in range(2):
+        """After so long that the clock has risen to where it stays."""
+        end = time.monotonic() + self.warm_up
+        run()
+        while time.monotonic() < end:
             run()
+            self.synchronize()
         return self.median_ms(run, 10, budget_ms=100)[0] / 1e3
 
     def attempt(self, labels: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
@@ -154,6 +159,7 @@ class Machine:
 class Gpu(Machine):
     device = torch.device("cuda")
     sizes = (8192, 1 << 28)
+    warm_up = 0.3
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -221,6 +227,7 @@ class Host(Machine):
 
     device = torch.device("cpu")
     sizes = (256, 1 << 18)
+    warm_up = 0.0
 
     @property
     def name(self) -> str:  # type: ignore[override]

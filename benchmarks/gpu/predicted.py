@@ -6,8 +6,8 @@ The step is Dion's, after its first one, with FP32 states at the default precisi
 operations on CUDA as the tests compile them (`make test-cpp`, or --library), which record what they would launch. JSON
 lines, each with `list`, `rank`, `state` and `precision`:
 
-    kind "predicted"          one for each kernel, by the name that the profiler's rows of gpu_step.py have: how often
-                              it is launched, the blocks, bytes and operations of all its launches, `least_ms` of all
+    kind "predicted"          one for each kernel, by the name that the rows of gpu_profile.py have: how often it is
+                              launched, the blocks, bytes and operations of all its launches, `least_ms` of all
     kind "predicted_product"  products of m×k and k×n matrices as cuBLAS sees them, `count` at once, `given` as a stack
                               or by pointers: those whose `share` of the step's least_ms is --least-share or more
     kind "predicted_step"     the sums; `roofline_ms` of the whole step; memory that the step allocates, and its

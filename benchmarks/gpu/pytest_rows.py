@@ -2,8 +2,9 @@
 
     python -m pytest -p pytest_rows --suite NAME [--may-skip-all] ...
 
-Rows of `kind` "test": `suite`, `name`, `outcome`, `seconds`, and the `problem` of one that failed. A run in which no
-test passed fails, however many were skipped, unless --may-skip-all is given.
+Rows of `kind` "test": `suite`, `name`, `outcome`, `seconds`, and the `problem` of one that failed; and one of `kind`
+"tests" before them, with the number `collected`. A run in which no test passed fails, however many were skipped, unless
+--may-skip-all is given.
 """
 
 import json
@@ -28,6 +29,9 @@ class Rows:
         if report.failed:
             row = {"kind": "test", "suite": self.config.getoption("suite"), "name": report.nodeid, "outcome": "failed"}
             self.write({**row, "problem": reason(report)})
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.write({"kind": "tests", "suite": self.config.getoption("suite"), "collected": len(session.items)})
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
         """No letters between the lines."""

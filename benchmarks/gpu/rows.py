@@ -58,6 +58,11 @@ def select(rows: Sequence[Row], **labels: Any) -> list[Row]:
     ]
 
 
+def beside(rival: str) -> str:
+    """The mode of Dion's steps that were timed in the same run as another optimizer's."""
+    return f"beside {'dion' if rival == 'dion package' else 'torch'}"
+
+
 def one(rows: Sequence[Row], **labels: Any) -> Row:
     """The row with these labels; without numbers where there is none."""
     return next(iter(select(rows, **labels)), {})

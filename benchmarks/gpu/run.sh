@@ -5,9 +5,9 @@
 #   benchmarks/gpu/run.sh steps FOLDER [--earlier FOLDER]...
 #   benchmarks/gpu/run.sh peers FOLDER [--earlier FOLDER]... [--dion CHECKOUT]
 #
-# README.md beside this says what each does and leaves in FOLDER. --only PART,... runs some parts; FLAGS after "--" go to
-# the programs that measure, such as "-- --list 120m"; --dry runs all of it without a GPU. The exit status is 0 only if
-# no part failed.
+# README.md beside this says what each does and leaves in FOLDER. --only PART,... runs some parts; --seconds S, 500 unless
+# given, is when a call ends; FLAGS after "--" go to the programs that measure, such as "-- --list 120m"; --dry runs all
+# of it without a GPU. The exit status is 0 only if no part failed.
 #
 # Needs Python ($PYTHON, python3) with torch 2.10 or newer, pytest and matplotlib, nvcc, CMake, Ninja and pybind11, and
 # for their parts ncu and compute-sanitizer; no network.

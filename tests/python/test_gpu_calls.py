@@ -31,8 +31,9 @@ case "$*" in *$FAILS*) exit 3;; esac
 WORDS = {
     **{"build": "gpu_build.py", "products": "gpu_products.py", "factors": "gpu_kernels.py", "steps": "gpu_step.py"},
     **{"tests": "--suite operations", "profile": "gpu_profile.py", "metrics": "gpu_metrics.py", "nccl": "--suite nccl"},
-    **{"rivals": "--of torch", "accuracy": "gpu_accuracy.py", "ranks": "torchdion verify", "dion": "--of dion"},
-    **{"memcheck": "--suite memcheck", "racecheck": "--suite racecheck", REPORT: "gpu_report.py"},
+    **{"rivals": "--of torch", "accuracy": "gpu_accuracy.py", "ranks": "--suite ranks", "dion": "--of dion"},
+    **{"memcheck": "--suite memcheck", "racecheck": "--suite racecheck", "verify": "torchdion verify"},
+    REPORT: "gpu_report.py",
 }
 
 
@@ -210,7 +211,8 @@ def pytest_rows(tmp_path: Path, text: str, *options: str) -> tuple[int, list[dic
 def test_every_test_is_a_row(tmp_path: Path) -> None:
     text = "import pytest\ndef test_a(): pass\ndef test_b(): assert 1 == 2\n@pytest.mark.skip\ndef test_c(): pass\n"
     status, rows = pytest_rows(tmp_path, text)
-    assert [(row["suite"], row["name"], row["outcome"], row.get("problem")) for row in rows] == [
+    assert rows[0] == {"kind": "tests", "suite": "s", "collected": 3}
+    assert [(row["suite"], row["name"], row["outcome"], row.get("problem")) for row in rows[1:]] == [
         ("s", "test_it.py::test_a", "passed", None),
         ("s", "test_it.py::test_b", "failed", "assert 1 == 2"),
         ("s", "test_it.py::test_c", "skipped", None),

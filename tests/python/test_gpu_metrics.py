@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,13 @@ import gpu_metrics
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 DURATION, DRAM = "gpu__time_duration.sum", "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 OTHER_TENSOR = "sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_active"
+IDLE_TENSOR = OTHER_TENSOR.replace("hmma", "dmma")
 TABLE = f"""==PROF== Connected to process 7 (/usr/bin/python3)
-"ID","Kernel Name","Grid Size","{DRAM}","{DURATION}","{OTHER_TENSOR}"
-"","","","%","ns","%"
-"0","void run_program<a::Upload<460>>(T1)","(1, 1, 1)","0.50","1,500","n/a"
-"1","nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT","(64, 2, 1)","40.25","2,500,000","81.5"
-"2","void run_program<a::Upload<460>>(T1)","(9, 1, 1)","0.75","3,500","(!) nan"
+"ID","Kernel Name","Grid Size","{DRAM}","{DURATION}","{IDLE_TENSOR}","{OTHER_TENSOR}"
+"","","","%","ns","%","%"
+"0","void run_program<a::Upload<460>>(T1)","(1, 1, 1)","0.50","1,500","n/a","n/a"
+"1","nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT","(64, 2, 1)","40.25","2,500,000","0","81.5"
+"2","void run_program<a::Upload<460>>(T1)","(9, 1, 1)","0.75","3,500","n/a","(!) nan"
 ==WARNING== Note: Running with unmodified GPU clocks.
 """
 
@@ -63,3 +65,18 @@ def test_what_ncu_says_is_the_problem_where_it_counts_nothing(
     assert run(tmp_path, monkeypatch, refusing) == 1
     [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert row["problem"] == "==ERROR== LibraryNotLoaded"
+
+
+def test_launches_that_were_not_counted_are_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_metrics, "LAUNCHES", 2)
+    assert run(tmp_path, monkeypatch, f'#!/bin/sh\nexec {GPU / "stand_ins" / "ncu"} "$@"\n') == 1
+    [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert row["problem"] == "a step has 2 launches or more, of which the later ones were not counted"
+
+
+def test_of_an_ncu_that_does_not_end_the_program_goes_on_without_it() -> None:
+    begin = time.monotonic()
+    assert gpu_metrics.said_by(["sh", "-c", "sleep 4 & sleep 4"], 0.2) == "==ERROR== ncu had not ended after 0 s"
+    assert time.monotonic() - begin < 3

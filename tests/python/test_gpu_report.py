@@ -14,7 +14,7 @@ sys.path.insert(1, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_predicted
 import gpu_report
 from gpu_calls import CALLS
-from gpu_lists import RANKS
+from gpu_lists import CONDITIONS, LISTS, METHODS, RANKS, factors_of
 from gpu_targets import targets
 from kernel_names import short
 from rows import merged, read
@@ -34,18 +34,22 @@ def measured() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"kind": "machine", **machine}]
     default = {"state": "FP32", "precision": "high"}
     for name, rank in product(("120m", "1.3b"), RANKS):
-        rows.append(step(name, "Dion", 15.0, rank=rank, least_ms=10.0, **default))
-        rows.append({**rows[-1], "mode": "back to back", "ms": 14.0})
+        rows_of_dion = step(name, "Dion", 15.0, rank=rank, least_ms=10.0, **default)
+        rows += [rows_of_dion, {**rows_of_dion, "mode": "back to back", "ms": 14.0}]
         rows.append(step(name, "Dion", 16.0, rank=rank, least_ms=10.0, **default) | {"mode": "capturable"})
         rows.append(step(name, "Dion", 20.0, rank=rank, least_ms=10.0, **default) | {"mode": "graph"})
         profile = {"kind": "launches", "list": name, "optimizer": "Dion", "launches": 120, "groups": 3}
         rows.append({**profile, "rank": rank, **default})
+        if rank != "d":
+            rows += [rows_of_dion | {"mode": mode} for mode in ("beside torch", "beside dion")]
     for name in ("120m", "1.3b"):
         rows += [step(name, "AdamW", 7.5), step(name, "Muon", 30.0)]
         rows.append(step(name, "dion package", 150.0, rank="d/4", state="FP32"))
     for precision, error in (("high", 2e-3), ("highest", 1e-5)):
-        row = {"kind": "orthogonality", "condition": 1e8, "precision": precision, "error": error, "zero_columns": 3}
-        rows.append(row)
+        of_factors = {size[1:] for name in ("120m", "1.3b") for size in factors_of(LISTS[name](), 1 / 4)}
+        for (m, r), condition, method in product(of_factors, CONDITIONS, METHODS):
+            labels = {"rows": m, "r": r, "condition": condition, "method": method, "precision": precision}
+            rows.append({"kind": "orthogonality", **labels, "error": error, "zero_columns": 3 * (condition > 1e7)})
     return rows
 
 
@@ -72,8 +76,11 @@ def test_a_bound_of_now_and_a_wanted_one_are_told_apart(ms: float, outcome: str)
 @pytest.mark.parametrize(
     ("labels", "change", "missed"),
     [
-        ({"list": "1.3b", "optimizer": "Dion", "rank": "d/4", "mode": "eager"}, {"ms": 15.1}, {0, 2, 3}),
-        ({"list": "1.3b", "optimizer": "Dion", "rank": "d/16", "mode": "eager"}, {"ms": 16.1}, {1, 4}),
+        ({"list": "1.3b", "optimizer": "Dion", "rank": "d/4", "mode": "eager"}, {"ms": 15.1}, {0}),
+        ({"list": "1.3b", "optimizer": "Dion", "rank": "d/4", "mode": "beside torch"}, {"ms": 15.1}, {3}),
+        ({"list": "1.3b", "optimizer": "Dion", "rank": "d/4", "mode": "beside dion"}, {"ms": 15.1}, {2}),
+        ({"list": "1.3b", "optimizer": "Dion", "rank": "d/16", "mode": "eager"}, {"ms": 16.1}, {1}),
+        ({"list": "1.3b", "optimizer": "Dion", "rank": "d/16", "mode": "beside torch"}, {"ms": 15.1}, {4}),
         ({"list": "1.3b", "optimizer": "dion package"}, {"ms": 149.0}, {2}),
         ({"list": "1.3b", "optimizer": "Muon"}, {"ms": 29.0}, {3}),
         ({"list": "1.3b", "optimizer": "AdamW"}, {"ms": 7.4}, {4}),
@@ -81,6 +88,9 @@ def test_a_bound_of_now_and_a_wanted_one_are_told_apart(ms: float, outcome: str)
         ({"list": "120m", "rank": "d", "mode": "graph"}, {"ms": 20.1}, {6}),
         ({"kind": "orthogonality", "precision": "high"}, {"error": 2.1e-3}, {7}),
         ({"kind": "orthogonality", "precision": "highest"}, {"error": 1.1e-5}, {8}),
+        ({"kind": "orthogonality", "precision": "highest", "condition": 1e2}, {"zero_columns": 1}, {8}),
+        ({"kind": "orthogonality", "precision": "high", "condition": 1e0}, {"zero_columns": 1}, {7}),
+        ({"kind": "orthogonality", "precision": "high", "condition": 1e4}, {"error": float("nan")}, {7}),
         ({"list": "120m", "optimizer": "Muon"}, {"ms": 1.0}, set()),
         ({"list": "1.3b", "mode": "graph"}, {"ms": 1e3}, set()),
     ],
@@ -100,6 +110,8 @@ def test_each_target_is_missed_by_its_own_rows_alone(
         ({"optimizer": "Muon"}, {3}),
         ({"optimizer": "AdamW"}, {4}),
         ({"mode": "graph"}, {6}),
+        ({"mode": "graph", "rank": "d"}, {6}),
+        ({"kind": "orthogonality", "condition": 1e0, "method": "rcqr"}, {7, 8}),
         ({"kind": "launches"}, {5}),
         ({"list": "1.3b", "optimizer": "Dion"}, {0, 1, 2, 3, 4}),
         ({"kind": "orthogonality"}, {7, 8}),
@@ -124,7 +136,7 @@ def test_a_target_without_rows_is_not_measured_and_a_failure(
 def test_what_a_later_call_measures_is_no_failure_before_it(tmp_path: Path) -> None:
     assert set(outcomes([], CALLS[0])) == {"by the call steps", "by the call peers"}
     assert outcomes([], CALLS[1]).count("not measured") == 4
-    of_steps = [row for row in measured() if row.get("optimizer") == "Dion"]
+    of_steps = [row for row in measured() if row.get("optimizer") == "Dion" and "beside" not in row.get("mode", "")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_steps))
     assert [gpu_report.main([str(tmp_path), "--after", call]) for call in CALLS] == [0, 0, 1]
 
@@ -166,13 +178,33 @@ def test_rows_of_two_devices_are_no_comparison() -> None:
     assert gpu_report.problems(mixed) == ["measured on different devices: H, G"]
 
 
+def test_rates_that_differ_between_programs_are_said() -> None:
+    machine = next(row for row in measured() if row["kind"] == "machine")
+    near, far = ({"program": "other", "tf32": factor * machine["tf32"]} for factor in (1.04, 1.2))
+    assert gpu_report.problems([machine, machine | near]) == []
+    assert gpu_report.problems([machine, machine | far]) == ["rates of tf32 differ by 20% between programs"]
+
+
+def test_of_many_failures_the_first_are_printed_and_the_targets_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = [{"kind": "test", "suite": "s", "name": f"t{i}", "outcome": "failed", "problem": "no"} for i in range(99)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*measured(), *failed]))
+    assert gpu_report.main([str(tmp_path), "--markdown", str(tmp_path / "report.md")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("- test, s, t") for line in lines) == 30
+    assert lines[-1].startswith("| ‖PᵀP") and "- and 69 more" in lines
+    assert "- test, s, t98: no" in (tmp_path / "report.md").read_text()
+
+
 def test_tests_are_counted_by_suite_and_failures_named() -> None:
     rows = [
         {"kind": "test", "suite": "ranks", "name": f"t{i}", "outcome": outcome}
         for i, outcome in enumerate(["passed", "passed", "skipped"])
     ]
     rows.append({"kind": "test", "suite": "ranks", "name": "t9", "outcome": "failed", "problem": "1 != 2"})
-    assert gpu_report.tests(rows) == [{"suite": "ranks", "passed": 2, "failed": 1, "skipped": 1}]
+    rows.append({"kind": "tests", "suite": "ranks", "collected": 9})
+    assert gpu_report.tests(rows) == [{"suite": "ranks", "of": 9, "passed": 2, "failed": 1, "skipped": 1}]
     assert gpu_report.problems(rows) == ["test, ranks, t9: 1 != 2"]
 
 
