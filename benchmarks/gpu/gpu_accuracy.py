@@ -56,7 +56,7 @@ def defect(P: torch.Tensor) -> float:
     gram = (P.mT @ P).cpu()
     if P.shape[1] == 0 or not gram.isfinite().all():
         return math.inf
-    return torch.linalg.eigvalsh(gram - torch.eye(P.shape[1], dtype=torch.float64)).abs().max().item()
+    return float(torch.linalg.eigvalsh(gram - torch.eye(P.shape[1], dtype=torch.float64)).abs().max())
 
 
 def distance_rows(
