@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from gpu_calls import CALLS
@@ -115,20 +116,15 @@ def targets(large: str = "1.3b", small: str = "120m") -> list[Target]:
             wanted=2,
             needed=len(RANKS),
         ),
-        Target(
-            "‖PᵀP − I‖₂ at precision high, κ(P) to 1e8",
-            peers,
-            lambda rows: orthogonality(rows, "high"),
-            now=2e-3,
-            wanted=2e-3,
-            needed=of_factors,
-        ),
-        Target(
-            "‖PᵀP − I‖₂ at precision highest, κ(P) to 1e8",
-            peers,
-            lambda rows: orthogonality(rows, "highest"),
-            now=1e-5,
-            wanted=1e-5,
-            needed=of_factors,
+        *(
+            Target(
+                f"‖PᵀP − I‖₂ at precision {precision}, κ(P) to 1e8",
+                peers,
+                partial(orthogonality, precision=precision),
+                now=bound,
+                wanted=bound,
+                needed=of_factors,
+            )
+            for precision, bound in (("high", 2e-3), ("highest", 1e-5))
         ),
     ]
