@@ -6,6 +6,7 @@ clock stands in for events, a step for its graph, torch's operations for kernels
 
 import argparse
 import gc
+import os
 import platform
 import statistics
 import sys
@@ -299,6 +300,7 @@ def open_machine(given: argparse.Namespace, program: str) -> Machine:
         print(f"benchmarks/gpu/{program}: needs a GPU that torch can use", file=sys.stderr)
         sys.exit(2)
     if given.device == "cpu":
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some show AMX and end who uses it
         torch.set_num_threads(1)  # on a busy machine threads that wait for each other take 500 times as long
     torch.manual_seed(0)
     end = given.end or time.time() + given.seconds

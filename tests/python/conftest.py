@@ -11,7 +11,7 @@ from on_gpu import needs_gpu
 
 import torchdion
 
-# Virtual machines show AMX, which torch's products of BF16 then use, and end the process that does.
+# Some machines show AMX, which products of BF16 then use, and end the process that does.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # A library of tests/cpp whose operations, those of CUDA run by the host, take the place of the CPU's own; see
