@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from oracle import DionState, adamw, dion, lion
-from runs import start
+from runs import allowance, start
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -188,4 +188,4 @@ def largest_excess(member: Member, optimizer: torchdion.Dion, steps: int) -> flo
         worst = max(worst, excess(X, expected.X, begin, steps))
         worst = max(worst, float(torch.linalg.vector_norm(M.double() - expected.M) / total) / bound)
         worst = max(worst, float((own_Q.double().abs() - expected.Q.abs()).abs().max()) / (10 * bound))
-    return worst
+    return worst / allowance(member.options["mu"])

@@ -22,6 +22,15 @@ def start(optimizer: torchdion.Dion) -> None:
         group["lr"] = lr
 
 
+def allowance(mu: float) -> float:
+    """What bounds on the end of several steps are multiplied by: more at μ = 0.
+
+    There no step resembles the last, and the oracle itself, disturbed by one rounding, ends as far away. How far,
+    differs from one processor's LAPACK to another's.
+    """
+    return 1.0 if mu else 10.0
+
+
 def follow(optimizer: torchdion.Dion, params: Sequence[Parameter], gradients: Sequence[Sequence[Tensor]]) -> None:
     """One step per entry of `gradients`, which holds one gradient for each parameter."""
     for step in gradients:
