@@ -11,6 +11,8 @@ export CMAKE_ARGS
 TRAIN ?= --resume
 # Arguments of pytest, such as PYTEST="-k lion".
 PYTEST ?=
+# Arguments of ctest: all but what `make test-long` runs.
+CTEST ?= --label-exclude long
 
 PY := .venv/bin/python
 FORMAT := .venv/bin/clang-format
@@ -20,6 +22,7 @@ FUZZ := build/fuzz
 FUZZ_SECONDS ?= 10
 # Random cases of `make test-long`.
 CASES ?= 5000
+BEGAN := $(shell date +%s)
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 JOBS := $(if $(MAX_JOBS),-j$(MAX_JOBS))
 SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake' -o -name '*.in')
@@ -81,15 +84,16 @@ test: test-cpp test-sanitizers test-fuzz test-python test-example  ## build, and
 test-cpp: build gtest  ## the C++ tests
 	@cmake -S . -B $(TREE) -DTORCHDION_TESTS=ON $(CMAKE_ARGS) > /dev/null
 	@cmake --build $(TREE) $(JOBS)
-	@ctest --test-dir $(TREE) --output-on-failure --output-junit results/ctest.xml
+	@ctest --test-dir $(TREE) -j2 $(CTEST) --output-on-failure --output-junit results/ctest.xml
 
 .PHONY: test-sanitizers
 test-sanitizers: .venv/.installed gtest  ## the C++ tests under the address and undefined-behaviour sanitizers
 	@cmake -S . -B $(ASAN) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(PY) -DTORCHDION_PYTHON=OFF -DTORCHDION_TESTS=ON \
 	  -DTORCHDION_CUDA=OFF -DTORCHDION_WERROR=ON -DTORCHDION_SANITIZE=address,undefined \
+	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=14 \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -D_GLIBCXX_ASSERTIONS" > /dev/null
 	@cmake --build $(ASAN) $(JOBS)
-	@ctest --test-dir $(ASAN) --output-on-failure --output-junit results/ctest.xml
+	@ctest --test-dir $(ASAN) -j2 $(CTEST) --output-on-failure --output-junit results/ctest.xml
 
 # libFuzzer comes with clang; where it is missing, the other tests are run without it.
 .PHONY: test-fuzz
@@ -106,15 +110,19 @@ test-fuzz: build  ## checkpoints of random damage, read under ASan for FUZZ_SECO
 	    -rss_limit_mb=0 -print_final_stats=1 -verbosity=0 -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus; \
 	fi
 
+# What `make test` leaves out, or does less often, for the sake of its time.
 .PHONY: test-long
-test-long: build  ## CASES=5000 random cases at every door and against the oracle, and ten minutes of test-fuzz
-	@$(PY) -m pytest --durations=0 --durations-min=1 --cases $(CASES) tests/python/test_exotic.py \
-	  tests/python/test_differential.py $(PYTEST)
+test-long: build  ## CASES=5000 random cases, 30 kills, both orders of emulated threads, ten minutes of test-fuzz
+	@$(PY) -m pytest --durations=0 --durations-min=1 --cases $(CASES) --kills 30 tests/python/units/test_exotic.py \
+	  tests/python/oracle/test_differential.py tests/python/ranks/test_kills.py $(PYTEST)
+	@$(MAKE) test-cpp CTEST="--label-regex long"
+	@$(MAKE) test-sanitizers CTEST="--label-regex long"
 	@$(MAKE) test-fuzz FUZZ_SECONDS=600
+	@echo "test-long took $$(($$(date +%s) - $(BEGAN))) s"
 
 .PHONY: test-python
 test-python: build  ## the Python tests and the examples in docstrings; PYTEST="arguments of pytest"
-	@$(PY) -m pytest --doctest-modules --junitxml=build/results/pytest.xml tests/python python/torchdion $(PYTEST)
+	@$(PY) -m pytest -n 2 --no-loadscope-reorder --doctest-modules --junitxml=build/results/pytest.xml tests/python python/torchdion $(PYTEST)
 
 .PHONY: test-example
 test-example: build  ## five steps of the GPT example

@@ -2,8 +2,8 @@
 
     python3 .ci/check_drop_in.py [DOCUMENT [REPORT]]
 
-A test is named as `tests/python/test_x.py::test_y`, and all its parameters must have passed. A test of a file called
-test_drop_in_*.py that no row names is an error as well, so that the tables stay whole. Exits with 1 and one line for
+A test is named as `tests/python/units/test_x.py::test_y`, and all its parameters must have passed. A test of
+tests/python/drop_in that no row names is an error as well, so that the tables stay whole. Exits with 1 and one line for
 each row that does not hold.
 """
 
@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TEST = re.compile(r"`(tests/python/\w+\.py::\w+)`")
+TEST = re.compile(r"`(tests/python/[\w/]+\.py::\w+)`")
 
 
 def outcomes(report: Path) -> dict[str, list[bool]]:
@@ -52,7 +52,7 @@ def complaints(document: Path, report: Path) -> list[str]:
             elif not all(ran[test]):
                 found.append(f"{behaviour}: {ran[test].count(False)} of {len(ran[test])} of {test} did not pass")
     named = {test for _, tests in table for test in tests}
-    own = (test for test in ran if Path(test.partition("::")[0]).name.startswith("test_drop_in_"))
+    own = (test for test in ran if test.startswith("tests/python/drop_in/"))
     return found + [f"{test}: in no row of {document.name}" for test in sorted(set(own) - named)]
 
 

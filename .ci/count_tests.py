@@ -1,4 +1,4 @@
-"""Adds up the tests that `make test` has run, from the reports of GoogleTest, ctest and pytest.
+"""Adds up the tests that `make test` has run, from the reports of GoogleTest, ctest and pytest, and lists the slowest.
 
 Exits with 1 if any failed. A report that is missing or cut short counts as one failed test, as does a program that
 ctest saw fail though none of its tests did: a sanitizer that speaks at the very end, say.
@@ -24,6 +24,16 @@ def skipped(case: ElementTree.Element) -> bool:
     return case.find("skipped") is not None or case.get("status") == "notrun"
 
 
+def slowest(number: int) -> list[str]:
+    """A line for each of the slowest tests of all reports that count() has read."""
+    ordered = sorted(took, key=lambda row: -row[0])[:number]
+    return [f"{seconds:7.1f} s  {report}: {name}" for seconds, report, name in ordered]
+
+
+def seconds_of(case: ElementTree.Element) -> float:
+    return float(case.get("time", "0").removesuffix("s"))
+
+
 def count(report: Path, program_failed: bool = False) -> tuple[int, int]:
     """How many test cases passed and failed."""
     try:
@@ -31,6 +41,8 @@ def count(report: Path, program_failed: bool = False) -> tuple[int, int]:
     except (OSError, ElementTree.ParseError) as error:
         print(f"no report: {error}")
         return 0, 1
+    name = str(report.relative_to(BUILD))
+    took.extend((seconds_of(case), name, f"{case.get('classname')}::{case.get('name')}") for case in found)
     failures = sum(map(failed, found))
     skips = sum(map(skipped, found))
     passes = len(found) - failures - skips
@@ -51,7 +63,9 @@ def count_tree(tree: Path) -> tuple[int, int]:
     return passes, failures
 
 
+took: list[tuple[float, str, str]] = []  # seconds, report, test
 counts = [count(BUILD / "results" / "pytest.xml"), count_tree(BUILD / "package"), count_tree(BUILD / "asan")]
 passes, failures = (sum(column) for column in zip(*counts, strict=True))
+print("slowest tests:", *slowest(30), sep="\n")
 print(f"{passes} passed, {failures} failed")
 sys.exit(1 if failures else 0)

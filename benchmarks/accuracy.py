@@ -18,7 +18,7 @@ from torch.nn import Parameter
 import torchdion
 from torchdion.options import Orientation
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "support"))
 from oracle import DionState, dion
 from runs import error, follow, normals, start
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "examples" / "gpt"))
-sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "support"))
 from errors import Problem, run_script
 from links import joined
 from measure import emit, table

@@ -25,7 +25,7 @@ from torch.nn import Parameter
 import torchdion
 from torchdion.options import Precision
 
-sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
+sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests" / "python" / "support"))
 from oracle import DionState, dion
 from runs import error, follow, normals, start
 

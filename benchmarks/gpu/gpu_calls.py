@@ -22,7 +22,7 @@ REPORT = "report"
 # Small matrices, all kernels of ours: factors, sketches, normalized columns, whole steps, steps that are left out on
 # the device, states in half precision.
 SANITIZED = tuple(
-    f"tests/python/{name}"
+    f"tests/python/gpu/{name}"
     for name in (
         "test_cuda.py::test_columns_are_normalized_as_on_the_cpu_and_zero_ones_stay[(2, 700, 65)-torch.float32]",
         "test_cuda.py::test_factors_are_orthonormal_and_the_cpus_up_to_sign[torch.float32-(3, 200, 40)-auto]",
@@ -36,7 +36,7 @@ SANITIZED = tuple(
         "test_cuda.py::test_policies_that_look_before_they_write[skip_step-None]",
     )
 )
-TESTS = ("test_cuda.py", "test_linalg.py", "test_orthonormalize.py", "test_cuda_graphs.py")
+TESTS = ("gpu/test_cuda.py", "units/test_linalg.py", "units/test_orthonormalize.py", "gpu/test_cuda_graphs.py")
 
 
 class Settings(NamedTuple):
@@ -86,8 +86,8 @@ def peers(given: Settings) -> Iterator[Part]:
     yield Part("rivals", 50, [measured(given, "gpu_rivals.py", "--of", "torch")])
     yield Part("dion", 150, [measured(given, "gpu_rivals.py", "--of", "dion")._replace(paths=paths)])
     yield Part("accuracy", 50, [measured(given, "gpu_accuracy.py")])
-    yield Part("ranks", 60, [tests(given, "ranks", "tests/python/test_cuda_ranks.py")])
-    yield Part("nccl", 40, [tests(given, "nccl", "tests/python/test_cuda_nccl.py")])
+    yield Part("ranks", 60, [tests(given, "ranks", "tests/python/gpu/test_cuda_ranks.py")])
+    yield Part("nccl", 40, [tests(given, "nccl", "tests/python/gpu/test_cuda_nccl.py")])
     for tool in ("memcheck", "racecheck"):
         yield Part(tool, 45, [sanitizer(given, tool)])
     yield Part("verify", 60, [verify(given)])

@@ -35,7 +35,7 @@ from torch.nn import Parameter
 
 import torchdion
 from torchdion import _C
-from torchdion.state import shape_of_Q
+from torchdion.table import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "package" / "tests" / "cpp" / "libtorchdion_emulated.so"
@@ -64,7 +64,7 @@ def optimizer_of(shapes: list[Shape], fraction: float) -> torchdion.Dion:
     [group] = optimizer.param_groups
     for param in params:
         param.grad = torch.empty_like(param)
-        Q = torch.empty(shape_of_Q(param, group), device="meta")
+        Q = torch.empty(_C.whole_state_sizes("dion", "Q", list(param.shape), options_of(group)), device="meta")
         optimizer.state[param] = {"step": torch.ones(()), "momentum": torch.empty_like(param), "Q": Q}
     return optimizer
 

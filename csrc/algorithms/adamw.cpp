@@ -1,13 +1,43 @@
+#include "algorithms/adamw.h"
+
 #include "algorithms/elementwise.h"
+#include "algorithms/shared.h"
 
 namespace torchdion::algorithms {
 
-comm::Task<> adamw(ElementwiseBatch batch, AdamWHyperparameters hyper) {
-  if (!batch.replicas.absent()) {
-    co_await average_gradients(batch);
-    batch.lists.rule.zeroed = nullptr;  // done
-  }
-  linalg::adamw_(batch.lists, hyper);
+namespace {
+
+constexpr Option kAdamWOptions[] = {
+    {"betas", Pair{0.9, 0.95}, kBetas, "β₁ and β₂ of the moments (arXiv 1711.05101)"},
+    {"epsilon", 1e-8, kNotNegative, "ε beside the root of the second moment"},
+    kMomentumDtype,
+    {"variance_dtype", {}, kDtypeOrNone, "dtype of the second moment"},
+};
+
+constexpr State kAdamWStates[] = {
+    {.name = "momentum", .dtype_option = "momentum_dtype"},
+    {.name = "variance", .dtype_option = "variance_dtype"},
+};
+
+comm::Task<> adamw(Batch batch, Options options) {
+  co_await average_gradients(batch);
+  const auto [beta1, beta2] = options.pair("betas");
+  const linalg::AdamWHyperparameters hyper{
+      options.number("lr"),    beta1, beta2, options.number("weight_decay"), options.number("epsilon"),
+      options.flag("maximize")};
+  linalg::adamw_(lists_of(batch), hyper);
 }
+
+}  // namespace
+
+constexpr Algorithm kAdamW{
+    .name = "adamw",
+    .title = "AdamW",
+    .takes = Takes::elements,
+    .options = kAdamWOptions,
+    .states = kAdamWStates,
+    .cost = elementwise_cost,
+    .update = adamw,
+};
 
 }  // namespace torchdion::algorithms

@@ -4,8 +4,12 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
+#include <c10/util/Exception.h>
 
+#include "algorithms/batch.h"
+#include "algorithms/cost.h"
 #include "algorithms/exchange.h"
+#include "algorithms/shared.h"
 #include "linalg/accumulate.h"
 #include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
@@ -14,6 +18,7 @@
 #include "linalg/gemm.h"
 #include "linalg/orthonormalize.h"
 #include "linalg/scale.h"
+#include "words.h"
 
 namespace torchdion::algorithms {
 
@@ -22,15 +27,63 @@ using linalg::Matrices;
 
 namespace {
 
-linalg::OrthonormalizeOptions orthonormalize_options(const DionBatch& batch, const DionHyperparameters& hyper) {
+constexpr Choice kOrthonormalizeNames[] = {
+    {"auto", "automatic"}, {"rcqr", "rcqr"}, {"cholesky_qr", "cholesky_qr"}, {"qr", "qr"}};
+constexpr Choices kOrthonormalize{"Orthonormalize", kOrthonormalizeNames};
+
+constexpr Option kOrientationOption{"orientation", std::string_view("right"), one_of(kOrientation),
+                                    "Algorithm 4 (Q is m×r) or Algorithms 1 and 3 (Q is n×r)"};
+constexpr Option kOrthonormalizeOption{.name = "orthonormalize",
+                                       .initial = std::string_view("auto"),
+                                       .allowed = one_of(kOrthonormalize),
+                                       .doc = "how P is orthonormalized: rcqr is Algorithm 2, qr Householder's",
+                                       .waits = std::string_view("qr")};
+constexpr Option kDionOptions[] = {
+    {"mu", 0.95, kBelowOne, "momentum decay μ (arXiv 2504.05295, Algorithm 1)"},
+    {"rank_fraction", 1.0, kFraction, "r / min(m, n); 0.25 is the usual choice for large models"},
+    {"rank_multiple_of", int64_t{1}, kCounting, "r is rounded up to a multiple of this, at most min(m, n)"},
+    kOrientationOption,
+    kOrthonormalizeOption,
+    {"rcqr_oversample", 1.25, kAtLeastOne, "k / r: rows of the sketch over columns of P (Algorithm 2)"},
+    {"seed", int64_t{0}, kAnyInteger, "of Q's start and of sketches"},
+    kMomentumDtype,
+    {"Q_dtype", {}, kDtypeOrNone, "dtype of Q"},
+};
+
+enum { kMomentum, kQ };
+constexpr State kDionStates[] = {
+    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
+    {.name = "Q", .shape = StateShape::factor, .start = Start::normal, .dtype_option = "Q_dtype"},
+};
+
+struct Hyperparameters {
+  double lr, mu, weight_decay;
+  bool maximize;
+  Orthonormalize orthonormalize;
+  double oversample;
+  int64_t seed;
+  Precision precision;
+
+  explicit Hyperparameters(const Options& options)
+      : lr(options.number("lr")),
+        mu(options.number("mu")),
+        weight_decay(options.number("weight_decay")),
+        maximize(options.flag("maximize")),
+        orthonormalize(enumerator<Orthonormalize>(kOrthonormalize, options.text("orthonormalize"))),
+        oversample(options.number("rcqr_oversample")),
+        seed(options.integer("seed")),
+        precision(enumerator<Precision>(kPrecision, options.text("precision"))) {}
+};
+
+linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const Hyperparameters& hyper) {
   linalg::OrthonormalizeOptions options;
   options.method = hyper.orthonormalize;
-  options.oversample = hyper.rcqr_oversample;
+  options.oversample = hyper.oversample;
   options.random = linalg::RandomMatrix::sketch(hyper.seed, batch.step);
   options.random.steps_before = batch.steps_before;
   options.precision = linalg::precision_on(batch.X.device, hyper.precision);
   const at::ScalarType dtype = batch.workspace.scalar_type();
-  const double rounding = linalg::rounding_noise(dtype, batch.global_cols, options.precision);
+  const double rounding = linalg::rounding_noise(dtype, batch.shape.n, options.precision);
   options.noise = {rounding, rounding, linalg::signal_margin(dtype, options.precision)};
   options.order = batch.order;
   options.counts = batch.counts;
@@ -42,7 +95,7 @@ struct Factors {
   linalg::Factor update, keep;
 };
 
-Factors factors_of(const DionBatch& batch, const DionHyperparameters& hyper) {
+Factors factors_of(const Batch& batch, const Hyperparameters& hyper) {
   if (!batch.multipliers.defined() && !batch.gradients.left_out) {
     const linalg::DionFactors all =
         linalg::dion_factors(batch.shape_factor, hyper.lr, hyper.weight_decay, /*left_out=*/false);
@@ -74,37 +127,36 @@ void update_(const Matrices& X, const Matrices& P, const Matrices& Qt, const Fac
   }
 }
 
-// Where P, R and the whole Q begin in the workspace, in elements: P and R where tensor cores can read them.
-struct Places {
+// Where R and the whole Q begin in the workspace, after P, in elements: where tensor cores can read them.
+struct Offsets {
   static constexpr int64_t kAligned = 16;
   int64_t R, Q, end;
 
-  explicit Places(const DionBatch& batch) {
-    const int64_t count = batch.X.count(), of_Q = count * batch.X.cols * batch.r;
-    R = (count * batch.X.rows * batch.r + kAligned - 1) / kAligned * kAligned;
+  Offsets(const BatchShape& shape, const Layout& layout) {
+    const int64_t of_Q = shape.count * shape.cols * shape.r;
+    R = (shape.count * shape.rows * shape.r + kAligned - 1) / kAligned * kAligned;
     Q = R + of_Q;
-    end = batch.layout.rows.absent() ? Q : Q + of_Q;
+    end = layout.rows.absent() ? Q : Q + of_Q;
   }
 };
 
-}  // namespace
-
-int64_t dion_workspace(const DionBatch& batch) { return Places(batch).end; }
-
-comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
-  const Matrices &X = batch.X, &B = batch.M, &M = batch.M;
-  const int64_t count = X.count(), m = X.rows, n = X.cols, r = batch.r;
+comm::Task<> dion(Batch batch, Options options) {
+  const Hyperparameters hyper(options);
+  const Matrices &X = batch.X, &M = batch.states[kMomentum], &B = M;
+  const int64_t count = X.count(), m = X.rows, n = X.cols, r = batch.shape.r;
   Layout layout = batch.layout;
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
-  const Axis dense = batch.compressed ? Axis() : replicas, compressed = batch.compressed ? replicas : Axis();
+  const Axis dense = batch.shape.compressed ? Axis() : replicas,
+             compressed = batch.shape.compressed ? replicas : Axis();
   layout.replicas = compressed;
   const double mean = 1.0 / compressed.size;
   at::Tensor P = batch.workspace.narrow(0, 0, count * m * r).view({count, m, r});
-  const Places places(batch);
-  at::Tensor R = batch.workspace.narrow(0, places.R, count * n * r).view({count, n, r});
+  const Offsets offsets(batch.shape, batch.layout);
+  at::Tensor R = batch.workspace.narrow(0, offsets.R, count * n * r).view({count, n, r});
   Matrices Ps(P), Rs(R);
-  linalg::upload({&batch.X, &batch.G, &batch.M, &batch.Q, &Ps, &Rs});
-  Matrices Q = batch.Q;
+  linalg::upload({&batch.X, &batch.G, &batch.states[kMomentum], &batch.states[kQ], &Ps, &Rs});
+  const Matrices own_Q = batch.states[kQ];  // where rows are cut, a piece of its columns
+  Matrices Q = own_Q;
 
   // B = M + G, where M lies
   at::Tensor unchanged;
@@ -118,15 +170,15 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   // P = orthonormalize(B Q)
   at::Tensor whole_Q;
   if (!rows.absent()) {
-    whole_Q = batch.workspace.narrow(0, places.Q, count * n * r).view({count, n, r});
-    co_await gather_columns_(whole_Q, batch.Q, R, rows);
+    whole_Q = batch.workspace.narrow(0, offsets.Q, count * n * r).view({count, n, r});
+    co_await gather_columns_(whole_Q, own_Q, R, rows);
     Q = Matrices(whole_Q);
   }
   linalg::gemm_(Ps, B, Q, mean, 0, hyper.precision);
   // Without P nothing else of a matrix changes: R is zero, and a zero column of R keeps its column of Q.
   if (gradients.left_out || gradients.unchanged) linalg::clear_(Ps, gradients.left_out, gradients.unchanged);
-  const linalg::OrthonormalizeOptions options = orthonormalize_options(batch, hyper);
-  const at::Tensor scale = co_await orthonormalize_sum_(P, layout, batch.global_rows, options, batch.dealt);
+  const linalg::OrthonormalizeOptions how = orthonormalize_options(batch, hyper);
+  const at::Tensor scale = co_await orthonormalize_sum_(P, layout, batch.shape.m, how, batch.shape.assigned);
 
   // R = Bᵀ P
   linalg::gemm_(Rs, B.t(), Ps, mean, 0, hyper.precision);
@@ -149,8 +201,78 @@ comm::Task<> dion(DionBatch batch, DionHyperparameters hyper) {
   update_(X, Ps, Q.t(), factors_of(batch, hyper), unchanged, hyper.precision);
   if (!rows.absent()) {
     const Piece piece = rows.piece(r);
-    linalg::copy_(batch.Q, Matrices(whole_Q.narrow(2, piece.begin, piece.size)));
+    linalg::copy_(own_Q, Matrices(whole_Q.narrow(2, piece.begin, piece.size)));
   }
 }
+
+// The formulas of Table 2 and Appendix H of the paper for the variants that are built here. Sketches, Gram matrices and
+// column norms are summed in FP64. What is linear in the number of entries counts as passes over memory.
+Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const Hyperparameters hyper(options);
+  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing)), fp64 = int64_t{8};
+  const int64_t count = shape.count, r = shape.r, P = shape.rows * r, R = shape.cols * r;
+  Cost cost;
+  if (!layout.rows.absent()) {  // Q, R and the orthonormalization
+    const int64_t others =
+        linalg::orthonormalize_elements(r, shape.m, hyper.orthonormalize, hyper.oversample, shape.computing);
+    cost.rows = {count * (2 * R + others), ring(count * (3 * R * element + 2 * others * fp64), layout.rows)};
+  }
+  if (!layout.cols.absent()) {  // P and the column norms
+    cost.cols = {count * (P + r), ring(2 * count * (P * element + r * fp64), layout.cols)};
+  }
+  const int64_t summed =  // matrices of which this rank has P, for the replicas to sum
+      layout.rows.absent() ? comm::share_of(count, layout.cols.rank, layout.cols.size, shape.assigned.cols) : count;
+  int64_t orthonormalized = summed;
+  if (!layout.replicas.absent()) {
+    const int64_t elements = shape.compressed ? summed * P + count * R : count * shape.rows * shape.cols;
+    cost.replicas = all_reduced(elements, element, layout.replicas);
+    if (shape.compressed && layout.rows.absent()) {
+      orthonormalized = comm::share_of(summed, layout.replicas.rank, layout.replicas.size, shape.assigned.replicas);
+    }
+  }
+  cost.operations = count * 8 * shape.rows * shape.cols * r +
+                    orthonormalized * linalg::orthonormalize_operations(shape.rows, r, shape.m, hyper.orthonormalize,
+                                                                        hyper.oversample, shape.computing);
+  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states[kMomentum]));
+  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  // M: read and written by M + G and by the error feedback, read by two products; X: read and written
+  cost.memory_bytes = shape.numel * (6 * momentum + 3 * weight);
+  cost.workspace = Offsets(shape, layout).end;
+  cost.temporary_bytes =
+      count * linalg::orthonormalize_bytes_on_gpu(shape.rows, r, hyper.orthonormalize, shape.computing);
+  return cost;
+}
+
+// A sketch is keyed by the step.
+bool has_sketch(const Options& options) { return options.text("orthonormalize") == "rcqr"; }
+
+// (m + n) r elements of P and R, or m n of M.
+bool factors_are_fewer(int64_t rows, int64_t cols, int64_t r) { return (rows + cols) * r < rows * cols; }
+
+// Householder QR has no distributed form here: P must have all of its rows on each rank.
+void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name) {
+  if (options.text("orthonormalize") != "qr" || layout.rows.absent()) return;
+  Option others = kOrthonormalizeOption;
+  others.allowed.choices.all = others.allowed.choices.all.first(3);
+  const Choice& orientation = kOrientationNames[transposed ? 0 : 1];
+  TORCH_CHECK_VALUE(false, prefix(), others.name, " must be ", words_of(others), " for ", name, ", whose ",
+                    transposed ? "columns" : "rows", " are cut (", assigned(kOrientationOption, orientation.name),
+                    "), got ", shown(kOrthonormalizeOption, std::string_view("qr")));
+}
+
+}  // namespace
+
+constexpr Algorithm kDion{
+    .name = "dion",
+    .title = "Dion",
+    .takes = Takes::matrices,
+    .options = kDionOptions,
+    .states = kDionStates,
+    .cost = dion_cost,
+    .update = dion,
+    .needs_equal_steps = has_sketch,
+    .compresses = factors_are_fewer,
+    .check_layout = check_orthonormalize,
+};
 
 }  // namespace torchdion::algorithms

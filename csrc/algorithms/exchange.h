@@ -3,6 +3,7 @@
 
 #include <torchdion/layout.h>
 
+#include "algorithms/algorithm.h"
 #include "comm/task.h"
 #include "linalg/matrices.h"
 #include "linalg/orthonormalize.h"
@@ -17,16 +18,11 @@ comm::Task<> average_(linalg::Matrices B, at::Tensor buffer, Axis replicas, cons
 // Q ([count, n, r]) ← the columns of which every rank of the axis has a piece. The buffer is as large as Q.
 comm::Task<> gather_columns_(at::Tensor Q, linalg::Matrices piece, at::Tensor buffer, Axis axis);
 
-// What the dealing out of matrices (comm::share_of) begins with on each axis.
-struct Dealt {
-  int64_t cols = 0, replicas = 0;
-};
-
 // P ([count, m, r]) ← the orthonormal factor of its sum over columns and replicas. Where whole columns of P are at
 // hand, each rank orthonormalizes its share of the matrices, which costs no more communication than if all did all.
 // Returns, of FP64 matrices whose columns are cut, the scale of each ([count]) with which Bᵀ P is to be measured, the
 // same on all ranks; of others nothing.
 comm::Task<at::Tensor> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
-                                           linalg::OrthonormalizeOptions options, Dealt dealt);
+                                           linalg::OrthonormalizeOptions options, Assigned assigned);
 
 }  // namespace torchdion::algorithms

@@ -1,13 +1,37 @@
+#include "algorithms/lion.h"
+
 #include "algorithms/elementwise.h"
+#include "algorithms/shared.h"
 
 namespace torchdion::algorithms {
 
-comm::Task<> lion(ElementwiseBatch batch, LionHyperparameters hyper) {
-  if (!batch.replicas.absent()) {
-    co_await average_gradients(batch);
-    batch.lists.rule.zeroed = nullptr;  // done
-  }
-  linalg::lion_(batch.lists, hyper);
+namespace {
+
+constexpr Option kLionOptions[] = {
+    {"betas", Pair{0.95, 0.98}, kBetas, "β₁ of the update and β₂ of the momentum (arXiv 2302.06675)"},
+    kMomentumDtype,
+};
+
+constexpr State kLionStates[] = {{.name = "momentum", .dtype_option = "momentum_dtype"}};
+
+comm::Task<> lion(Batch batch, Options options) {
+  co_await average_gradients(batch);
+  const auto [beta1, beta2] = options.pair("betas");
+  const linalg::LionHyperparameters hyper{options.number("lr"), beta1, beta2, options.number("weight_decay"),
+                                          options.flag("maximize")};
+  linalg::lion_(lists_of(batch), hyper);
 }
+
+}  // namespace
+
+constexpr Algorithm kLion{
+    .name = "lion",
+    .title = "Lion",
+    .takes = Takes::elements,
+    .options = kLionOptions,
+    .states = kLionStates,
+    .cost = elementwise_cost,
+    .update = lion,
+};
 
 }  // namespace torchdion::algorithms

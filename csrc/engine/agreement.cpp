@@ -9,7 +9,7 @@
 #include "comm/copies.h"
 #include "comm/digest.h"
 #include "comm/line.h"
-#include "engine/words.h"
+#include "words.h"
 
 namespace torchdion::engine {
 
@@ -212,7 +212,7 @@ std::vector<uint8_t> agree_on_gradients(const std::vector<Claim>& claims, const 
   std::vector<Claim> gradients;
   for (std::size_t i = 0; i < claims.size(); ++i) {
     const Gradient gradient = gradient_of(own[i] ? own[i] : codes[i]);
-    const std::string dtype(gradient ? words().dtype(*gradient) : "none");
+    const std::string dtype(gradient ? shown(*gradient) : "none");
     gradients.push_back({claims[i].name, {{"dtype of the gradient", dtype}}, claims[i].axes});
   }
   check_equal(gradients);

@@ -5,9 +5,10 @@
 #include <numeric>
 #include <string>
 
-#include "engine/words.h"
+#include "algorithms/all.h"
 #include "linalg/backend.h"
 #include "linalg/memory.h"
+#include "words.h"
 
 namespace torchdion::engine {
 
@@ -28,24 +29,13 @@ bool has_distinct_elements(const at::Tensor& tensor) {
   return true;
 }
 
-void check_dense(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
+void check_dense(const at::Tensor& X, const at::Tensor& tensor, const std::string& what) {
   const bool fits = tensor.layout() == at::kStrided && tensor.device() == X.device();
   TORCH_CHECK_VALUE(fits && is_computed(tensor.scalar_type()), prefix(), "the ", what, " of ", called(X),
                     " must be a dense floating-point tensor on ", X.device(), ", got ", tensor.toString(), " on ",
                     tensor.device());
   TORCH_CHECK_VALUE(linalg::has_memory(tensor), prefix(), "the ", what, " of ", called(X),
                     " must have memory of its own, got a wrapped, fake or freed tensor");
-}
-
-void check_contiguous(const at::Tensor& X, const at::Tensor& state, const char* what) {
-  TORCH_CHECK_VALUE(!state.is_neg(), prefix(), "the ", what, " of ", called(X), " must not be a negative view");
-  TORCH_CHECK_VALUE(state.is_contiguous(), prefix(), "the ", what, " of ", called(X),
-                    " must be contiguous, got strides ", state.strides());
-}
-
-void check_shape(const at::Tensor& X, const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(tensor.sizes() == X.sizes(), prefix(), "the ", what, " of ", called(X),
-                    " must have that shape, got ", tensor.sizes());
 }
 
 void refuse_memory(const at::Tensor& tensor, const std::string& name) {
@@ -57,6 +47,8 @@ void refuse_memory(const at::Tensor& tensor, const std::string& name) {
 }
 
 }  // namespace
+
+std::string captured() { return algorithms::assigned(*algorithms::option("capturable"), true); }
 
 bool is_computed(at::ScalarType dtype) {
   return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -74,7 +66,7 @@ void check_parameters(const std::vector<at::Tensor>& X) {
   }
 }
 
-void check_storage(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& tensors, const char* what) {
+void check_storage(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& tensors, const std::string& what) {
   for (std::size_t i = 0; i < X.size(); ++i) {
     const at::Tensor& tensor = tensors[i];
     if (tensor.layout() != at::kStrided || tensor._is_zerotensor()) continue;  // has none, or is refused later
@@ -101,38 +93,67 @@ void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<
     const at::Tensor& step = steps[i];
     const bool is_number = step.numel() == 1 && step.scalar_type() == at::kFloat && linalg::has_memory(step);
     TORCH_CHECK_VALUE(is_number && step.device() == X[i].device(), prefix(), "the state step of ", called(X[i]),
-                      " must be one FP32 number on ", X[i].device(), " (", words().capturable, "), got ",
-                      step.toString(), " of shape ", step.sizes(), " on ", step.device());
+                      " must be one FP32 number on ", X[i].device(), " (", captured(), "), got ", step.toString(),
+                      " of shape ", step.sizes(), " on ", step.device());
   }
 }
 
 void check_gradient(const at::Tensor& X, const at::Tensor& G) {
   check_dense(X, X, "data");
-  check_shape(X, G, "gradient");
+  check_state_sizes(X, X.sizes(), G, "gradient");
   check_dense(X, G, "gradient");
 }
 
-void check_Q_memory(const at::Tensor& X, const at::Tensor& Q) {
-  check_dense(X, Q, "state Q");
-  check_contiguous(X, Q, "state Q");
+void check_state_names(const algorithms::Algorithm& algorithm, const std::vector<std::string>& names,
+                       at::IntArrayRef sizes, const std::string& name) {
+  const auto has = [&](std::string_view state) { return std::find(names.begin(), names.end(), state) != names.end(); };
+  std::string listed;
+  for (const std::string& one : names) listed += c10::str(listed.empty() ? "'" : ", '", one, "'");
+  for (const algorithms::State& state : algorithm.states) {
+    TORCH_CHECK_VALUE(has(state.name), prefix(), "the state of ", name, " of shape ", sizes, " lacks the tensor '",
+                      state.name, "': it has ", listed.empty() ? "none" : listed,
+                      "; is it the checkpoint of another optimizer or with other options?");
+  }
+  if (algorithm.takes_matrices()) return;
+  for (const algorithms::Algorithm* other : algorithms::all()) {
+    if (!other->takes_matrices()) continue;
+    for (const algorithms::State& state : other->states) {
+      const bool is_foreign = algorithms::place_of(algorithm, state.name) < 0 && has(state.name);
+      TORCH_CHECK_VALUE(!is_foreign, prefix(), "the algorithm of ", name, " of shape ", sizes, " must stay ",
+                        algorithms::shown(*algorithms::option("algorithm"), other->name), ", whose state ", state.name,
+                        " it has, got another algorithm or batch_dims in its group, or another shape");
+    }
+  }
 }
 
-void check_Q_sizes(const at::Tensor& X, at::IntArrayRef sizes, at::IntArrayRef Q, MatrixForm form) {
-  const std::vector<int64_t> matrices = matrix_sizes(sizes, form);
-  const int64_t m = matrices.end()[-2], n = matrices.end()[-1], largest = std::min(m, n);
-  const at::IntArrayRef stack(matrices.data(), matrices.size() - 2);
-  TORCH_CHECK_VALUE(Q.size() >= 2 && Q.slice(0, Q.size() - 2) == stack, prefix(), "the state Q of ", called(X),
-                    " must hold one matrix for each of ", stack, ", got shape ", Q);
-  const int64_t rows = Q.end()[-2], r = Q.back(), least = largest == 0 ? 0 : 1;
-  const std::string shapes = m == n ? c10::str(m, "×r") : c10::str(m, "×r or ", n, "×r");
-  TORCH_CHECK_VALUE((rows == m || rows == n) && r >= least && r <= largest, prefix(), "the state Q of ", called(X),
-                    " must be ", shapes, " with ", least, " ≤ r ≤ ", largest, ", got ", rows, "×", r);
-}
-
-void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what) {
-  check_shape(X, state, what);
+void check_state(const at::Tensor& X, const at::Tensor& state, const std::string& what) {
   check_dense(X, state, what);
-  check_contiguous(X, state, what);
+  TORCH_CHECK_VALUE(!state.is_neg(), prefix(), "the ", what, " of ", called(X), " must not be a negative view");
+  TORCH_CHECK_VALUE(state.is_contiguous(), prefix(), "the ", what, " of ", called(X),
+                    " must be contiguous, got strides ", state.strides());
+}
+
+void check_state_sizes(const at::Tensor& X, at::IntArrayRef sizes, const at::Tensor& state, const std::string& what) {
+  TORCH_CHECK_VALUE(state.sizes() == sizes, prefix(), "the ", what, " of ", called(X), " must have ",
+                    sizes == X.sizes() ? "that shape" : c10::str("the shape ", sizes), ", got ", state.sizes());
+}
+
+std::string Whose::text() const { return parameter_ ? called(*parameter_) : *name_; }
+
+void check_factor_sizes(const Whose& whose, at::IntArrayRef sizes, at::IntArrayRef factor, MatrixForm form,
+                        const std::string& what) {
+  const std::vector<int64_t> matrices = matrix_sizes(sizes, form);
+  const int64_t m = matrices.end()[-2], n = matrices.back(), largest = std::min(m, n), least = largest == 0 ? 0 : 1;
+  const at::IntArrayRef stack(matrices.data(), matrices.size() - 2);
+  const bool fits = factor.size() == matrices.size() && factor.slice(0, stack.size()) == stack &&
+                    (factor.end()[-2] == m || factor.end()[-2] == n) && factor.back() >= least &&
+                    factor.back() <= largest;
+  if (fits) return;
+  std::string counts;
+  for (const int64_t count : stack) counts += c10::str(count, ", ");
+  const std::string other = m == n ? "" : c10::str(" or [", counts, n, ", r]");
+  TORCH_CHECK_VALUE(false, prefix(), "the ", what, " of ", whose.text(), " must have the shape [", counts, m, ", r]",
+                    other, " with ", least, " ≤ r ≤ ", largest, ", got ", factor);
 }
 
 }  // namespace torchdion::engine

@@ -3,11 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <vector>
 
+#include "algorithms/all.h"
 #include "engine/matrix_form.h"
 
 namespace torchdion::engine {
+
+// "capturable=True", as the program writes it.
+std::string captured();
 
 // Whether steps compute with it. FP8 is floating-point too, but nothing does.
 bool is_computed(at::ScalarType dtype);
@@ -18,7 +23,7 @@ void check_parameters(const std::vector<at::Tensor>& X);
 
 // Each tensor has memory that holds all its elements: a resized storage would be read and written beyond its end, and a
 // wrapper subclass of Python has none. Zeros without memory, which autograd makes, pass: see materialize().
-void check_storage(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& tensors, const char* what);
+void check_storage(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& tensors, const std::string& what);
 
 // Each counter holds one whole number that is not negative and that a step can increment.
 void check_steps(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps);
@@ -26,10 +31,32 @@ void check_steps(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>
 // Each counter is one FP32 number on its parameter's device.
 void check_steps_on_devices(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps);
 
-// The gradient, or a state, of the parameter X has its shape; a Q of these sizes is one of its matrices.
+// A state has the tensors of its parameter's algorithm, and none of an algorithm that takes matrices where that one
+// takes elements: options that turn a matrix into a vector would lose them.
+void check_state_names(const algorithms::Algorithm& algorithm, const std::vector<std::string>& names,
+                       at::IntArrayRef sizes, const std::string& name);
+
+// The gradient of the parameter X has its shape, and memory on its device.
 void check_gradient(const at::Tensor& X, const at::Tensor& G);
-void check_Q_sizes(const at::Tensor& X, at::IntArrayRef sizes, at::IntArrayRef Q, MatrixForm form);
-void check_Q_memory(const at::Tensor& X, const at::Tensor& Q);
-void check_elementwise_state(const at::Tensor& X, const at::Tensor& state, const char* what);
+// A state of it is contiguous, with memory there; `what`: "state momentum".
+void check_state(const at::Tensor& X, const at::Tensor& state, const std::string& what);
+// A state has these sizes.
+void check_state_sizes(const at::Tensor& X, at::IntArrayRef sizes, const at::Tensor& state, const std::string& what);
+// A parameter in a sentence: the front's name for a tensor, which is looked up only when a sentence needs it, or a
+// name.
+class Whose {
+ public:
+  Whose(const at::Tensor& parameter) : parameter_(&parameter) {}
+  Whose(const std::string& name) : name_(&name) {}
+  std::string text() const;
+
+ private:
+  const at::Tensor* parameter_ = nullptr;
+  const std::string* name_ = nullptr;
+};
+
+// Factors of these sizes are of the matrices of a parameter of these sizes; `what`: "state Q".
+void check_factor_sizes(const Whose& whose, at::IntArrayRef sizes, at::IntArrayRef factor, MatrixForm form,
+                        const std::string& what);
 
 }  // namespace torchdion::engine

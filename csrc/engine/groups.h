@@ -1,7 +1,4 @@
-// What the fronts hand to the engine: parameters that share their hyperparameters, entry i of each list belonging to
-// parameter i. M and V are as large as X and contiguous. Of cut parameters all tensors are this rank's pieces;
-// `layouts` is empty where every parameter of the group is whole and has no copies to average with. `multipliers` are
-// of hyperparameters.
+// What the fronts give to the engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,55 +7,47 @@
 
 #include <vector>
 
-#include "engine/matrix_form.h"
+#include "algorithms/all.h"
 #include "linalg/rates.h"
 
 namespace torchdion::engine {
 
-struct DionGroup {
-  std::vector<at::Tensor> X, G, M;
-  std::vector<at::Tensor> Q;      // [stack..., rows, r], contiguous
-  std::vector<at::Tensor> steps;  // one number each, which the step increments; see Groups::capturable
-  DionHyperparameters hyper;
-  MatrixForm form;
-  Orientation orientation = Orientation::right;  // of a square Q; the shape of any other tells
-  std::vector<Layout> layouts;
-  std::vector<std::vector<int64_t>> whole_Q;  // the sizes of each Q over all ranks; empty: those of Q
-  linalg::Multipliers multipliers;
-  // Matrices whose gradient is exactly zero over all ranks keep weight, momentum and Q.
-  bool skip_zero_gradients = false;
-  // Then, of each parameter: one FP32 number for each of its matrices, which a step makes not 0 where that is so.
+// The options of a parameter group. A tensor of one number in the place of a rate is read anew by every step.
+struct GroupOptions {
+  algorithms::Options values;
+  at::Tensor lr = {}, weight_decay = {};
+};
+
+// Parameters that one algorithm updates with the same options; entry i of each list belongs to parameter i. Of cut
+// parameters all tensors are this rank's pieces. States are contiguous.
+struct Group {
+  const algorithms::Algorithm* algorithm = nullptr;
+  algorithms::Options options;  // of the algorithm
+  std::vector<at::Tensor> X, G;
+  std::vector<std::vector<at::Tensor>> states;  // states[k][i]: state k of the algorithm's declaration
+  std::vector<at::Tensor> steps;                // one number each, which the step increments; see Groups::capturable
+  std::vector<Layout> layouts;                  // empty where all are whole and have no copies to average with
+  // The sizes of each factor over all ranks; empty: those of the factors here.
+  std::vector<std::vector<int64_t>> whole_factors;
+  linalg::Multipliers multipliers;  // of options
+  // Under skip_zero_gradients, of each parameter: one FP32 number for each of its matrices, which a step makes not 0
+  // where the gradient is exactly zero over all ranks.
   std::vector<at::Tensor> unchanged = {};
+
+  bool takes_matrices() const { return algorithm->takes_matrices(); }
+  // The place of the factor among the states; -1: there is none.
+  int64_t factor() const { return algorithms::place_of(*algorithm, algorithms::StateShape::factor); }
 };
 
-struct LionGroup {
-  std::vector<at::Tensor> X, G, M, steps;
-  LionHyperparameters hyper;
-  std::vector<Layout> layouts;
-  linalg::Multipliers multipliers;
-};
-
-struct AdamWGroup {
-  std::vector<at::Tensor> X, G, M, V, steps;
-  AdamWHyperparameters hyper;
-  std::vector<Layout> layouts;
-  linalg::Multipliers multipliers;
-};
+// One without parameters yet. Where steps are capturable, rates that are tensors on the parameters' kind of device
+// become multipliers; of others the host takes the numbers, for which it may wait.
+Group group_of(const algorithms::Algorithm& algorithm, const GroupOptions& options, c10::DeviceType device);
 
 struct Groups {
-  std::vector<DionGroup> dion;
-  std::vector<LionGroup> lion;
-  std::vector<AdamWGroup> adamw;
+  std::vector<Group> all;
   // A graph may capture the step: `steps` are FP32 numbers on the parameters' devices, all that the step reads anew
   // lies there, and the host waits for none. Else `steps` are on the CPU, and multipliers undefined.
   bool capturable = false;
-
-  template <class Body>
-  void for_each(const Body& body) {
-    for (DionGroup& group : dion) body(group);
-    for (LionGroup& group : lion) body(group);
-    for (AdamWGroup& group : adamw) body(group);
-  }
 };
 
 // What a gradient scaler (torch.amp.GradScaler) says of all gradients. Both hold one number, on any device; undefined

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "engine/words.h"
+#include "words.h"
 
 namespace torchdion::engine {
 
@@ -26,6 +26,10 @@ std::vector<int64_t> stacked_sizes(at::IntArrayRef sizes, MatrixForm form) {
 }
 
 }  // namespace
+
+MatrixForm form_of(const algorithms::Options& options) {
+  return {options.integer_or_zero("batch_dims"), options.integer("blocks"), options.flag("fan_in_first")};
+}
 
 std::vector<int64_t> matrix_sizes(at::IntArrayRef sizes, MatrixForm form) {
   std::vector<int64_t> stacked = stacked_sizes(sizes, form);

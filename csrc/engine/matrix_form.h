@@ -5,6 +5,8 @@
 
 #include <optional>
 
+#include "algorithms/option.h"
+
 namespace torchdion::engine {
 
 struct MatrixForm {
@@ -12,6 +14,9 @@ struct MatrixForm {
   int64_t blocks = 1;         // matrices fused along the rows (3 for QKV)
   bool fan_in_first = false;  // the first matrix dimension is the fan-in (ConvTranspose)
 };
+
+// That of the options of a group or an algorithm.
+MatrixForm form_of(const algorithms::Options& options);
 
 // The matrices of `tensor` as a view of shape [stack..., m, n], or nothing where its strides allow no such view. What
 // follows the rows is flattened into the columns.

@@ -3,15 +3,20 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_qr.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "engine/shapes.h"
+#include "engine/cuts.h"
+#include "engine/matrix_form.h"
 #include "linalg/sketch.h"
 
 namespace torchdion::engine {
+
+using algorithms::Options;
+using algorithms::StateShape;
 
 int64_t rank_of(int64_t m, int64_t n, double rank_fraction, int64_t rank_multiple_of) {
   const int64_t largest = std::min(m, n);
@@ -21,12 +26,19 @@ int64_t rank_of(int64_t m, int64_t n, double rank_fraction, int64_t rank_multipl
   return std::min((rank + rank_multiple_of - 1) / rank_multiple_of * rank_multiple_of, largest);
 }
 
-std::vector<int64_t> sizes_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start) {
-  std::vector<int64_t> shape = matrix_sizes(sizes, form);
-  const int64_t m = shape.end()[-2], n = shape.back();
-  shape.end()[-2] = start.orientation == Orientation::right ? m : n;
-  shape.back() = m * n == 0 ? 0 : rank_of(m, n, start.rank_fraction, start.rank_multiple_of);
-  return shape;
+std::string title_of(const algorithms::State& state) { return std::string("state ").append(state.name); }
+
+std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntArrayRef sizes, const Options& group) {
+  if (state.shape == StateShape::like_parameter) return sizes.vec();
+  std::vector<int64_t> whole = matrix_sizes(sizes, form_of(group));
+  const int64_t m = whole.end()[-2], n = whole.back();
+  if (state.shape == StateShape::rows) {
+    whole.pop_back();
+    return whole;
+  }
+  whole.end()[-2] = group.text("orientation") == "right" ? m : n;
+  whole.back() = m * n == 0 ? 0 : rank_of(m, n, group.number("rank_fraction"), group.integer("rank_multiple_of"));
+  return whole;
 }
 
 namespace {
@@ -41,20 +53,39 @@ void fill_with_start(const at::Tensor& stack, int64_t seed, int64_t parameter, i
 
 }  // namespace
 
-at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options,
-                      const Layout& layout) {
-  const std::vector<int64_t> whole = sizes_of_Q(sizes, form, start);
-  const at::Tensor Q = at::empty(piece_of_Q(whole, start.orientation, layout), options);
+namespace {
+
+bool starts_right(const algorithms::State& state, const Options& group) {
+  return state.shape == StateShape::factor && group.text("orientation") == "right";
+}
+
+}  // namespace
+
+std::vector<int64_t> piece_of_state_sizes(const algorithms::State& state, at::IntArrayRef sizes, at::IntArrayRef local,
+                                          const Options& group, const Layout& layout) {
+  if (state.shape == StateShape::like_parameter) return local.vec();
+  const std::vector<int64_t> whole = whole_state_sizes(state, sizes, group);
+  const auto dims = static_cast<int64_t>(whole.size());
+  const Cuts of_param = cuts_of_matrices(dims, group);
+  return piece_sizes(whole, cuts_of_state(state, dims, of_param, starts_right(state, group)), layout);
+}
+
+at::Tensor start_of(const algorithms::State& state, at::IntArrayRef sizes, at::IntArrayRef local, const Options& group,
+                    int64_t parameter, at::TensorOptions options, const Layout& layout) {
+  const std::vector<int64_t> piece = piece_of_state_sizes(state, sizes, local, group, layout);
+  if (state.start == algorithms::Start::zeros) return at::zeros(piece, options);
+  const at::Tensor Q = at::empty(piece, options);
   if (Q.numel() == 0) return Q;
-  const Layout of_Q = start.orientation == Orientation::right ? layout : layout.t();
+  const std::vector<int64_t> whole = whole_state_sizes(state, sizes, group);
+  const Layout of_Q = starts_right(state, group) ? layout : layout.t();
   const int64_t row = of_Q.rows.piece(whole.end()[-2]).begin, column = of_Q.cols.piece(whole.back()).begin;
   const at::Tensor stack = Q.view({-1, Q.size(-2), Q.size(-1)});
   const int64_t first = layout.batch.piece(whole.front()).begin * (stack.size(0) / Q.size(0));  // of the whole stack
-  fill_with_start(stack, start.seed, start.parameter, first, row, column, whole.end()[-2]);
+  fill_with_start(stack, group.integer("seed"), parameter, first, row, column, whole.end()[-2]);
   return Q;
 }
 
-at::Tensor resized_Q(const at::Tensor& Q, int64_t r, int64_t seed, int64_t parameter) {
+at::Tensor resized_factor(const at::Tensor& Q, int64_t r, int64_t seed, int64_t parameter) {
   const int64_t rows = Q.size(-2), kept = std::min(Q.size(-1), r);
   const at::Tensor leading = Q.narrow(-1, 0, kept);
   if (kept == r) return leading.contiguous();

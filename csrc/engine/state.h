@@ -1,38 +1,41 @@
-// How the state of a parameter starts.
+// The states of a parameter: their sizes, and how they start.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torchdion/layout.h>
-#include <torchdion/options.h>
 
-#include "engine/matrix_form.h"
+#include <string>
+
+#include "algorithms/all.h"
 
 namespace torchdion::engine {
+
+// "state momentum"
+std::string title_of(const algorithms::State& state);
 
 // The rank r of an m×n matrix: ⌈rank_fraction · min(m, n)⌉, rounded up to a multiple, at most min(m, n). Counts what
 // binary fractions leave over an integer as rounding: 0.07 of 100 is 7.
 int64_t rank_of(int64_t m, int64_t n, double rank_fraction, int64_t rank_multiple_of);
 
-struct QStart {
-  Orientation orientation = Orientation::right;
-  double rank_fraction = 1;
-  int64_t rank_multiple_of = 1;
-  int64_t seed = 0;
-  int64_t parameter = 0;  // the parameter's place among all of the optimizer
-};
+// The sizes of the whole state of a new parameter of these whole sizes, by the options of its group.
+std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntArrayRef sizes,
+                                       const algorithms::Options& group);
 
-// The sizes [stack..., m or n, r] of the Q of a whole parameter of these sizes.
-std::vector<int64_t> sizes_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start);
+// The sizes of this rank's piece of that state; `local`: those of the parameter's own piece.
+std::vector<int64_t> piece_of_state_sizes(const algorithms::State& state, at::IntArrayRef sizes, at::IntArrayRef local,
+                                          const algorithms::Options& group, const Layout& layout);
 
-// This rank's piece of the Q of a whole parameter of these sizes before the first step: independent
-// N(0, 1 / rows) entries, which depend on seed, parameter, place in the stack, row and column alone. They are drawn on
-// the device of the options, with the same bits on every device.
-at::Tensor start_of_Q(at::IntArrayRef sizes, MatrixForm form, const QStart& start, at::TensorOptions options,
-                      const Layout& layout = {});
+// This rank's piece of a state of a whole parameter of these sizes before the first step. One that starts normal has
+// independent N(0, 1 / rows) entries, which depend on the seed, the parameter's place among all of the optimizer, the
+// place in the stack, row and column alone; they are drawn on the device of the options, with the same bits on every
+// device.
+at::Tensor start_of(const algorithms::State& state, at::IntArrayRef sizes, at::IntArrayRef local,
+                    const algorithms::Options& group, int64_t parameter, at::TensorOptions options,
+                    const Layout& layout = {});
 
-// A whole Q ([stack..., rows, old r]) with r columns. Fewer are the first ones: as each column of P and R depends on
-// those before it alone, they go on as in a run of that rank. More are those of a fresh start, made orthonormal to the
-// ones before them.
-at::Tensor resized_Q(const at::Tensor& Q, int64_t r, int64_t seed, int64_t parameter);
+// A whole factor ([stack..., rows, old r]) with r columns. Fewer are the first ones: as each column of P and R depends
+// on those before it alone, they go on as in a run of that rank. More are those of a fresh start, made orthonormal to
+// the ones before them.
+at::Tensor resized_factor(const at::Tensor& Q, int64_t r, int64_t seed, int64_t parameter);
 
 }  // namespace torchdion::engine

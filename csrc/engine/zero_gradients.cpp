@@ -41,18 +41,18 @@ void largest_of_ranks(const std::vector<at::Tensor>& numbers, const Axis& axis) 
 
 }  // namespace
 
-void allocate_unchanged(DionGroup& group) {
+void allocate_unchanged(Group& group) {
   for (const at::Tensor& X : group.X) {
-    const std::vector<int64_t> sizes = matrix_sizes(X.sizes(), group.form);
+    const std::vector<int64_t> sizes = matrix_sizes(X.sizes(), form_of(group.options));
     const int64_t count = std::accumulate(sizes.begin(), sizes.end() - 2, int64_t{1}, std::multiplies<>());
     group.unchanged.push_back(at::empty({count}, X.options().dtype(at::kFloat)));
   }
 }
 
-void find_unchanged(const std::vector<DionGroup>& groups, const std::vector<Axis>& axes, bool nonfinite_are_zero) {
-  for (const DionGroup& group : groups) {
+void find_unchanged(const std::vector<Group>& groups, const std::vector<Axis>& axes, bool nonfinite_are_zero) {
+  for (const Group& group : groups) {
     for (std::size_t i = 0; i < group.unchanged.size(); ++i) {
-      at::Tensor G = matrices_of(group.G[i], group.form);
+      at::Tensor G = matrices_of(group.G[i], form_of(group.options));
       if (nonfinite_are_zero) G = at::nan_to_num(G, 0, 0, 0);
       // How many entries are not zero, NaN among them.
       const at::ScalarType dtype = linalg::compute_dtype({G.scalar_type()});
@@ -62,20 +62,20 @@ void find_unchanged(const std::vector<DionGroup>& groups, const std::vector<Axis
   }
   for (const Axis& axis : axes) {
     std::vector<at::Tensor> along;
-    for (const DionGroup& group : groups) {
+    for (const Group& group : groups) {
       for (std::size_t i = 0; i < group.unchanged.size(); ++i) {
         if (sums_over(layout_of(group.layouts, i), axis)) along.push_back(group.unchanged[i]);
       }
     }
     if (!along.empty()) largest_of_ranks(along, axis);
   }
-  for (const DionGroup& group : groups) {
+  for (const Group& group : groups) {
     for (const at::Tensor& numbers : group.unchanged) numbers.neg_().add_(1);
   }
 }
 
-void leave_unchanged(const std::vector<DionGroup>& groups, const at::Tensor& left_out) {
-  for (const DionGroup& group : groups) {
+void leave_unchanged(const std::vector<Group>& groups, const at::Tensor& left_out) {
+  for (const Group& group : groups) {
     for (const at::Tensor& numbers : group.unchanged) {
       if (numbers.device() == left_out.device()) numbers.masked_fill_(left_out.ne(0), 1);
     }

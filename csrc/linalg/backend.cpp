@@ -3,11 +3,7 @@
 #include <array>
 
 #include "comm/trace.h"
-#include "linalg/accumulate.h"
-#include "linalg/column_normalize.h"
-#include "linalg/copy.h"
 #include "linalg/cpu/operations.h"
-#include "linalg/sketch_qr.h"
 #ifdef TORCHDION_WITH_CUDA
 #include "linalg/cuda/operations.h"
 #endif
@@ -19,9 +15,9 @@ namespace {
 std::array<const Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES>& backends() {
   static std::array<const Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> all = [] {
     std::array<const Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> known{};
-    known[static_cast<std::size_t>(c10::kCPU)] = &kBackend<cpu::Operations>;
+    known[static_cast<std::size_t>(c10::kCPU)] = &backend_made_of<cpu::Operations>();
 #ifdef TORCHDION_WITH_CUDA
-    known[static_cast<std::size_t>(c10::kCUDA)] = &kBackend<cuda::Operations>;
+    known[static_cast<std::size_t>(c10::kCUDA)] = &backend_made_of<cuda::Operations>();
 #endif
     return known;
   }();
@@ -92,7 +88,9 @@ void round_operand_(const at::Tensor& P, Precision precision) {
   if (P.numel() > 0) backend_of(P.device()).round_operand_(P, precision);
 }
 
-at::Tensor gram(const Matrices& P, const CholeskyPass& pass) { return backend_of(P.device).gram(P, pass); }
+at::Tensor gram(const Matrices& P, Precision precision, bool is_nearly_orthonormal) {
+  return backend_of(P.device).gram(P, precision, is_nearly_orthonormal);
+}
 
 TriangularInverse cholesky_inverse(at::Tensor gram, CholeskyPass& pass) {
   const Backend& backend = backend_of(gram.device());

@@ -2,65 +2,55 @@
 // of linalg/ look where their operands lie and call them. None is called without entries to work on.
 #pragma once
 
-#include "linalg/cholesky_qr.h"
+#include <bit>
+
+#include "linalg/accumulate.h"
+#include "linalg/cholesky_inverse.h"
+#include "linalg/column_normalize.h"
+#include "linalg/copy.h"
 #include "linalg/elementwise.h"
 #include "linalg/gemm.h"
+#include "linalg/gram.h"
 #include "linalg/rates.h"
 #include "linalg/sketch.h"
+#include "linalg/sketch_qr.h"
 
 namespace torchdion::linalg {
 
-struct Backend {
-  void (*upload)(const std::vector<Matrices*>& lists);
-  void (*copy_)(const Matrices& A, const Matrices& B, double alpha, const float* left_out);
-  void (*clear_)(const Matrices& A, const float* left_out, const float* unchanged);
-  void (*accumulate_)(const Matrices& M, const Matrices& G, const GradientRule& rule);
-  void (*count_nonfinite)(const Matrices& G, int64_t* found);
-  at::Tensor (*device_factors)(const FactorRule& rule, at::TensorOptions options);
-  void (*gemm_)(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
-                Precision precision);
-  at::Tensor (*column_square_sums)(const Matrices& R);
-  void (*column_normalize_)(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums);
-  void (*sketch_)(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
-                  double standard_deviation);
-  void (*round_operand_)(const at::Tensor& P, Precision precision);
-  at::Tensor (*gram)(const Matrices& P, const CholeskyPass& pass);
-  TriangularInverse (*cholesky_inverse)(at::Tensor gram, CholeskyPass& pass);
-  void (*multiply_triangular_)(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
-                               Precision precision);
-  TriangularInverse (*sketch_qr_inverse)(const at::Tensor& SP, Noise noise, at::ScalarType dtype, Precision precision,
-                                         int64_t* in_margin);
-  void (*lion_)(const ElementwiseLists& lists, const LionHyperparameters& hyper);
-  void (*adamw_)(const ElementwiseLists& lists, const AdamWHyperparameters& hyper);
-  bool (*is_capturing)(c10::Device device);  // whether a graph records what is started there
-  bool multiplies_in_place;                  // multiply_triangular_
-  bool rounds_operands;                      // to what a Precision says
+// The code of one kind of device, as static functions of a struct Operations. Its signature is that of the function by
+// which an operation is called: none is written twice.
+template <class Operations>
+struct Table {
+  decltype(linalg::upload)* upload = Operations::upload;
+  decltype(linalg::copy_)* copy_ = Operations::copy_;
+  decltype(linalg::clear_)* clear_ = Operations::clear_;
+  decltype(linalg::accumulate_)* accumulate_ = Operations::accumulate_;
+  decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;
+  decltype(linalg::device_factors)* device_factors = Operations::device_factors;
+  decltype(linalg::gemm_)* gemm_ = Operations::gemm_;
+  decltype(linalg::column_square_sums)* column_square_sums = Operations::column_square_sums;
+  decltype(linalg::column_normalize_)* column_normalize_ = Operations::column_normalize_;
+  decltype(linalg::sketch_)* sketch_ = Operations::sketch_;
+  decltype(linalg::round_operand_)* round_operand_ = Operations::round_operand_;
+  decltype(linalg::gram)* gram = Operations::gram;
+  decltype(linalg::cholesky_inverse)* cholesky_inverse = Operations::cholesky_inverse;
+  decltype(linalg::multiply_triangular_)* multiply_triangular_ = Operations::multiply_triangular_;
+  decltype(linalg::sketch_qr_inverse)* sketch_qr_inverse = Operations::sketch_qr_inverse;
+  decltype(linalg::lion_)* lion_ = Operations::lion_;
+  decltype(linalg::adamw_)* adamw_ = Operations::adamw_;
+  bool (*is_capturing)(c10::Device device) = Operations::is_capturing;  // whether a graph records what is started there
+  bool multiplies_in_place = Operations::multiplies_in_place;           // multiply_triangular_
+  bool rounds_operands = Operations::rounds_operands;                   // to what a Precision says
 };
 
-// Made of the static functions of a struct Operations.
+// Of any kind of device: tables are of one shape.
+using Backend = Table<void>;
+
 template <class Operations>
-inline constexpr Backend kBackend{
-    .upload = Operations::upload,
-    .copy_ = Operations::copy_,
-    .clear_ = Operations::clear_,
-    .accumulate_ = Operations::accumulate_,
-    .count_nonfinite = Operations::count_nonfinite,
-    .device_factors = Operations::device_factors,
-    .gemm_ = Operations::gemm_,
-    .column_square_sums = Operations::column_square_sums,
-    .column_normalize_ = Operations::column_normalize_,
-    .sketch_ = Operations::sketch_,
-    .round_operand_ = Operations::round_operand_,
-    .gram = Operations::gram,
-    .cholesky_inverse = Operations::cholesky_inverse,
-    .multiply_triangular_ = Operations::multiply_triangular_,
-    .sketch_qr_inverse = Operations::sketch_qr_inverse,
-    .lion_ = Operations::lion_,
-    .adamw_ = Operations::adamw_,
-    .is_capturing = Operations::is_capturing,
-    .multiplies_in_place = Operations::multiplies_in_place,
-    .rounds_operands = Operations::rounds_operands,
-};
+const Backend& backend_made_of() {
+  static const Backend backend = std::bit_cast<Backend>(Table<Operations>());
+  return backend;
+}
 
 // Of the device's type. Throws c10::NotImplementedError where this build has none.
 const Backend& backend_of(c10::Device device);

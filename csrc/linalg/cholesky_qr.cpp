@@ -4,9 +4,10 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/tril_indices.h>
 
-#include <cmath>
+#include <limits>
 
 #include "linalg/backend.h"
+#include "linalg/gram.h"
 #include "linalg/scale.h"
 
 namespace torchdion::linalg {
@@ -53,31 +54,6 @@ at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& indices
 
 }  // namespace
 
-double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision) {
-  const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
-  const double of_sums = epsilon * (inner == 0 ? 4 : 8 + std::sqrt(static_cast<double>(inner)) / 4);
-  if (dtype == at::kDouble || precision == Precision::highest) return of_sums;
-  const double last_bit = precision == Precision::high ? 0x1p-10 : 0x1p-7;  // that tensor cores read
-  if (inner == 0) return of_sums + last_bit / 2;
-  // Tensor cores may drop what they do not read rather than round it, and so each sum that they make of 8 products.
-  return epsilon * static_cast<double>(inner) / 8 + last_bit;
-}
-
-double signal_margin(at::ScalarType dtype, Precision precision) {
-  if (dtype == at::kDouble) return 0x1p+30;
-  return precision == Precision::highest ? 0x1p+8 : 2;
-}
-
-double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r) {
-  const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
-  return epsilon * (16 * std::sqrt(static_cast<double>(rows)) + 4 * static_cast<double>(r));
-}
-
-at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
-  const at::Tensor mean = lengths.square().mean(-1, /*keepdim=*/true).sqrt_();
-  return mean.div(lengths).mul_(noise.mean).clamp_(noise.own, 1).masked_fill_(lengths.eq(0), 1);
-}
-
 int passes_over_axis(at::ScalarType dtype) { return dtype == at::kDouble ? 3 : 2; }
 
 comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, CholeskyQrOptions options) {
@@ -101,7 +77,7 @@ comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass 
     const bool is_last = pass == passes - 1;
     state.settled = is_last ? std::numeric_limits<double>::infinity() : settled_amplification(P.scalar_type());
     state.counts.without_signal = may_settle || is_last ? options.counts.without_signal : nullptr;
-    at::Tensor H = gram(active, state);
+    at::Tensor H = gram(active, options.precision, /*is_nearly_orthonormal=*/state.noise.defined());
     if (!rows.absent()) {
       const at::Tensor places = places_of_lower(H);
       at::Tensor triangles = H.flatten(1).index_select(1, places);

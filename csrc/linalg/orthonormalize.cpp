@@ -143,4 +143,24 @@ int64_t orthonormalize_elements(int64_t r, int64_t global_rows, Orthonormalize m
   return passes_over_axis(dtype) * (r * (r + 1) / 2);
 }
 
+int64_t orthonormalize_operations(int64_t rows, int64_t r, int64_t global_rows, Orthonormalize method,
+                                  double oversample, at::ScalarType dtype) {
+  if (method == Orthonormalize::qr) return 2 * (2 * rows * r * r - 2 * r * r * r / 3);
+  const int64_t pass = 3 * rows * r * r + r * r * r / 3;
+  if (method == Orthonormalize::rcqr && saves(r, oversample, global_rows)) {
+    const auto k = static_cast<int64_t>(std::ceil(oversample * static_cast<double>(r)));
+    return 2 * k * rows * r + (2 * k * r * r - 2 * r * r * r / 3) + rows * r * r + pass;
+  }
+  return (dtype == at::kDouble ? 3 : 2) * pass;
+}
+
+int64_t orthonormalize_bytes_on_gpu(int64_t rows, int64_t r, Orthonormalize method, at::ScalarType dtype) {
+  constexpr int64_t kPanel = 64, kFP64 = 8;  // columns that a Cholesky factorization takes at a time
+  const int64_t square = r * r, panels = (r + kPanel - 1) / kPanel * 2 * kPanel * r;
+  const int64_t factoring = kFP64 * (square + panels + 3 * kPanel * kPanel);
+  const int64_t others = method == Orthonormalize::rcqr ? 2 : 1;
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  return std::max(factoring, others * (kFP64 * square + rows * r * element));
+}
+
 }  // namespace torchdion::linalg

@@ -34,4 +34,13 @@ comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, Ortho
 int64_t orthonormalize_elements(int64_t r, int64_t global_rows, Orthonormalize method, double oversample,
                                 at::ScalarType dtype);
 
+// Floating-point operations on `rows` rows of each P (arXiv 2504.05295, Appendix H): 6.5 m r² + 13/6 r³ of rcqr at an
+// oversampling of 1.25, 3 m r² + r³/3 of each Cholesky QR, of which FP64 takes three and FP32 two.
+int64_t orthonormalize_operations(int64_t rows, int64_t r, int64_t global_rows, Orthonormalize method,
+                                  double oversample, at::ScalarType dtype);
+
+// Bytes that each P takes on a GPU beside itself: a Cholesky factorization in FP64 with its panels, and later another P
+// beside its factor; of rcqr two of each.
+int64_t orthonormalize_bytes_on_gpu(int64_t rows, int64_t r, Orthonormalize method, at::ScalarType dtype);
+
 }  // namespace torchdion::linalg

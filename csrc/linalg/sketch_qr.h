@@ -1,6 +1,6 @@
 #pragma once
 
-#include "linalg/cholesky_qr.h"
+#include "linalg/cholesky_inverse.h"
 
 namespace torchdion::linalg {
 

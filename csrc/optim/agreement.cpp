@@ -1,29 +1,16 @@
 #include "optim/agreement.h"
 
-#include <limits>
-#include <map>
-#include <sstream>
-
+#include "engine/claims.h"
 #include "engine/shapes.h"
-#include "engine/state.h"
 #include "optim/capturable.h"
-#include "optim/names.h"
+#include "optim/options.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
+#include "words.h"
 
 namespace torchdion::optim {
 
 namespace {
-
-using engine::Claim;
-
-template <class Value>
-std::string text(const Value& value) {
-  std::ostringstream stream;
-  stream.precision(std::numeric_limits<double>::max_digits10);
-  stream << value;
-  return stream.str();
-}
 
 std::string text(const Layout& layout) {
   std::string all;
@@ -46,7 +33,7 @@ struct Shared {
   std::vector<Axis> axes() const { return {layout->rows, layout->cols, layout->batch, layout->replicas}; }
 };
 
-std::vector<Shared> parameters(const Dion& optimizer, const Layouts& layouts, bool with_local_ones) {
+std::vector<Shared> parameters(const Optimizer& optimizer, const Layouts& layouts, bool with_local_ones) {
   std::vector<Shared> shared;
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
@@ -58,94 +45,54 @@ std::vector<Shared> parameters(const Dion& optimizer, const Layouts& layouts, bo
   return shared;
 }
 
-// What there is of a state, for ranks that are about to send it.
-std::string text_of_state(const DionParamState& state) {
-  std::string all = "step";
-  const auto add = [&](const char* name, const at::Tensor& tensor) {
-    if (tensor.defined()) all += c10::str(", ", name, " of ", shown(tensor.scalar_type()));
-  };
-  add("momentum", state.momentum());
-  add("variance", state.variance());
-  add("Q", state.Q());
-  if (!state.Q().defined()) return all;
-  return all + " and shape " + text(state.whole_Q().empty() ? state.Q().sizes() : at::IntArrayRef(state.whole_Q()));
-}
-
-// What a step uses: dtypes, and the sizes of Q; what a first step makes, where there is no state.
-std::string text_of_stepped_state(const DionParamState& state, const Shared& shared, const DionOptions& options) {
+engine::Held held_of(const Optimizer& optimizer, const Shared& shared, const Handshake& handshake) {
   const at::Tensor& param = shared.param;
-  const auto dtype = [&](const at::Tensor& tensor, const std::optional<at::ScalarType>& configured) {
-    return shown(tensor.defined() ? tensor.scalar_type() : configured.value_or(param.scalar_type()));
-  };
-  std::string all = "momentum of " + dtype(state.momentum(), options.momentum_dtype());
-  const Algorithm algorithm = algorithm_of(param, options);
-  if (algorithm == Algorithm::adamw) all += ", variance of " + dtype(state.variance(), options.variance_dtype());
-  if (algorithm != Algorithm::dion) return all;
-  std::vector<int64_t> sizes = state.whole_Q();
-  if (sizes.empty() && state.Q().defined()) sizes = state.Q().sizes().vec();
-  if (sizes.empty()) {
-    const engine::QStart start{options.orientation(), options.rank_fraction(), options.rank_multiple_of(),
-                               options.seed()};
-    sizes = engine::sizes_of_Q(engine::whole_sizes(param, *shared.layout), form_of(options), start);
-  }
-  return all + ", Q of " + dtype(state.Q(), options.Q_dtype()) + " and shape " + text(at::IntArrayRef(sizes));
-}
-
-Claim claim_of(const Dion& optimizer, const Shared& shared, engine::Operation operation) {
-  const at::Tensor& param = shared.param;
-  const DionOptions& options = options_of(optimizer.param_groups()[shared.group], shared.group);
+  engine::Held held{parameter_name(shared.place, shared.group),
+                    shared.group,
+                    engine::whole_sizes(param, *shared.layout).vec(),
+                    param.scalar_type(),
+                    c10::str(param.device().type()),
+                    text(*shared.layout),
+                    param.requires_grad(),
+                    {},
+                    {},
+                    shared.axes()};
+  held.axes.push_back(handshake.copies);
+  held.shared = shared.axes();
+  if (param.grad().defined()) held.gradient = param.grad().scalar_type();
   const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
-  const bool is_step = operation == engine::Operation::step, has_state = found != optimizer.state().end();
-  const DionParamState none;
-  const DionParamState& state = has_state ? ours(*found->second) : none;
-  // A step makes what is not there. What else ranks do, they do with what is.
-  const std::string absent = is_step ? shown(0.0) : "none";
-  return {parameter_name(shared.place, shared.group),
-          {{"shape", text(engine::whole_sizes(param, *shared.layout))},
-           {"dtype", shown(param.scalar_type())},
-           {"kind of device", text(param.device().type())},
-           {"layout", text(*shared.layout)},
-           {"requires_grad", shown(param.requires_grad())},
-           {"steps taken", has_state ? shown(state.step().item<double>()) : absent},
-           {"state", is_step ? text_of_stepped_state(state, shared, options) : text_of_state(state)}},
-          shared.axes()};
+  if (found == optimizer.state().end()) return held;
+  const ParamState& state = ours(*found->second);
+  held.steps = state.step().item<double>();
+  for (const std::string& name : names_of(state)) {
+    const at::Tensor& tensor = state.tensor(name);
+    const std::vector<int64_t>& factor = state.whole_factor();  // of the one state that others cannot know the sizes of
+    held.states.push_back({name, tensor.scalar_type(), factor.empty() ? tensor.sizes().vec() : factor});
+  }
+  return held;
 }
 
 // Of the optimizer and its groups, then of each parameter.
-std::vector<Claim> claims_of(const Dion& optimizer, const std::vector<Shared>& shared, const Handshake& handshake,
-                             bool decoupled) {
-  const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
-  Claim all{"the optimizer", {{"momenta", decoupled ? "each replica's own" : "equal"}}, {}, /*is_parameter=*/false};
-  all.properties.emplace_back("nonfinite", shown(nonfinite_of(optimizer.param_groups(), defaults)));
-  std::map<std::size_t, Claim> groups;
-  std::vector<Claim> parameters;
-  for (const Shared& one : shared) {
-    const auto [group, is_new] = groups.try_emplace(one.group);
-    if (is_new) {
-      group->second.name = "parameter group " + std::to_string(one.group);
-      group->second.is_parameter = false;
-      const DionOptions& options = options_of(optimizer.param_groups()[one.group], one.group);
-      group->second.properties = shown_options(options);
-    }
-    parameters.push_back(claim_of(optimizer, one, handshake.operation));
-    const std::vector<Axis> axes = one.axes();
-    parameters.back().axes.push_back(handshake.copies);
-    for (Claim* claim : {&group->second, &all}) {
-      claim->axes.insert(claim->axes.end(), parameters.back().axes.begin(), parameters.back().axes.end());
-    }
-    if (handshake.operation != engine::Operation::step) continue;
-    if (one.param.grad().defined()) parameters.back().gradient = one.param.grad().scalar_type();
-    parameters.back().shared = axes;
+std::vector<engine::Claim> claims_of(const Optimizer& optimizer, const std::vector<Shared>& shared,
+                                     const Handshake& handshake, bool decoupled) {
+  const auto& defaults = static_cast<const Options&>(optimizer.defaults());
+  std::vector<engine::GroupOptions> groups;
+  std::vector<const engine::GroupOptions*> pointers;
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    groups.push_back(values_of(options_of(optimizer.param_groups()[i], i), group_name(i)));
   }
-  std::vector<Claim> claims{std::move(all)};
-  for (auto& [index, group] : groups) claims.push_back(std::move(group));
-  claims.insert(claims.end(), parameters.begin(), parameters.end());
-  return claims;
+  for (const engine::GroupOptions& group : groups) pointers.push_back(&group);
+  std::vector<engine::Held> parameters;
+  for (const Shared& one : shared) parameters.push_back(held_of(optimizer, one, handshake));
+  const bool capturable = first_options(optimizer.param_groups(), defaults).capturable();
+  return engine::claims_of(parameters, pointers,
+                           {{"capturable", shown(capturable)}, {"momenta", decoupled ? "each replica's own" : "equal"}},
+                           handshake.operation);
 }
 
 // Nothing but who is to hear of it: what is wrong may be just what a claim would be made of.
 void refuse(const std::vector<Shared>& shared, const Handshake& handshake) {
-  std::vector<Claim> claims;
+  std::vector<engine::Claim> claims;
   for (const Shared& one : shared) {
     claims.push_back({parameter_name(one.place, one.group), {}, one.axes()});
     claims.back().axes.push_back(handshake.copies);
@@ -168,13 +115,13 @@ Missing missing_of(const std::vector<Shared>& shared, const std::vector<std::opt
 
 }  // namespace
 
-void agree(const Dion& optimizer, const Layouts& layouts, const Handshake& handshake,
+void agree(const Optimizer& optimizer, const Layouts& layouts, const Handshake& handshake,
            const std::function<bool()>& is_decoupled) {
   const std::vector<Shared> shared = parameters(optimizer, layouts, !handshake.copies.absent());
   // Asked first: what follows waits for devices and ranks.
-  TORCH_CHECK(shared.empty() || !is_captured(shared.front().param),
-              "torchdion::Dion: a CUDA graph cannot capture the first step that ranks take: take one before");
-  std::vector<Claim> claims;
+  TORCH_CHECK(shared.empty() || !is_captured(shared.front().param), prefix(),
+              "a CUDA graph cannot capture the first step that ranks take: take one before");
+  std::vector<engine::Claim> claims;
   try {
     handshake.check();
     if (shared.empty()) return;

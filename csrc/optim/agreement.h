@@ -27,7 +27,7 @@ struct Handshake {
 // whether momenta are each replica's own (asked after the check). Where a function of the handshake throws, or a claim
 // cannot be made, its error goes on here and is a c10::Error on every other rank. Throws on every rank where they
 // differ; see engine::agree().
-void agree(const Dion& optimizer, const Layouts& layouts, const Handshake& handshake,
+void agree(const Optimizer& optimizer, const Layouts& layouts, const Handshake& handshake,
            const std::function<bool()>& is_decoupled);
 
 }  // namespace torchdion::optim

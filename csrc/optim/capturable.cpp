@@ -8,14 +8,11 @@
 #include "optim/options.h"
 #include "optim/private.h"
 #include "torch_versions.h"
+#include "words.h"
 
 namespace torchdion::optim {
 
 using torch::optim::OptimizerParamGroup;
-
-c10::Device device_of_step(const at::Tensor& param, const DionOptions& options) {
-  return options.capturable() ? param.device() : c10::Device(c10::kCPU);
-}
 
 bool is_captured(const at::Tensor& param) {
   return linalg::has_backend(param.device().type()) && linalg::backend_of(param.device()).is_capturing(param.device());
@@ -27,20 +24,7 @@ bool is_captured(const std::vector<OptimizerParamGroup>& groups) {
   });
 }
 
-Rates rates_of(const DionOptions& options, c10::Device device) {
-  Rates rates;
-  const auto read = [&](double number, const at::Tensor& tensor, at::Tensor& multiplier) {
-    if (!tensor.defined()) return number;
-    if (!options.capturable() || tensor.device().type() != device.type()) return tensor.item<double>();
-    multiplier = tensor;
-    return 1.0;
-  };
-  rates.lr = read(options.lr(), options.lr_tensor(), rates.multipliers.lr) * options.lr_multiplier();
-  rates.weight_decay = read(options.weight_decay(), options.weight_decay_tensor(), rates.multipliers.weight_decay);
-  return rates;
-}
-
-void write_rates(const DionOptions& options) {
+void write_rates(const Options& options) {
   const at::NoGradGuard no_grad;
   if (options.lr_tensor().defined()) options.lr_tensor().fill_(options.lr());
   if (options.weight_decay_tensor().defined()) options.weight_decay_tensor().fill_(options.weight_decay());
@@ -49,14 +33,14 @@ void write_rates(const DionOptions& options) {
 void check_shared_rates(const std::vector<OptimizerParamGroup>& groups) {
   const auto check = [](const char* name, const at::Tensor& tensor, double number, const at::Tensor& others,
                         double other, std::size_t index) {
-    TORCH_CHECK_VALUE(!tensor.defined() || !tensor.is_same(others) || number == other, "torchdion::Dion: ", name,
+    TORCH_CHECK_VALUE(!tensor.defined() || !tensor.is_same(others) || number == other, prefix(), name,
                       " must be the same in groups that share its tensor, got ", number, " beside ", other,
                       group_name(index));
   };
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const DionOptions& one = options_of(groups[i], i);
+    const Options& one = options_of(groups[i], i);
     for (std::size_t k = 0; k < i; ++k) {
-      const DionOptions& other = options_of(groups[k], k);
+      const Options& other = options_of(groups[k], k);
       check("lr", one.lr_tensor(), one.lr(), other.lr_tensor(), other.lr(), i);
       check("weight_decay", one.weight_decay_tensor(), one.weight_decay(), other.weight_decay_tensor(),
             other.weight_decay(), i);
@@ -64,7 +48,7 @@ void check_shared_rates(const std::vector<OptimizerParamGroup>& groups) {
   }
 }
 
-Missing missing_when_alone(const Dion& optimizer, const Layouts& layouts) {
+Missing missing_when_alone(const Optimizer& optimizer, const Layouts& layouts) {
   Missing missing;
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& param : group.params()) {
@@ -77,7 +61,7 @@ Missing missing_when_alone(const Dion& optimizer, const Layouts& layouts) {
   return missing;
 }
 
-double steps_taken(const Dion& optimizer) {
+double steps_taken(const Optimizer& optimizer) {
   double steps = 0;
   for (const auto& [param, state] : optimizer.state()) {
     const at::Tensor& step = ours(*state).step();

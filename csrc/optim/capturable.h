@@ -5,37 +5,24 @@
 
 #include <vector>
 
-#include "linalg/rates.h"
 #include "optim/agreement.h"
 #include "optim/layouts.h"
 
 namespace torchdion::optim {
 
-// Where the steps of a parameter are counted.
-c10::Device device_of_step(const at::Tensor& param, const DionOptions& options);
-
 // Whether a graph records what is done to the parameter, or to any of these groups: nothing is written before a replay.
 bool is_captured(const at::Tensor& param);
 bool is_captured(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
-struct Rates {
-  double lr, weight_decay;
-  linalg::Multipliers multipliers;
-};
-
-// Those of a group as the engine takes them: tensors where the step reads them on the parameters' kind of device, else
-// numbers, for which the host may wait.
-Rates rates_of(const DionOptions& options, c10::Device device);
-
 // Gives the tensors of the options the numbers that were loaded into these.
-void write_rates(const DionOptions& options);
+void write_rates(const Options& options);
 // Throws c10::ValueError where groups that share a tensor were given different numbers.
 void check_shared_rates(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
 // Where ranks exchange no messages: zero are the missing gradients of parameters that replicas have stepped.
-Missing missing_when_alone(const Dion& optimizer, const Layouts& layouts);
+Missing missing_when_alone(const Optimizer& optimizer, const Layouts& layouts);
 
 // By all parameters together, also in replays. Waits for their devices.
-double steps_taken(const Dion& optimizer);
+double steps_taken(const Optimizer& optimizer);
 
 }  // namespace torchdion::optim

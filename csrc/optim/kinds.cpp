@@ -109,7 +109,7 @@ Form form_of(Kind kind, const Module& owner, const std::string& key, const at::T
   return form;
 }
 
-DionOptions with_form(const Form& form, DionOptions options) {
+Options with_form(const Form& form, Options options) {
   if (form.batch_dims) options.batch_dims(*form.batch_dims).fan_in_first(form.fan_in_first);
   if (form.blocks > 1) options.blocks(form.blocks);
   if (form.skip_zero_gradients) options.skip_zero_gradients(true);

@@ -34,6 +34,6 @@ struct Form {
 
 Form form_of(Kind kind, const torch::nn::Module& owner, const std::string& key, const at::Tensor& param);
 
-DionOptions with_form(const Form& form, DionOptions options);
+Options with_form(const Form& form, Options options);
 
 }  // namespace torchdion::optim

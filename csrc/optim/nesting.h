@@ -7,8 +7,8 @@
 
 namespace torchdion::optim {
 
-// Visits each container once. Throws c10::ValueError: `what`, such as "torchdion::Dion: a state dict", holds itself or
-// is nested too deep.
+// Visits each container once. Throws c10::ValueError: `what`, such as "torchdion::Dion: the state dict", holds itself
+// or is nested too deep.
 void check_nesting(const c10::IValue& value, const std::string& what);
 
 }  // namespace torchdion::optim

@@ -3,164 +3,142 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
-#include <limits>
 #include <type_traits>
 
+#include "algorithms/all.h"
+#include "engine/group_options.h"
 #include "linalg/memory.h"
-#include "optim/names.h"
+#include "words.h"
 
 namespace torchdion::optim {
 
 namespace {
 
-using Betas = DionOptions::Betas;
+using algorithms::Option;
+using OptionValue = algorithms::Value;
+using Betas = Options::Betas;
 
-bool not_negative(double value) { return value >= 0 && std::isfinite(value); }
-bool below_one(double value) { return value >= 0 && value < 1; }
-bool in_pair(const std::optional<Betas>& betas) {
-  return !betas || (below_one(std::get<0>(*betas)) && below_one(std::get<1>(*betas)));
-}
-bool is_fraction(double value) { return value > 0 && value <= 1; }
-bool at_least_one(int64_t value) { return value >= 1; }
-bool is_oversampling(double value) { return value >= 1 && std::isfinite(value); }
-bool is_batch_dims(const std::optional<int64_t>& value) { return !value || *value >= 0; }
-bool is_scalar_algorithm(Algorithm value) { return value == Algorithm::lion || value == Algorithm::adamw; }
-
-template <class T>
-bool is_named(T value) {
-  for (const Named<T>& known : names<T>) {
-    if (known.value == value) return true;
-  }
-  return false;
-}
-
-template <class T>
-bool is_named_or_none(std::optional<T> value) {
-  return !value || is_named(*value);
-}
-
-bool any(bool) { return true; }
-bool any_integer(int64_t) { return true; }
-
-// The one table of options: visit(name, value, allowed(value), words), no words where these are all values of an
-// enumeration.
+// The one list of the fields: visit(name, field).
 template <class Options, class Visit>
 void for_each_option(Options& o, const Visit& visit) {
-  visit("lr", o.lr(), not_negative, "a finite number ≥ 0");
-  visit("lr_multiplier", o.lr_multiplier(), not_negative, "a number ≥ 0");
-  visit("mu", o.mu(), below_one, "in [0, 1)");
-  visit("betas", o.betas(), in_pair, "none or two numbers in [0, 1)");
-  visit("weight_decay", o.weight_decay(), not_negative, "a number ≥ 0");
-  visit("epsilon", o.epsilon(), not_negative, "a number ≥ 0");
-  visit("rank_fraction", o.rank_fraction(), is_fraction, "in (0, 1]");
-  visit("rank_multiple_of", o.rank_multiple_of(), at_least_one, "an integer ≥ 1");
-  visit("orientation", o.orientation(), is_named<Orientation>, nullptr);
-  visit("orthonormalize", o.orthonormalize(), is_named<Orthonormalize>, nullptr);
-  visit("rcqr_oversample", o.rcqr_oversample(), is_oversampling, "a number ≥ 1");
-  visit("algorithm", o.algorithm(), is_named<Algorithm>, nullptr);
-  visit("scalar_algorithm", o.scalar_algorithm(), is_scalar_algorithm, "Algorithm::lion or Algorithm::adamw");
-  visit("batch_dims", o.batch_dims(), is_batch_dims, "none or an integer ≥ 0");
-  visit("blocks", o.blocks(), at_least_one, "an integer ≥ 1");
-  visit("fan_in_first", o.fan_in_first(), any, "true or false");
-  visit("skip_zero_gradients", o.skip_zero_gradients(), any, "true or false");
-  visit("maximize", o.maximize(), any, "true or false");
-  visit("capturable", o.capturable(), any, "true or false");
-  visit("nonfinite", o.nonfinite(), is_named<Nonfinite>, nullptr);
-  visit("precision", o.precision(), is_named<Precision>, nullptr);
-  visit("seed", o.seed(), any_integer, "an integer");
-  visit("momentum_dtype", o.momentum_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
-  visit("Q_dtype", o.Q_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
-  visit("variance_dtype", o.variance_dtype(), is_named_or_none<c10::ScalarType>, "none or a floating-point dtype");
+  visit("lr", o.lr());
+  visit("lr_multiplier", o.lr_multiplier());
+  visit("mu", o.mu());
+  visit("betas", o.betas());
+  visit("weight_decay", o.weight_decay());
+  visit("epsilon", o.epsilon());
+  visit("rank_fraction", o.rank_fraction());
+  visit("rank_multiple_of", o.rank_multiple_of());
+  visit("orientation", o.orientation());
+  visit("orthonormalize", o.orthonormalize());
+  visit("rcqr_oversample", o.rcqr_oversample());
+  visit("algorithm", o.algorithm());
+  visit("scalar_algorithm", o.scalar_algorithm());
+  visit("batch_dims", o.batch_dims());
+  visit("blocks", o.blocks());
+  visit("fan_in_first", o.fan_in_first());
+  visit("skip_zero_gradients", o.skip_zero_gradients());
+  visit("maximize", o.maximize());
+  visit("capturable", o.capturable());
+  visit("nonfinite", o.nonfinite());
+  visit("precision", o.precision());
+  visit("seed", o.seed());
+  visit("momentum_dtype", o.momentum_dtype());
+  visit("Q_dtype", o.Q_dtype());
+  visit("variance_dtype", o.variance_dtype());
 }
 
+// The value of a field. An enumerator that there is not, or a dtype that no state has, is a value of another kind,
+// which no option takes.
 template <class T>
-std::string allowed_words(const char* words, const T&, bool in_state_dict) {
-  if constexpr (std::is_enum_v<T>) {
-    if (!words || in_state_dict) return one_of<T>(in_state_dict);
-  }
-  return words;
-}
-
-template <class T>
-c10::IValue to_entry(const T& value) {
-  if constexpr (std::is_enum_v<T>) {
-    for (const Named<T>& known : names<T>) {
-      if (known.value == value) return std::string(known.name);
-    }
-    return std::to_string(static_cast<int>(value));
+OptionValue to_value(const Option& option, const T& field) {
+  if constexpr (std::is_same_v<T, c10::ScalarType>) {
+    const std::string_view name = algorithms::name_of(field);
+    return name.empty() ? OptionValue(static_cast<int64_t>(field)) : OptionValue(name);
+  } else if constexpr (std::is_enum_v<T>) {
+    const auto place = static_cast<std::size_t>(field);
+    const auto& choices = option.allowed.choices.all;
+    return place < choices.size() ? OptionValue(choices[place].name) : OptionValue(static_cast<int64_t>(field));
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return field.empty() ? option.initial : OptionValue(std::string_view(field));  // as declared, where nothing is said
+  } else if constexpr (std::is_same_v<T, Betas>) {
+    return algorithms::Pair{std::get<0>(field), std::get<1>(field)};
   } else {
-    return value;
+    return field;
   }
 }
 
-c10::IValue to_entry(const Betas& betas) { return c10::ivalue::Tuple::create(std::get<0>(betas), std::get<1>(betas)); }
-
 template <class T>
-c10::IValue to_entry(const std::optional<T>& value) {
-  return value ? to_entry(*value) : c10::IValue();
+OptionValue to_value(const Option& option, const std::optional<T>& field) {
+  return field ? to_value(option, *field) : OptionValue();
 }
 
-// These return whether the entry is of the option's type.
-bool from_entry(const c10::IValue& entry, double& value) {
-  if (entry.isTensor()) {  // a tensor lr
+// A field in a sentence.
+template <class T>
+std::string shown_field(const Option& option, const T& field) {
+  if constexpr (std::is_same_v<T, std::optional<c10::ScalarType>>) {
+    if (field) return shown(*field);  // also of a dtype that no state has
+  }
+  return algorithms::shown(option, to_value(option, field));
+}
+
+// The field of a value that the option takes.
+template <class T>
+void from_value(const Option& option, const OptionValue& value, T& field) {
+  if constexpr (std::is_same_v<T, c10::ScalarType>) {
+    field = algorithms::dtype_of(std::get<std::string_view>(value));
+  } else if constexpr (std::is_enum_v<T>) {
+    field = algorithms::enumerator<T>(option.allowed.choices, std::get<std::string_view>(value));
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    field = std::get<std::string_view>(value);
+  } else if constexpr (std::is_same_v<T, Betas>) {
+    const auto& pair = std::get<algorithms::Pair>(value);
+    field = {pair.first, pair.second};
+  } else {
+    field = std::get<T>(value);
+  }
+}
+
+template <class T>
+void from_value(const Option& option, const OptionValue& value, std::optional<T>& field) {
+  field.reset();
+  if (!algorithms::is_none(value)) from_value(option, value, field.emplace());
+}
+
+const Option& declared(const char* name) { return *algorithms::option(name); }
+
+c10::IValue to_entry(const OptionValue& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag;
+  if (const auto* integer = std::get_if<int64_t>(&value)) return *integer;
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  if (const auto* pair = std::get_if<algorithms::Pair>(&value)) {
+    return c10::ivalue::Tuple::create(pair->first, pair->second);
+  }
+  if (const auto* text = std::get_if<std::string_view>(&value)) return std::string(*text);
+  return {};
+}
+
+// The value of an entry, of whose text it is a view; none where no option has such.
+std::optional<OptionValue> value_of(const c10::IValue& entry, bool may_be_tensor) {
+  if (entry.isNone()) return OptionValue();
+  if (entry.isBool()) return entry.toBool();
+  if (entry.isInt()) return entry.toInt();
+  if (entry.isDouble()) return entry.toDouble();
+  if (entry.isString()) return std::string_view(entry.toStringRef());
+  if (entry.isTensor() && may_be_tensor) {
     const at::Tensor& tensor = entry.toTensor();
     const at::ScalarType dtype = linalg::has_memory(tensor) ? tensor.scalar_type() : at::ScalarType::Undefined;
-    if (!at::isFloatingType(dtype) && !at::isIntegralType(dtype, /*includeBool=*/false)) return false;
-    if (tensor.numel() != 1) return false;
-    value = tensor.item<double>();
-    return true;
+    if (!at::isFloatingType(dtype) && !at::isIntegralType(dtype, /*includeBool=*/false)) return std::nullopt;
+    return tensor.numel() == 1 ? std::optional<OptionValue>(tensor.item<double>()) : std::nullopt;
   }
-  if (!entry.isDouble() && !entry.isInt()) return false;
-  value = entry.toScalar().toDouble();
-  return true;
-}
-
-bool from_entry(const c10::IValue& entry, int64_t& value) {
-  if (!entry.isInt()) return false;
-  value = entry.toInt();
-  return true;
-}
-
-bool from_entry(const c10::IValue& entry, bool& value) {
-  if (!entry.isBool()) return false;
-  value = entry.toBool();
-  return true;
-}
-
-bool from_entry(const c10::IValue& entry, Betas& value) {
   std::vector<c10::IValue> pair;
   if (entry.isTuple()) pair = entry.toTupleRef().elements().vec();
   if (entry.isList()) pair = entry.toListRef().vec();
-  return pair.size() == 2 && from_entry(pair[0], std::get<0>(value)) && from_entry(pair[1], std::get<1>(value));
-}
-
-template <class T>
-requires std::is_enum_v<T>
-bool from_entry(const c10::IValue& entry, T& value) {
-  if (!entry.isString()) return false;
-  for (const Named<T>& known : names<T>) {
-    if (entry.toStringRef() == known.name) {
-      value = known.value;
-      return true;
-    }
-  }
-  return false;
-}
-
-template <class T>
-bool from_entry(const c10::IValue& entry, std::optional<T>& value) {
-  if (entry.isNone()) {
-    value.reset();
-    return true;
-  }
-  T inner{};
-  if (!from_entry(entry, inner)) return false;
-  value = inner;
-  return true;
+  const auto is_number = [](const c10::IValue& one) { return one.isDouble() || one.isInt(); };
+  if (pair.size() != 2 || !is_number(pair[0]) || !is_number(pair[1])) return std::nullopt;
+  return algorithms::Pair{pair[0].toScalar().toDouble(), pair[1].toScalar().toDouble()};
 }
 
 // Gives options that an older version saved the names that they have now. In a group without our other options lr_scale
@@ -179,105 +157,115 @@ double number_of(double number, const at::Tensor& tensor) { return tensor.define
 void check_rate(const char* name, const at::Tensor& rate, const std::string& where) {
   if (!rate.defined()) return;
   const bool is_number = linalg::has_memory(rate) && rate.numel() == 1 && at::isFloatingType(rate.scalar_type());
-  TORCH_CHECK_VALUE(is_number, "torchdion::Dion: ", name, " must be a tensor of one floating-point number, got ",
-                    rate.toString(), " of shape ", rate.sizes(), where);
+  TORCH_CHECK_VALUE(is_number, prefix(), name, " must be a tensor of one floating-point number, got ", rate.toString(),
+                    " of shape ", rate.sizes(), where);
   if (!rate.is_cpu()) return;
-  TORCH_CHECK_VALUE(not_negative(rate.item<double>()), "torchdion::Dion: ", name,
-                    " must hold a finite number ≥ 0, got ", shown(rate.item<double>()), where);
+  const double number = rate.item<double>();
+  TORCH_CHECK_VALUE(number >= 0 && std::isfinite(number), prefix(), name, " must hold a finite number ≥ 0, got ",
+                    shown(number), where);
 }
 
-// What makes the host wait for the device.
-void check_capturable(const DionOptions& options, const std::string& where) {
-  const auto check = [&](bool waits, const char* what) {
-    TORCH_CHECK_VALUE(!waits, "torchdion::Dion: ", what,
-                      " cannot be combined with capturable(true): the host would wait for the device", where);
-  };
-  check(options.nonfinite() == Nonfinite::raise, "nonfinite(Nonfinite::raise)");
-  check(options.orthonormalize() == Orthonormalize::qr, "orthonormalize(Orthonormalize::qr)");
+algorithms::Pair betas_of(const algorithms::Options& values) {
+  const algorithms::Algorithm& own = algorithms::algorithm(values.text("algorithm"));
+  const algorithms::Algorithm& scalar = algorithms::algorithm(values.text("scalar_algorithm"));
+  return algorithms::options_of(algorithms::has_option(own, "betas") ? own : scalar, values).pair("betas");
 }
 
 }  // namespace
-
-std::string shown(double value) {
-  std::array<char, 32> digits;
-  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
-}
 
 std::string entry_text(const c10::IValue& entry) {
   const auto fits = [](const std::string& text) {
     return text.size() <= 100 &&
            std::none_of(text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c); });
   };
-  const bool is_shown = entry.isNone() || entry.isBool() || entry.isInt() || entry.isDouble() ||
-                        (entry.isString() && fits(entry.toStringRef()));
+  if (entry.isDouble()) return shown(entry.toDouble());  // 1, not "1."
+  const bool is_shown =
+      entry.isNone() || entry.isBool() || entry.isInt() || (entry.isString() && fits(entry.toStringRef()));
   return is_shown ? c10::str(entry) : entry.tagKind();
 }
 
-double lr_of(const DionOptions& options) { return number_of(options.lr(), options.lr_tensor()); }
-double weight_decay_of(const DionOptions& options) {
+double lr_of(const Options& options) { return number_of(options.lr(), options.lr_tensor()); }
+double weight_decay_of(const Options& options) {
   return number_of(options.weight_decay(), options.weight_decay_tensor());
 }
 
-void check_options(const DionOptions& options, const std::string& where) {
-  for_each_option(options, [&](const char* name, const auto& value, const auto& allowed, const char* words) {
-    TORCH_CHECK_VALUE(allowed(value), "torchdion::Dion: ", name, " must be ", allowed_words(words, value, false),
-                      ", got ", shown(value), where);
+engine::GroupOptions values_of(const Options& options, const std::string& where) {
+  engine::GroupOptions group{{}, options.lr_tensor(), options.weight_decay_tensor()};
+  for_each_option(options, [&](const char* name, const auto& field) {
+    const Option& option = declared(name);
+    const std::optional<OptionValue> taken = algorithms::accepted(option, to_value(option, field));
+    TORCH_CHECK_VALUE(taken, algorithms::refusal(option, shown_field(option, field), where));
+    group.values.set(option.name, *taken);
   });
-  TORCH_CHECK_VALUE(!options.fan_in_first() || options.blocks() == 1,
-                    "torchdion::Dion: blocks cannot be combined with fan_in_first", where);
-  check_rate("lr_tensor", options.lr_tensor(), where);
-  check_rate("weight_decay_tensor", options.weight_decay_tensor(), where);
-  if (options.capturable()) check_capturable(options, where);
+  check_rate("lr_tensor", group.lr, where);
+  check_rate("weight_decay_tensor", group.weight_decay, where);
+  engine::check_combinations(group.values, where);
+  group.values.set("betas", betas_of(group.values));
+  return group;
 }
 
-Betas betas_of(const DionOptions& options) {
-  if (options.betas()) return *options.betas();
-  const Algorithm algorithm = options.algorithm() == Algorithm::dion ? options.scalar_algorithm() : options.algorithm();
-  return algorithm == Algorithm::lion ? Betas{0.95, 0.98} : Betas{0.9, 0.95};
-}
-
-Entries to_entries(const DionOptions& options) {
+Entries to_entries(const Options& options) {
   Entries entries;
-  for_each_option(options, [&](const char* name, const auto& value, const auto&, const char*) {
-    entries.emplace(name, to_entry(value));
+  for_each_option(options, [&](const char* name, const auto& field) {
+    entries.emplace(name, to_entry(to_value(declared(name), field)));
   });
   entries["lr"] = lr_of(options);
   entries["weight_decay"] = weight_decay_of(options);
-  entries["betas"] = to_entry(betas_of(options));
+  entries["betas"] = to_entry(values_of(options, "").values.at("betas"));
   return entries;
 }
 
-std::vector<std::pair<std::string, std::string>> shown_options(const DionOptions& options) {
-  std::vector<std::pair<std::string, std::string>> all;
-  DionOptions resolved = options;
-  resolved.lr(lr_of(options)).weight_decay(weight_decay_of(options)).betas(betas_of(options));
-  for_each_option(resolved, [&](const char* name, const auto& value, const auto&, const char*) {
-    all.emplace_back(name, shown(value));
-  });
-  return all;
-}
-
-Entries from_entries(Entries entries, DionOptions& options, const std::string& where) {
+Entries from_entries(Entries entries, Options& options, const std::string& where) {
   rename_saved_options(entries);
   Entries unknown = entries;
-  for_each_option(options, [&](const char* name, auto& value, const auto&, const char* words) {
-    const auto found = entries.find(name);
-    if (found == entries.end()) return;
-    TORCH_CHECK_VALUE(from_entry(found->second, value), "torchdion::Dion: ", name, " must be ",
-                      allowed_words(words, value, true), ", got ", entry_text(found->second), where);
-    unknown.erase(name);
-  });
-  check_options(options, where);
+  {
+    const Speaking of_entries({words().front, Language::python});  // whose values are written as in Python
+    for_each_option(options, [&](const char* name, auto& field) {
+      const auto found = entries.find(name);
+      if (found == entries.end()) return;
+      const Option& option = declared(name);
+      const std::optional<OptionValue> given = value_of(found->second, option.may_be_tensor);
+      const std::optional<OptionValue> taken = given ? algorithms::accepted(option, *given) : std::nullopt;
+      TORCH_CHECK_VALUE(taken, algorithms::refusal(option, entry_text(found->second), where));
+      from_value(option, *taken, field);
+      unknown.erase(name);
+    });
+  }
+  values_of(options, where);
   return unknown;
+}
+
+void keep_options_of(std::string_view algorithm, Options& options) {
+  const algorithms::Algorithm& own = algorithms::algorithm(algorithm);
+  options.algorithm(std::string(algorithm));
+  for_each_option(options, [&](const char* name, auto& field) {
+    const Option& option = declared(name);
+    if (!algorithms::has_option(own, name)) from_value(option, option.initial, field);
+  });
+}
+
+std::vector<std::string> foreign_options(const Options& options, const Options& defaults) {
+  const algorithms::Options values = values_of(options, "").values, others = values_of(defaults, "").values;
+  const algorithms::Algorithm& own = algorithms::algorithm(values.text("algorithm"));
+  const algorithms::Algorithm& scalar = algorithms::algorithm(values.text("scalar_algorithm"));
+  std::vector<std::string> foreign;
+  for (const Option& option : algorithms::options()) {
+    const bool has = algorithms::has_option(own, option.name) ||
+                     (own.takes_matrices() && algorithms::has_option(scalar, option.name));
+    const bool is_default =
+        values.at(option.name) == option.initial || values.at(option.name) == others.at(option.name);
+    if (!has && !is_default && option.name != "betas") foreign.emplace_back(option.name);
+  }
+  return foreign;
 }
 
 }  // namespace torchdion::optim
 
 namespace torchdion {
 
-double DionOptions::get_lr() const { return optim::lr_of(*this); }
+double Options::get_lr() const { return optim::lr_of(*this); }
 
-void DionOptions::set_lr(const double lr) {
+void Options::set_lr(const double lr) {
   this->lr(lr);
   const at::NoGradGuard no_grad;
   if (lr_tensor().defined()) lr_tensor().fill_(lr);

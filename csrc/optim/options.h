@@ -6,30 +6,35 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "engine/groups.h"
 
 namespace torchdion::optim {
 
 using Entries = std::map<std::string, c10::IValue>;
 
-// Throws c10::ValueError for the first option outside its range; `where` says whose it is: " (parameter group 2)".
-void check_options(const DionOptions& options, const std::string& where);
+// The options as the engine takes them, with the algorithm's own betas where there are none. Throws c10::ValueError for
+// the first option outside its range; `where` says whose it is: " (parameter group 2)".
+engine::GroupOptions values_of(const Options& options, const std::string& where);
 
 // The learning rate and the weight decay as plain numbers; waits for the device of a tensor.
-double lr_of(const DionOptions& options);
-double weight_decay_of(const DionOptions& options);
-
-// Lion's or AdamW's betas: the group's own, or the algorithm's.
-DionOptions::Betas betas_of(const DionOptions& options);
-
-// Their names and values in the words of C++.
-std::vector<std::pair<std::string, std::string>> shown_options(const DionOptions& options);
+double lr_of(const Options& options);
+double weight_decay_of(const Options& options);
 
 // The entries that Python's groups have.
-Entries to_entries(const DionOptions& options);
+Entries to_entries(const Options& options);
 // Sets the options that `entries` has and checks them. Returns the entries that are no options of ours.
-Entries from_entries(Entries entries, DionOptions& options, const std::string& where);
+Entries from_entries(Entries entries, Options& options, const std::string& where);
+
+// Makes the options of a group those of an algorithm: what only others have is as declared.
+void keep_options_of(std::string_view algorithm, Options& options);
+
+// The options that say something else than both these defaults and the declared ones, and that no algorithm of the
+// group has.
+std::vector<std::string> foreign_options(const Options& options, const Options& defaults);
 
 // An entry in an error: its value, or no more than its kind where that may be long or of several lines.
 std::string entry_text(const c10::IValue& entry);

@@ -7,21 +7,20 @@
 #include <string>
 #include <vector>
 
-#include "engine/matrix_form.h"
+#include "algorithms/all.h"
 
 namespace torchdion::optim {
 
-Algorithm algorithm_of(const at::Tensor& param, const DionOptions& options);
-
-engine::MatrixForm form_of(const DionOptions& options);
+// Of options that name an algorithm.
+const algorithms::Algorithm& algorithm_of(const at::Tensor& param, const Options& options);
 
 // Leaves out what a group's parameters hold again, of which a warning tells, as torch does in Python.
 void keep_each_once(std::vector<at::Tensor>& params, const std::string& where);
 
 // Throws c10::ValueError with one sentence for a parameter that no algorithm can update; `name` is its name there.
-void check_parameter(const at::Tensor& param, const DionOptions& options, const std::string& name);
+void check_parameter(const at::Tensor& param, const Options& options, const std::string& name);
 
 // Warns of a parameter of three dimensions whose group does not say what the first one counts.
-void warn_of_a_likely_stack(const at::Tensor& param, const DionOptions& options, const std::string& name);
+void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name);
 
 }  // namespace torchdion::optim

@@ -1,4 +1,4 @@
-// What a Dion object holds beside what every torch::optim::Optimizer does.
+// What an optimizer holds beside what every torch::optim::Optimizer does.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 #include "engine/count.h"
 #include "engine/step.h"
-#include "engine/words.h"
-#include "optim/hand_over.h"
+#include "optim/inputs.h"
 #include "optim/layouts.h"
 #include "optim/options.h"
+#include "words.h"
 
 namespace torchdion {
 
@@ -27,14 +27,15 @@ struct Replica {
 
 // A step that was found good, and what it was made of.
 struct Planned {
-  std::optional<Gathering> gathering;
+  std::optional<StepInputs> inputs;
   std::unique_ptr<engine::Step> step;
 };
 
 }  // namespace optim
 
-struct Dion::Private {
-  DionStats stats;  // without the traffic, which the axes count, and these:
+struct Optimizer::Private {
+  std::string algorithm, title;  // of groups that name none; of the class, as sentences call it
+  Stats stats;                   // without the traffic, which the axes count, and these:
   engine::Count skipped, nonfinite, without_signal, in_margin;
   optim::Layouts layouts;
   bool agreed = false;                  // ranks say nothing before their steps: they did, and steps are capturable
@@ -43,42 +44,41 @@ struct Dion::Private {
   std::string broken;                   // why the parameters are no longer what any step leaves; empty: they are
   std::vector<optim::Entries> unknown;  // of each group that was loaded: the entries that are no options of ours
 
-  void refuse_if_broken() const { TORCH_CHECK(broken.empty(), "torchdion::Dion: ", broken, "; load a checkpoint"); }
-  void step(Dion& optimizer);
-  optim::Planned plan(Dion& optimizer);
-  void agree(const Dion& optimizer, const optim::Handshake& handshake) const;
+  void refuse_if_broken() const { TORCH_CHECK(broken.empty(), prefix(), broken, "; load a checkpoint"); }
+  // As sentences speak while a method runs. The optimizer must outlive them.
+  Words words(const Optimizer& optimizer) const;
+  void step(Optimizer& optimizer);
+  optim::Planned plan(Optimizer& optimizer);
+  void agree(const Optimizer& optimizer, const optim::Handshake& handshake) const;
   // For a handshake: throws where what this rank holds is no state of ours, or broken.
-  void check(const Dion& optimizer) const;
+  void check(const Optimizer& optimizer) const;
   // A step that was taken, or only recorded by a graph.
   void count(engine::Report report, bool is_captured);
   // Also by steps that a graph replayed, which only the state counts.
-  bool may_be_decoupled(const Dion& optimizer) const;
-  void momenta_are_equal(const Dion& optimizer);
-  void average_momenta(const Dion& optimizer);  // together, after a handshake
-  void refuse_if_decoupled(const Dion& optimizer) const;
-  std::vector<optim::Replica> replicas(const Dion& optimizer) const;
+  bool may_be_decoupled(const Optimizer& optimizer) const;
+  void momenta_are_equal(const Optimizer& optimizer);
+  void average_momenta(const Optimizer& optimizer);  // together, after a handshake
+  void refuse_if_decoupled(const Optimizer& optimizer) const;
+  std::vector<optim::Replica> replicas(const Optimizer& optimizer) const;
 };
 
 namespace optim {
 
 std::string group_name(std::size_t index);
 std::string parameter_name(std::size_t place, std::size_t group);
-const DionOptions& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);
+const Options& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);
 
 // Throws c10::ValueError for a state that another optimizer's code has put there.
-const DionParamState& ours(const torch::optim::OptimizerParamState& state);
+const ParamState& ours(const torch::optim::OptimizerParamState& state);
 
-// What the engine calls the parameters of these groups, which must outlive the words.
-engine::Words words_of(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+// The tensors of a state, but for the count of steps.
+std::vector<std::string> names_of(const ParamState& state);
 
-// What holds for the whole optimizer is what its groups say, which must not differ: what it does with gradients that
-// are not finite, what operands are rounded to, and whether a graph may capture its steps.
-Nonfinite nonfinite_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
-Precision precision_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
-bool capturable_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
+// What holds for the whole optimizer is what its first group says.
+const Options& first_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults);
 
 // Throws c10::ValueError with one sentence for what no step could use: an option, a parameter, one that is given twice.
-void check_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups, const DionOptions& defaults);
+void check_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults);
 
 }  // namespace optim
 

@@ -9,8 +9,10 @@
 #include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
+#include "optim/options.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
+#include "words.h"
 
 namespace torchdion {
 
@@ -20,14 +22,19 @@ namespace optim {
 
 namespace {
 
-// As the engine decides it: such matrices send P and R, and their momenta are each replica's own.
-bool is_decoupled(const at::Tensor& param, const DionParamState& state, const Layout& layout,
-                  const DionOptions& options) {
-  if (layout.replicas.absent() || algorithm_of(param, options) != Algorithm::dion || param.numel() == 0) return false;
-  if (!state.Q().defined()) return false;
-  const std::vector<int64_t> sizes = engine::matrix_sizes(engine::whole_sizes(param, layout), form_of(options));
-  const int64_t r = state.whole_Q().empty() ? state.Q().size(-1) : state.whole_Q().back();
-  return engine::compresses(sizes.end()[-2], sizes.back(), r, layout);
+// The states of which each replica has its own.
+std::vector<std::string> decoupled_states(const at::Tensor& param, const ParamState& state, const Layout& layout,
+                                          const Options& options) {
+  const algorithms::Algorithm& algorithm = algorithm_of(param, options);
+  int64_t r = 0;
+  if (const int64_t k = algorithms::place_of(algorithm, algorithms::StateShape::factor); k >= 0) {
+    const at::Tensor& factor = state.tensor(std::string(algorithm.states[k].name));
+    if (!factor.defined()) return {};
+    r = state.whole_factor().empty() ? factor.size(-1) : state.whole_factor().back();
+  }
+  if (layout.replicas.absent() || param.numel() == 0) return {};
+  return engine::decoupled_states(algorithm, engine::whole_sizes(param, layout), r, values_of(options, "").values,
+                                  layout);
 }
 
 }  // namespace
@@ -35,20 +42,23 @@ bool is_decoupled(const at::Tensor& param, const DionParamState& state, const La
 }  // namespace optim
 
 // In an order that all ranks share.
-std::vector<Replica> Dion::Private::replicas(const Dion& optimizer) const {
+std::vector<Replica> Optimizer::Private::replicas(const Optimizer& optimizer) const {
   std::vector<Replica> all;
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
-    const DionOptions& options = optim::options_of(optimizer.param_groups()[i], i);
+    const Options& options = optim::options_of(optimizer.param_groups()[i], i);
     const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
     for (std::size_t k = 0; k < params.size(); ++k) {
       Replica replica{optim::parameter_name(k, i), &optim::layout_of(layouts, params[k]), {params[k].detach()}, {}};
       const auto found = optimizer.state().find(params[k].unsafeGetTensorImpl());
       if (found != optimizer.state().end()) {
         const auto& state = optim::ours(*found->second);
-        const bool apart = optim::is_decoupled(params[k], state, *replica.layout, options);
-        if (state.momentum().defined()) (apart ? replica.decoupled : replica.common).push_back(state.momentum());
-        if (state.Q().defined()) replica.common.push_back(state.Q());
-        if (state.variance().defined()) replica.common.push_back(state.variance());
+        const std::vector<std::string> own = optim::decoupled_states(params[k], state, *replica.layout, options);
+        for (const algorithms::State& declared : optim::algorithm_of(params[k], options).states) {
+          const at::Tensor& tensor = state.tensor(std::string(declared.name));
+          if (!tensor.defined()) continue;
+          const bool apart = std::find(own.begin(), own.end(), declared.name) != own.end();
+          (apart ? replica.decoupled : replica.common).push_back(tensor);
+        }
       }
       all.push_back(std::move(replica));
     }
@@ -56,36 +66,37 @@ std::vector<Replica> Dion::Private::replicas(const Dion& optimizer) const {
   return all;
 }
 
-bool Dion::Private::may_be_decoupled(const Dion& optimizer) const {
-  const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
-  if (decoupled || !optim::capturable_of(optimizer.param_groups(), defaults)) return decoupled;
+bool Optimizer::Private::may_be_decoupled(const Optimizer& optimizer) const {
+  const auto& defaults = static_cast<const Options&>(optimizer.defaults());
+  if (decoupled || !optim::first_options(optimizer.param_groups(), defaults).capturable()) return decoupled;
   const auto averages = [](const auto& item) { return !item.second.replicas.absent(); };
   return std::any_of(layouts.begin(), layouts.end(), averages) && optim::steps_taken(optimizer) != steps_when_equal;
 }
 
-void Dion::Private::momenta_are_equal(const Dion& optimizer) {
+void Optimizer::Private::momenta_are_equal(const Optimizer& optimizer) {
   decoupled = false;
-  const auto& defaults = static_cast<const DionOptions&>(optimizer.defaults());
-  if (optim::capturable_of(optimizer.param_groups(), defaults)) steps_when_equal = optim::steps_taken(optimizer);
+  const auto& defaults = static_cast<const Options&>(optimizer.defaults());
+  if (optim::first_options(optimizer.param_groups(), defaults).capturable())
+    steps_when_equal = optim::steps_taken(optimizer);
 }
 
-void Dion::Private::refuse_if_decoupled(const Dion& optimizer) const {
+void Optimizer::Private::refuse_if_decoupled(const Optimizer& optimizer) const {
   if (!may_be_decoupled(optimizer)) return;
   for (const Replica& replica : replicas(optimizer)) {
     for (const at::Tensor& momentum : replica.decoupled) {
-      TORCH_CHECK(!momentum.any().item<bool>(),
-                  "torchdion::Dion: the momenta are each replica's own; call synchronize_for_checkpoint() on every "
+      TORCH_CHECK(!momentum.any().item<bool>(), prefix(),
+                  "the momenta are each replica's own; call synchronize_for_checkpoint() on every "
                   "rank before state_dict()");
     }
   }
 }
 
-void Dion::Private::check(const Dion& optimizer) const {
+void Optimizer::Private::check(const Optimizer& optimizer) const {
   refuse_if_broken();
   replicas(optimizer);  // refuses options and states that are not ours
 }
 
-void Dion::Private::average_momenta(const Dion& optimizer) {
+void Optimizer::Private::average_momenta(const Optimizer& optimizer) {
   if (!may_be_decoupled(optimizer)) return;
   const at::NoGradGuard no_grad;
   for (const Replica& replica : replicas(optimizer)) {
@@ -94,7 +105,8 @@ void Dion::Private::average_momenta(const Dion& optimizer) {
   momenta_are_equal(optimizer);
 }
 
-void Dion::synchronize_for_checkpoint() try {
+void Optimizer::synchronize_for_checkpoint() try {
+  const Speaking speaking(private_->words(*this));
   const auto averages = [](const auto& item) { return !item.second.replicas.absent(); };
   if (std::none_of(private_->layouts.begin(), private_->layouts.end(), averages)) return private_->refuse_if_broken();
   private_->agree(*this, {engine::Operation::synchronize_for_checkpoint, [&] { private_->check(*this); }});
@@ -103,7 +115,8 @@ void Dion::synchronize_for_checkpoint() try {
   rethrow_in_one_sentence();
 }
 
-void Dion::check_replicas(const Axis& copies) const try {
+void Optimizer::check_replicas(const Axis& copies) const try {
+  const Speaking speaking(private_->words(*this));
   std::vector<Replica> all;
   private_->agree(*this, {engine::Operation::check_replicas, [&] { all = private_->replicas(*this); }, copies});
   std::map<const void*, std::vector<const Replica*>> lines;  // which of them have the same replicas to compare with
@@ -131,13 +144,13 @@ void Dion::check_replicas(const Axis& copies) const try {
       names += (names.empty() ? "" : ", ") + *last;
     }
   }
-  TORCH_CHECK(names.empty(), "torchdion::Dion: replicas differ in ", names,
-              "; synchronize_replicas() makes them equal");
+  TORCH_CHECK(names.empty(), prefix(), "replicas differ in ", names, "; synchronize_replicas() makes them equal");
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }
 
-void Dion::synchronize_replicas(const Axis& copies) try {
+void Optimizer::synchronize_replicas(const Axis& copies) try {
+  const Speaking speaking(private_->words(*this));
   std::vector<Replica> all;
   private_->agree(*this, {engine::Operation::synchronize_replicas, [&] { all = private_->replicas(*this); }, copies});
   const at::NoGradGuard no_grad;

@@ -11,6 +11,7 @@
 #include "one_sentence.h"
 #include "optim/heads.h"
 #include "optim/kinds.h"
+#include "optim/options.h"
 
 namespace torchdion {
 
@@ -95,19 +96,20 @@ std::vector<at::Tensor>& params_of(std::vector<Members>& all, int64_t width, con
   return all.emplace_back(Members{width, form, {}}).params;
 }
 
-DionOptions options_for(Kind kind, DionOptions options, const Members& members) {
+Options options_for(Kind kind, Options options, const Members& members) {
   if (kind == Kind::head) {
     options.lr_multiplier(options.lr_multiplier() / std::sqrt(static_cast<double>(members.width)));
   }
   if (kind == Kind::embedding || kind == Kind::vector || kind == Kind::head) {
-    return options.algorithm(options.scalar_algorithm()).weight_decay(0).weight_decay_tensor({});
+    optim::keep_options_of(options.scalar_algorithm(), options);
+    return options.weight_decay(0).weight_decay_tensor({});
   }
   return optim::with_form(members.form, std::move(options));
 }
 
 }  // namespace
 
-std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOptions& options,
+std::vector<OptimizerParamGroup> param_groups(const Module& model, const Options& options,
                                               const std::vector<std::string>& heads) try {
   const NamedModules modules = modules_of(model);
   const optim::Weights head = optim::head_weights(modules, heads);
@@ -137,7 +139,7 @@ std::vector<OptimizerParamGroup> param_groups(const Module& model, const DionOpt
       }
     }
     for (const Members& one : members) {
-      groups.emplace_back(one.params, std::make_unique<DionOptions>(options_for(kind, options, one)));
+      groups.emplace_back(one.params, std::make_unique<Options>(options_for(kind, options, one)));
     }
   }
   guesses.warn();

@@ -2,35 +2,46 @@
 // hold is in state_dict.cpp.
 #include <torch/serialize/archive.h>
 
+#include "algorithms/all.h"
 #include "optim/options.h"
 
 namespace torchdion {
 
-void DionOptions::serialize(torch::serialize::OutputArchive& archive) const {
+void Options::serialize(torch::serialize::OutputArchive& archive) const {
   for (const auto& [name, value] : optim::to_entries(*this)) archive.write(name, value);
 }
 
-void DionOptions::serialize(torch::serialize::InputArchive& archive) {
+void Options::serialize(torch::serialize::InputArchive& archive) {
   optim::Entries entries;
   for (const std::string& name : archive.keys()) archive.read(name, entries[name]);
   optim::from_entries(entries, *this, "");
 }
 
-void DionParamState::serialize(torch::serialize::OutputArchive& archive) const {
-  const auto write = [&](const char* name, const at::Tensor& tensor) {
-    if (tensor.defined()) archive.write(name, tensor, /*is_buffer=*/true);
-  };
-  write("momentum", momentum());
-  write("Q", Q());
-  write("variance", variance());
-  write("step", step());
+const at::Tensor& ParamState::tensor(const std::string& name) const {
+  static const at::Tensor none;
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? none : found->second;
 }
 
-void DionParamState::serialize(torch::serialize::InputArchive& archive) {
-  archive.try_read("momentum", momentum(), /*is_buffer=*/true);
-  archive.try_read("Q", Q(), /*is_buffer=*/true);
-  archive.try_read("variance", variance(), /*is_buffer=*/true);
-  archive.try_read("step", step(), /*is_buffer=*/true);
+ParamState& ParamState::tensor(const std::string& name, at::Tensor value) {
+  tensors_[name] = std::move(value);
+  return *this;
+}
+
+void ParamState::serialize(torch::serialize::OutputArchive& archive) const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (tensor.defined()) archive.write(name, tensor, /*is_buffer=*/true);
+  }
+}
+
+void ParamState::serialize(torch::serialize::InputArchive& archive) {
+  const auto read = [&](std::string_view state) {
+    const std::string name(state);
+    at::Tensor tensor;
+    if (archive.try_read(name, tensor, /*is_buffer=*/true)) tensors_[name] = std::move(tensor);
+  };
+  for (const std::string_view state : algorithms::states()) read(state);
+  read("step");
 }
 
 }  // namespace torchdion

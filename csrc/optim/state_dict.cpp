@@ -2,26 +2,25 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/where.h>
 #include <torch/serialize/archive.h>
 
-#include <cmath>
-#include <limits>
 #include <map>
 #include <set>
 
 #include "engine/checks.h"
+#include "engine/loaded_state.h"
 #include "engine/shapes.h"
 #include "linalg/memory.h"
 #include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
 #include "optim/nesting.h"
+#include "optim/options.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 #include "optim/whole.h"
+#include "words.h"
 
 namespace torchdion {
 
@@ -31,35 +30,15 @@ using torch::optim::OptimizerParamGroup;
 
 namespace {
 
-// The largest finite number of a dtype that steps compute with; 0 of another.
-double largest_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return std::numeric_limits<double>::max();
-    case at::kFloat:
-      return std::numeric_limits<float>::max();
-    case at::kBFloat16:
-      return std::numeric_limits<at::BFloat16>::max();
-    case at::kHalf:
-      return std::numeric_limits<at::Half>::max();
-    default:
-      return 0;
-  }
-}
-
 using Tensors = c10::Dict<std::string, at::Tensor>;
 using GenericDict = c10::impl::GenericDict;
 using States = std::map<int64_t, GenericDict>;
 
-Tensors to_tensors(const DionParamState& state) {
+Tensors to_tensors(const ParamState& state) {
   Tensors tensors;
-  const auto insert = [&](const char* name, const at::Tensor& tensor) {
+  for (const auto& [name, tensor] : state.tensors()) {
     if (tensor.defined()) tensors.insert(name, tensor);
-  };
-  insert("step", state.step());
-  insert("momentum", state.momentum());
-  insert("Q", state.Q());
-  insert("variance", state.variance());
+  }
   return tensors;
 }
 
@@ -71,17 +50,17 @@ GenericDict to_dict(const Entries& entries) {
 
 IValue entry(const GenericDict& dict, const char* key, const char* whose) {
   const auto found = dict.find(key);
-  TORCH_CHECK_VALUE(found != dict.end(), "torchdion::Dion: ", whose, " must have the key '", key, "'");
+  TORCH_CHECK_VALUE(found != dict.end(), prefix(), whose, " must have the key '", key, "'");
   return found->value();
 }
 
 GenericDict to_dict(const IValue& value, const std::string& what) {
-  TORCH_CHECK_VALUE(value.isGenericDict(), "torchdion::Dion: ", what, " must be a dict, got ", value.tagKind());
+  TORCH_CHECK_VALUE(value.isGenericDict(), prefix(), what, " must be a dict, got ", value.tagKind());
   return value.toGenericDict();
 }
 
 std::vector<IValue> to_list(const IValue& value, const std::string& what) {
-  TORCH_CHECK_VALUE(value.isList(), "torchdion::Dion: ", what, " must be a list, got ", value.tagKind());
+  TORCH_CHECK_VALUE(value.isList(), prefix(), what, " must be a list, got ", value.tagKind());
   return value.toListRef().vec();
 }
 
@@ -96,8 +75,8 @@ Entries to_entries(const IValue& value, const std::string& what) {
 States to_states(const IValue& value) {
   States states;
   for (const auto& item : to_dict(value, "the state dict's state")) {
-    TORCH_CHECK_VALUE(item.key().isInt() || item.key().isString(),
-                      "torchdion::Dion: the keys of 'state' must be numbers or names, got ", item.key().tagKind());
+    TORCH_CHECK_VALUE(item.key().isInt() || item.key().isString(), prefix(),
+                      "the keys of 'state' must be numbers or names, got ", item.key().tagKind());
     if (!item.key().isInt()) continue;
     const std::string what = "the state of parameter " + std::to_string(item.key().toInt());
     states.emplace(item.key().toInt(), to_dict(item.value(), what));
@@ -108,97 +87,96 @@ States to_states(const IValue& value) {
 // The saved state of one parameter: checked, copied, in the dtypes that the options ask for.
 class SavedState {
  public:
-  SavedState(const GenericDict& saved, const at::Tensor& param, const Layout& layout, const DionOptions& options,
-             std::string name)
-      : saved_(saved), param_(param), layout_(layout), options_(options), name_(std::move(name)) {}
+  SavedState(const GenericDict& saved, const at::Tensor& param, const Layout& layout,
+             const engine::GroupOptions& options, std::string name)
+      : saved_(saved),
+        param_(param),
+        layout_(layout),
+        options_(options),
+        algorithm_(algorithms::algorithm_of(param.dim(), options.values)),
+        name_(std::move(name)) {}
 
-  std::unique_ptr<DionParamState> load() const {
-    auto state = std::make_unique<DionParamState>();
-    // A whole state is told by its momentum: a piece of a parameter that is as large as the whole has a whole Q too.
-    const bool whole = source("momentum").sizes() == engine::whole_sizes(param_, layout_);
-    state->momentum(copy(source_like_param("momentum", whole), options_.momentum_dtype())).step(step());
-    const Algorithm algorithm = optim::algorithm_of(param_, options_);
-    if (algorithm == Algorithm::dion) load_Q(*state, whole);
-    if (algorithm == Algorithm::adamw) {
-      state->variance(copy(source_like_param("variance", whole), options_.variance_dtype()));
+  std::unique_ptr<ParamState> load() const {
+    engine::check_state_names(algorithm_, names(), param_.sizes(), name_);
+    const at::IntArrayRef sizes = engine::whole_sizes(param_, layout_);
+    // A whole state is told by one like the parameter: a piece that is as large as the whole has whole others too.
+    bool whole = true;
+    for (const algorithms::State& state : algorithm_.states) {
+      if (state.shape == algorithms::StateShape::like_parameter) whole = whole && source(state).sizes() == sizes;
     }
-    return state;
+    whole = whole || layout_.is_local();  // of which there are no pieces
+    auto loaded = std::make_unique<ParamState>();
+    loaded->tensor("step", step());
+    for (const algorithms::State& state : algorithm_.states) {
+      const at::ScalarType dtype = options_.values.dtype_or(state.dtype_option, param_.scalar_type());
+      loaded->tensor(std::string(state.name),
+                     engine::stored_as(piece_of(state, whole, *loaded), dtype, param_.device()).contiguous());
+    }
+    return loaded;
   }
 
  private:
-  IValue value(const char* key) const {
-    const auto found = saved_.find(key);
-    TORCH_CHECK_VALUE(found != saved_.end(), "torchdion::Dion: the state of ", name_, " lacks '", key,
-                      "'; is it the checkpoint of another optimizer or with other options?");
-    return found->value();
-  }
-
-  void load_Q(DionParamState& state, bool whole) const {
-    at::Tensor Q = source("Q");
-    if (whole) {
-      engine::check_Q_sizes(param_, engine::whole_sizes(param_, layout_), Q.sizes(), optim::form_of(options_));
-      if (!layout_.is_local()) state.whole_Q(Q.sizes().vec());
-      Q = optim::cut_Q(Q, param_, layout_, options_);
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const std::string_view state : algorithms::states()) {
+      if (saved_.contains(std::string(state))) names.emplace_back(state);
     }
-    if (!whole) state.whole_Q(optim::whole_Q(param_, Q, layout_, options_, name_));
-    state.Q(copy(Q, options_.Q_dtype()));
-    engine::check_Q_memory(param_, state.Q());
+    return names;
   }
 
-  at::Tensor source(const char* key) const {
-    const IValue saved = value(key);
-    const bool is_tensor = saved.isTensor() && saved.toTensor().defined();
-    const std::string got = is_tensor ? saved.toTensor().toString() : saved.tagKind();
-    TORCH_CHECK_VALUE(
-        is_tensor && linalg::has_memory(saved.toTensor()) && at::isFloatingType(saved.toTensor().scalar_type()),
-        "torchdion::Dion: the state ", key, " of ", name_,
-        " must be a dense floating-point tensor with memory of its own, got ", got);
+  at::Tensor source(const algorithms::State& state) const {
+    const std::string key(state.name);
+    const IValue saved = saved_.at(key);
+    TORCH_CHECK_VALUE(saved.isTensor(), prefix(), "the state ", key, " of ", name_, " must be a tensor, got ",
+                      saved.tagKind());
+    engine::check_loaded_tensor(saved.toTensor(), key, name_);
     return saved.toTensor();
   }
 
-  // This rank's piece. Its shape is checked before its elements are copied: strides of 0 hold any number of them.
-  at::Tensor source_like_param(const char* key, bool whole) const {
-    at::Tensor saved = source(key);
-    const at::IntArrayRef sizes = whole ? engine::whole_sizes(param_, layout_) : param_.sizes();
-    TORCH_CHECK_VALUE(saved.sizes() == sizes, "torchdion::Dion: the state ", key, " of ", name_, " of shape ", sizes,
-                      " must have that shape, got ", saved.sizes());
-    return whole ? optim::cut(saved, param_, layout_, options_) : saved;
-  }
-
-  at::Tensor copy(const at::Tensor& source, const std::optional<at::ScalarType>& dtype) const {
-    const at::Tensor copy = at::empty(source.sizes(), param_.options().dtype(dtype.value_or(param_.scalar_type())));
-    const double largest = largest_of(copy.scalar_type());
-    if (largest >= largest_of(source.scalar_type())) return copy.copy_(source);
-    // A finite number beyond the range becomes the largest, as steps store it.
-    return copy.copy_(at::where(source.isinf(), source, source.clamp(-largest, largest)));
+  // This rank's. Its shape is checked before its elements are copied: strides of 0 hold any number of them.
+  at::Tensor piece_of(const algorithms::State& state, bool whole, ParamState& loaded) const {
+    const at::Tensor saved = source(state);
+    const bool is_factor = state.shape == algorithms::StateShape::factor;
+    if (!whole) {
+      std::vector<int64_t> sizes = optim::whole_sizes_of(state, saved, param_, layout_, options_, name_);
+      if (is_factor) loaded.whole_factor(std::move(sizes));
+      return saved;
+    }
+    const at::IntArrayRef sizes = engine::whole_sizes(param_, layout_);
+    engine::check_loaded_sizes(state, saved.sizes(), sizes, options_.values, name_);
+    if (is_factor && !layout_.is_local()) loaded.whole_factor(saved.sizes().vec());
+    return engine::piece_of(saved, optim::cuts_of(state, saved.sizes(), param_, layout_, options_), layout_);
   }
 
   at::Tensor step() const {
-    const IValue saved = value("step");
+    const auto found = saved_.find("step");
+    TORCH_CHECK_VALUE(found != saved_.end(), prefix(), "the state of ", name_, " lacks 'step'");
+    const IValue saved = found->value();
     const bool one = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
                      (at::isFloatingType(saved.toTensor().scalar_type()) ||
                       at::isIntegralType(saved.toTensor().scalar_type(), /*includeBool=*/false));
-    TORCH_CHECK_VALUE(one || saved.isInt() || saved.isDouble(), "torchdion::Dion: the step of ", name_,
-                      " must be a number, got ", saved.tagKind());
+    TORCH_CHECK_VALUE(one || saved.isInt() || saved.isDouble(), prefix(), "the state step of ", name_,
+                      " must be a whole number, got ", saved.tagKind());
     const double count = one ? saved.toTensor().item<double>() : saved.toScalar().toDouble();
-    // FP32 counts no further in ones: a count stays there.
-    TORCH_CHECK_VALUE(count >= 0 && count <= 0x1p24 && count == std::floor(count), "torchdion::Dion: the step of ",
-                      name_, " must be a whole number from 0 to 16777216, got ", count);
-    return at::full({}, count, at::TensorOptions(at::kFloat).device(optim::device_of_step(param_, options_)));
+    engine::check_loaded_step(count, shown(count), name_);
+    const c10::Device device = options_.values.flag("capturable") ? param_.device() : c10::Device(c10::kCPU);
+    return at::full({}, count, at::TensorOptions(at::kFloat).device(device));
   }
 
   const GenericDict& saved_;
   const at::Tensor& param_;
   const Layout& layout_;
-  const DionOptions& options_;
+  const engine::GroupOptions& options_;
+  const algorithms::Algorithm& algorithm_;
   std::string name_;
 };
 
 }  // namespace
 
-IValue Dion::state_dict() const { return state_dict_of(false); }
+IValue Optimizer::state_dict() const { return state_dict_of(false); }
 
-IValue Dion::whole_state_dict() try {
+IValue Optimizer::whole_state_dict() try {
+  const Speaking speaking(private_->words(*this));
   private_->agree(*this, {engine::Operation::whole_state_dict, [&] { private_->check(*this); }});
   private_->average_momenta(*this);
   return state_dict_of(true);
@@ -206,7 +184,8 @@ IValue Dion::whole_state_dict() try {
   rethrow_in_one_sentence();
 }
 
-IValue Dion::state_dict_of(bool whole) const try {
+IValue Optimizer::state_dict_of(bool whole) const try {
+  const Speaking speaking(private_->words(*this));
   private_->refuse_if_broken();
   private_->refuse_if_decoupled(*this);
   const at::NoGradGuard no_grad;
@@ -214,7 +193,8 @@ IValue Dion::state_dict_of(bool whole) const try {
   c10::impl::GenericList groups(c10::AnyType::get());
   int64_t index = 0;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
-    const DionOptions& options = optim::options_of(param_groups()[i], i);
+    const Options& options = optim::options_of(param_groups()[i], i);
+    const engine::GroupOptions values = optim::values_of(options, optim::group_name(i));
     Entries entries = optim::to_entries(options);
     if (i < private_->unknown.size()) entries.insert(private_->unknown[i].begin(), private_->unknown[i].end());
     c10::impl::GenericList indices(c10::AnyType::get());
@@ -223,7 +203,7 @@ IValue Dion::state_dict_of(bool whole) const try {
       if (found != state().end()) {
         const auto& own = optim::ours(*found->second);
         const Layout& layout = optim::layout_of(private_->layouts, param);
-        states.insert(index, to_tensors(whole ? optim::gather_state(param, own, layout, options) : own));
+        states.insert(index, to_tensors(whole ? optim::gather_state(param, own, layout, values) : own));
       }
       indices.push_back(index++);
     }
@@ -235,14 +215,14 @@ IValue Dion::state_dict_of(bool whole) const try {
   rethrow_in_one_sentence();
 }
 
-void Dion::load_state_dict(const IValue& state_dict) try {
-  const engine::Speaking speaking(optim::words_of(param_groups()));
-  optim::check_nesting(state_dict, "torchdion::Dion: the state dict");
+void Optimizer::load_state_dict(const IValue& state_dict) try {
+  const Speaking speaking(private_->words(*this));
+  optim::check_nesting(state_dict, prefix() + "the state dict");
   const GenericDict saved = to_dict(state_dict, "a state dict");
   const States saved_states = to_states(entry(saved, "state", "a state dict"));
   const std::vector<IValue> saved_groups = to_list(entry(saved, "param_groups", "a state dict"), "param_groups");
-  TORCH_CHECK_VALUE(saved_groups.size() == param_groups().size(), "torchdion::Dion: the state dict has ",
-                    saved_groups.size(), " parameter groups, the optimizer ", param_groups().size());
+  TORCH_CHECK_VALUE(saved_groups.size() == param_groups().size(), prefix(), "the state dict has ", saved_groups.size(),
+                    " parameter groups, the optimizer ", param_groups().size());
 
   std::vector<OptimizerParamGroup> groups = param_groups();
   std::vector<Entries> unknown;
@@ -251,31 +231,31 @@ void Dion::load_state_dict(const IValue& state_dict) try {
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::string where = optim::group_name(i);
     Entries entries = to_entries(saved_groups[i], "a parameter group" + where);
-    TORCH_CHECK_VALUE(entries.contains("params"), "torchdion::Dion: a parameter group must have the key 'params'",
-                      where);
+    TORCH_CHECK_VALUE(entries.contains("params"), prefix(), "a parameter group must have the key 'params'", where);
     const std::vector<IValue> indices = to_list(entries.at("params"), "params" + where);
-    TORCH_CHECK_VALUE(indices.size() == groups[i].params().size(), "torchdion::Dion: the state dict has ",
-                      indices.size(), " parameters", where, ", the optimizer ", groups[i].params().size());
+    TORCH_CHECK_VALUE(indices.size() == groups[i].params().size(), prefix(), "the state dict has ", indices.size(),
+                      " parameters", where, ", the optimizer ", groups[i].params().size());
     entries.erase("params");
     entries.erase("capturable");      // a matter of this run
     optim::options_of(groups[i], i);  // refuses those of another optimizer
-    auto& options = static_cast<DionOptions&>(groups[i].options());
+    auto& options = static_cast<Options&>(groups[i].options());
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(entries, options, where));
+    const engine::GroupOptions values = optim::values_of(options, where);
     for (std::size_t k = 0; k < indices.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = optim::parameter_name(k, i);
-      TORCH_CHECK_VALUE(indices[k].isInt() && known.insert(indices[k].toInt()).second, "torchdion::Dion: params", where,
+      TORCH_CHECK_VALUE(indices[k].isInt() && known.insert(indices[k].toInt()).second, prefix(), "params", where,
                         " must be distinct integers, got ", optim::entry_text(indices[k]));
       optim::check_parameter(param, options, name);
       const Layout& layout = optim::layout_of(private_->layouts, param);
-      optim::check_layout(param, layout, options, name);
+      optim::check_layout(param, layout, values, name);
       const auto found = saved_states.find(indices[k].toInt());
       if (found == saved_states.end() || found->second.empty()) continue;
-      states[param.unsafeGetTensorImpl()] = SavedState(found->second, param, layout, options, name).load();
+      states[param.unsafeGetTensorImpl()] = SavedState(found->second, param, layout, values, name).load();
     }
   }
-  optim::check_groups(groups, static_cast<const DionOptions&>(defaults()));
+  optim::check_groups(groups, static_cast<const Options&>(defaults()));
   optim::check_shared_rates(groups);
 
   param_groups_ = std::move(groups);
@@ -289,16 +269,17 @@ void Dion::load_state_dict(const IValue& state_dict) try {
   rethrow_in_one_sentence();
 }
 
-void Dion::save(torch::serialize::OutputArchive& archive) const {
+void Optimizer::save(torch::serialize::OutputArchive& archive) const {
   const GenericDict saved = state_dict().toGenericDict();
   archive.write("state", saved.at("state"));
   archive.write("param_groups", saved.at("param_groups"));
 }
 
-void Dion::load(torch::serialize::InputArchive& archive) try {
+void Optimizer::load(torch::serialize::InputArchive& archive) try {
+  const Speaking speaking(private_->words(*this));
   Entries saved;
   for (const char* key : {"state", "param_groups"}) {
-    TORCH_CHECK_VALUE(archive.try_read(key, saved[key]), "torchdion::Dion: the archive has no '", key,
+    TORCH_CHECK_VALUE(archive.try_read(key, saved[key]), prefix(), "the archive has no '", key,
                       "'; is it that of an optimizer?");
   }
   load_state_dict(to_dict(saved));

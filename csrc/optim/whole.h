@@ -3,20 +3,17 @@
 
 #include <torchdion/optim.h>
 
+#include "engine/cuts.h"
 #include "optim/layouts.h"
 
 namespace torchdion::optim {
 
-// This rank's piece, a view, of a momentum or variance of the whole parameter.
-at::Tensor cut(const at::Tensor& whole, const at::Tensor& param, const Layout& layout, const DionOptions& options);
-// The same of a whole Q.
-at::Tensor cut_Q(const at::Tensor& whole, const at::Tensor& param, const Layout& layout, const DionOptions& options);
+// What cuts a state of whole sizes.
+engine::Cuts cuts_of(const algorithms::State& state, at::IntArrayRef whole, const at::Tensor& param,
+                     const Layout& layout, const engine::GroupOptions& options);
 
-// The whole Q of which every rank gives its piece. Waits for the others.
-at::Tensor gather_Q(const at::Tensor& param, const DionParamState& state, const Layout& layout,
-                    const DionOptions& options);
-// The same of all tensors of a state.
-DionParamState gather_state(const at::Tensor& param, const DionParamState& state, const Layout& layout,
-                            const DionOptions& options);
+// The whole of all tensors of a state of which every rank gives its piece. Waits for the others.
+ParamState gather_state(const at::Tensor& param, const ParamState& state, const Layout& layout,
+                        const engine::GroupOptions& options);
 
 }  // namespace torchdion::optim

@@ -11,16 +11,17 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace torchdion {
 
-// The options of one parameter group, the paper's symbol beside each (arXiv 2504.05295).
-class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> {
+// The options of one parameter group. docs and defaults: csrc/algorithms; symbols are those of arXiv 2504.05295.
+class Options : public torch::optim::OptimizerCloneableOptions<Options> {
  public:
   using Betas = std::tuple<double, double>;
 
-  DionOptions(double lr = 0.01) : lr_(lr) {}  // implicit, as torch::optim's own are
+  Options(double lr = 0.01) : lr_(lr) {}  // implicit, as torch::optim's own are
 
   TORCH_ARG(double, lr);                   // η, before the shape factor sqrt(m / n)
   TORCH_ARG(double, lr_multiplier) = 1;    // a factor on lr, so that one schedule drives all groups
@@ -32,13 +33,13 @@ class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> 
   TORCH_ARG(int64_t, rank_multiple_of) = 1;
   TORCH_ARG(Orientation, orientation) = Orientation::right;
   TORCH_ARG(Orthonormalize, orthonormalize) = Orthonormalize::automatic;
-  TORCH_ARG(double, rcqr_oversample) = 1.25;  // k / r
-  TORCH_ARG(Algorithm, algorithm) = Algorithm::dion;
-  TORCH_ARG(Algorithm, scalar_algorithm) = Algorithm::lion;  // of parameters that are no matrices
-  TORCH_ARG(std::optional<int64_t>, batch_dims);             // leading dimensions that count matrices
-  TORCH_ARG(int64_t, blocks) = 1;                            // matrices fused along the rows: 3 for QKV
-  TORCH_ARG(bool, fan_in_first) = false;                     // true for ConvTranspose weights
-  TORCH_ARG(bool, skip_zero_gradients) = false;              // matrices of zero gradient are left as they are
+  TORCH_ARG(double, rcqr_oversample) = 1.25;          // k / r
+  TORCH_ARG(std::string, algorithm) = "";             // "dion", "lion", "adamw"; empty: the optimizer's own
+  TORCH_ARG(std::string, scalar_algorithm) = "lion";  // of parameters that are no matrices
+  TORCH_ARG(std::optional<int64_t>, batch_dims);      // leading dimensions that count matrices
+  TORCH_ARG(int64_t, blocks) = 1;                     // matrices fused along the rows: 3 for QKV
+  TORCH_ARG(bool, fan_in_first) = false;              // true for ConvTranspose weights
+  TORCH_ARG(bool, skip_zero_gradients) = false;       // matrices of zero gradient are left as they are
   TORCH_ARG(bool, maximize) = false;
   TORCH_ARG(bool, capturable) = false;  // for CUDA graphs, see step(); alike in all groups
   // One floating-point number, in the place of lr or weight_decay where it is defined. A captured step reads it on its
@@ -59,22 +60,34 @@ class DionOptions : public torch::optim::OptimizerCloneableOptions<DionOptions> 
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-// The state of one parameter; of a cut one, this rank's pieces. A tensor that its algorithm does not have is undefined.
-class DionParamState : public torch::optim::OptimizerCloneableParamState<DionParamState> {
-  TORCH_ARG(at::Tensor, momentum);  // of the parameter's shape
-  TORCH_ARG(at::Tensor, Q);         // [stack..., m or n, r]; Dion
-  TORCH_ARG(at::Tensor, variance);  // of the parameter's shape; AdamW
-  TORCH_ARG(at::Tensor, step);      // 0-d FP32: steps taken; on the CPU, or with the parameter if capturable
-  // The sizes of the Q of which this rank has a piece; empty: those of Q, which is whole.
-  TORCH_ARG(std::vector<int64_t>, whole_Q);
+// The state of one parameter; of a cut one, this rank's pieces.
+class ParamState : public torch::optim::OptimizerCloneableParamState<ParamState> {
+ public:
+  // By name: those that the parameter's algorithm declares, and "step", a 0-d FP32 count of steps taken, on the CPU or,
+  // if capturable, with the parameter. Undefined: there is none of this name.
+  const at::Tensor& tensor(const std::string& name) const;
+  ParamState& tensor(const std::string& name, at::Tensor value);
+  const std::map<std::string, at::Tensor>& tensors() const { return tensors_; }
+
+  const at::Tensor& momentum() const { return tensor("momentum"); }  // of the parameter's shape
+  const at::Tensor& Q() const { return tensor("Q"); }                // [stack..., m or n, r]; Dion
+  const at::Tensor& variance() const { return tensor("variance"); }  // of the parameter's shape; AdamW
+  const at::Tensor& step() const { return tensor("step"); }
+
+  // The sizes of the whole factor (Dion's Q) of which this rank has a piece; empty: those of the factor, which is
+  // whole.
+  TORCH_ARG(std::vector<int64_t>, whole_factor);
 
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
 };
 
 // What an optimizer has done since it was made. No replay of a CUDA graph is counted.
-struct DionStats {
+struct Stats {
   int64_t steps = 0;
   int64_t skipped_steps = 0;      // under Nonfinite::skip_step
   int64_t nonfinite_entries = 0;  // of gradients, under the policies other than Nonfinite::propagate
@@ -92,26 +105,19 @@ struct DionStats {
   std::map<std::string, AxisTraffic> traffic = {};
 };
 
-// Dion (arXiv 2504.05295, Algorithm 1) for the matrices among the parameters, Lion or AdamW for the rest: what
-// torchdion.Dion is in Python, step for step and bit for bit.
-//
-//   torchdion::Dion optimizer(model->parameters(), torchdion::DionOptions(0.01).rank_fraction(0.25));
+// What all optimizers of the library are: an algorithm for the matrices among the parameters, Lion or AdamW for the
+// rest. Each is what the class of its name is in Python, step for step and bit for bit.
 //
 // In a distributed job every rank makes the same optimizer, gives each parameter the same layout and steps at the same
 // time; see set_layout(). Whatever the layouts, the trajectory is that of one process.
 //
 // Whatever is wrong with an argument, a gradient or a loaded state is a c10::Error of one sentence, and nothing has
 // been written then.
-class Dion : public torch::optim::Optimizer {
+class Optimizer : public torch::optim::Optimizer {
  public:
-  // A parameter that a group holds twice is warned of and updated once. The options of groups rule, the defaults are
-  // for groups without any. Throws c10::ValueError: no parameters, one in two groups or that no algorithm takes, an
-  // option outside its range.
-  explicit Dion(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, DionOptions defaults = {});
-  explicit Dion(std::vector<at::Tensor> params, DionOptions defaults = {});
-  Dion(Dion&&) noexcept;
-  Dion& operator=(Dion&&) noexcept;
-  ~Dion() override;
+  Optimizer(Optimizer&&) noexcept;
+  Optimizer& operator=(Optimizer&&) noexcept;
+  ~Optimizer() override;
 
   // Nothing is added when an option or a parameter is refused.
   void add_param_group(const torch::optim::OptimizerParamGroup& param_group);
@@ -143,8 +149,8 @@ class Dion : public torch::optim::Optimizer {
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // The state of a parameter; throws c10::ValueError for one that has none yet.
-  const DionParamState& state_of(const at::Tensor& param) const;
-  DionStats stats() const;
+  const ParamState& state_of(const at::Tensor& param) const;
+  Stats stats() const;
 
   // Replaces momenta that are each replica's own by their mean, which is what a checkpoint must hold. To be called on
   // every rank, whichever of them saves. The training goes on as if it had not been called, up to rounding.
@@ -178,6 +184,13 @@ class Dion : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
+ protected:
+  // A parameter that a group holds twice is warned of and updated once. The options of groups rule, the defaults are
+  // for groups without any. Throws c10::ValueError: no parameters, one in two groups or that no algorithm takes, an
+  // option outside its range. algorithm: of groups that name none; title: of the class, as sentences call it.
+  Optimizer(const std::string& algorithm, const std::string& title,
+            const std::vector<torch::optim::OptimizerParamGroup>& param_groups, Options defaults);
+
  private:
   struct Private;
 
@@ -186,5 +199,19 @@ class Dion : public torch::optim::Optimizer {
 
   std::unique_ptr<Private> private_;
 };
+
+// Dion (arXiv 2504.05295, Algorithm 1).
+//
+//   torchdion::Dion optimizer(model->parameters(), torchdion::DionOptions(0.01).rank_fraction(0.25));
+class Dion : public Optimizer {
+ public:
+  explicit Dion(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, Options defaults = {})
+      : Optimizer("dion", "torchdion::Dion", param_groups, std::move(defaults)) {}
+  explicit Dion(std::vector<at::Tensor> params, Options defaults = {})
+      : Dion(std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(params))},
+             std::move(defaults)) {}
+};
+
+using DionOptions = Options;
 
 }  // namespace torchdion

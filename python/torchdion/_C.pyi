@@ -16,18 +16,6 @@ class _Enum:
     @property
     def value(self) -> int: ...
 
-class Orientation(_Enum):
-    __members__: ClassVar[dict[str, Orientation]]  # type: ignore[assignment]
-    right: ClassVar[Orientation]
-    left: ClassVar[Orientation]
-
-class Orthonormalize(_Enum):
-    __members__: ClassVar[dict[str, Orthonormalize]]  # type: ignore[assignment]
-    auto: ClassVar[Orthonormalize]
-    rcqr: ClassVar[Orthonormalize]
-    cholesky_qr: ClassVar[Orthonormalize]
-    qr: ClassVar[Orthonormalize]
-
 class Nonfinite(_Enum):
     # and "raise", which Python reserves: Nonfinite.__members__["raise"]
     __members__: ClassVar[dict[str, Nonfinite]]  # type: ignore[assignment]
@@ -35,33 +23,10 @@ class Nonfinite(_Enum):
     zero: ClassVar[Nonfinite]
     skip_step: ClassVar[Nonfinite]
 
-class Precision(_Enum):
-    __members__: ClassVar[dict[str, Precision]]  # type: ignore[assignment]
-    highest: ClassVar[Precision]
-    high: ClassVar[Precision]
-    medium: ClassVar[Precision]
+class GroupOptions:
+    """The options of a group, checked: what a :class:`Groups` is given."""
 
-class DionHyperparameters:
-    def __init__(
-        self,
-        *,
-        lr: float,
-        mu: float,
-        weight_decay: float,
-        maximize: bool,
-        orthonormalize: Orthonormalize,
-        rcqr_oversample: float,
-        seed: int,
-        precision: Precision = ...,
-    ) -> None: ...
-
-class LionHyperparameters:
-    def __init__(self, *, lr: float, beta1: float, beta2: float, weight_decay: float, maximize: bool) -> None: ...
-
-class AdamWHyperparameters:
-    def __init__(
-        self, *, lr: float, beta1: float, beta2: float, weight_decay: float, epsilon: float, maximize: bool
-    ) -> None: ...
+    def __init__(self, group: dict[str, Any], where: str) -> None: ...
 
 class Axis:
     @overload
@@ -113,38 +78,20 @@ class Layout:
     @property
     def is_local(self) -> bool: ...
 
-class Multipliers:
-    """Of the hyperparameters of these names, each one number on the parameters' device."""
-
-    def __init__(self, lr: Tensor | None = None, weight_decay: Tensor | None = None) -> None: ...
-
 class Groups:
-    """Each method takes equally long lists of tensors, then what its parameters share, then their layouts.
-
-    Empty where every parameter is whole: the list of layouts, and that of the sizes of the whole Qs.
-    """
+    """Parameters by group and algorithm, with gradients, states and layouts: equally long lists."""
 
     def __init__(self, capturable: bool = False) -> None: ...
-    def add_dion(
+    def add(
         self,
-        *X_G_M_Q_steps_hyper_form_layouts_whole_Q_multipliers_skip: Sequence[Tensor]
-        | DionHyperparameters
-        | int
-        | Orientation
-        | Sequence[Layout]
-        | Sequence[list[int]]
-        | Multipliers,
-    ) -> None: ...
-    def add_lion(
-        self,
-        *X_G_M_steps_hyper_layouts_multipliers: Sequence[Tensor] | LionHyperparameters | Sequence[Layout] | Multipliers,
-    ) -> None: ...
-    def add_adamw(
-        self,
-        *X_G_M_V_steps_hyper_layouts_multipliers: Sequence[Tensor]
-        | AdamWHyperparameters
-        | Sequence[Layout]
-        | Multipliers,
+        algorithm: str,
+        options: GroupOptions,
+        X: Sequence[Tensor],
+        G: Sequence[Tensor],
+        states: Sequence[Sequence[Tensor]],
+        steps: Sequence[Tensor],
+        layouts: Sequence[Layout] = ...,
+        whole_factors: Sequence[Sequence[int]] = ...,
     ) -> None: ...
 
 class Report:
@@ -199,47 +146,91 @@ class Claim:
         shared: Sequence[Axis] = (),
     ) -> None: ...
 
+class Held:
+    """What this rank has of a parameter that others have too: states are (name, dtype, whole sizes)."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        group: int,
+        sizes: Sequence[int],
+        dtype: dtype,
+        device: str,
+        layout: str,
+        requires_grad: bool,
+        steps: float | None,
+        states: Sequence[tuple[str, dtype, Sequence[int]]],
+        axes: Sequence[Axis],
+        gradient: dtype | None = None,
+        shared: Sequence[Axis] = (),
+    ) -> None: ...
+
+def claims_of(
+    held: Sequence[Held],
+    groups: Sequence[GroupOptions],
+    optimizer: Sequence[tuple[str, str]],
+    operation: Operation,
+) -> list[Claim]: ...
 def agree(
     operation: Operation,
     refuses: bool,
     claims: Sequence[Claim],
     provide: Callable[[list[dtype | None]], object] | None = None,
 ) -> list[dtype | None]: ...
-def start_trace() -> None: ...
-def take_trace() -> list[dict[str, str | int]]: ...
-def launches_of(step: Callable[[], object], device_type: str = "cuda") -> list[dict[str, Any]]: ...
-def compresses(m: int, n: int, r: int, layout: Layout) -> bool: ...
-def traffic(
-    m: int,
-    n: int,
-    r: int,
-    layout: Layout,
-    *,
-    orientation: Orientation = ...,
-    orthonormalize: Orthonormalize = ...,
-    rcqr_oversample: float = 1.25,
-    dtype: dtype = ...,
-    count: int = 1,
-    dealt: int = 0,
-) -> dict[str, int]: ...
-def has_memory(tensor: Tensor) -> bool: ...
-def has_kernels_for(device_type: str, /) -> bool: ...
-def matrix_sizes(sizes: Sequence[int], batch_dims: int, blocks: int, fan_in_first: bool, /) -> list[int]: ...
-def rank_of(m: int, n: int, rank_fraction: float, rank_multiple_of: int, /) -> int: ...
-def start_of_Q(
+def average(tensor: Tensor, axis: Axis) -> None: ...
+def differing(tensors: Sequence[Tensor], axis: Axis) -> list[bool]: ...
+def copy_from_first(tensor: Tensor, axis: Axis) -> None: ...
+def gather_pieces(piece: Tensor, dim: int, length: int, axis: Axis) -> Tensor: ...
+
+# The table of csrc/algorithms, and rules that are read from it. Parameters are given by their whole sizes.
+
+def options() -> list[dict[str, Any]]: ...
+def algorithms() -> list[dict[str, Any]]: ...
+def check_options(group: dict[str, Any], where: str) -> None: ...
+def algorithm_of(dims: int, algorithm: str, scalar_algorithm: str, batch_dims: int) -> str: ...
+def matrix_sizes(sizes: Sequence[int], options: GroupOptions) -> list[int]: ...
+def rank_of(sizes: Sequence[int], options: GroupOptions) -> int: ...
+def whole_state_sizes(algorithm: str, name: str, sizes: Sequence[int], options: GroupOptions) -> list[int]: ...
+def piece_of_state_sizes(
+    algorithm: str, name: str, sizes: Sequence[int], local: Sequence[int], options: GroupOptions, layout: Layout
+) -> list[int]: ...
+def start_of(
+    algorithm: str,
+    name: str,
     sizes: Sequence[int],
-    batch_dims: int,
-    blocks: int,
-    fan_in_first: bool,
-    orientation: Orientation,
-    rank_fraction: float,
-    rank_multiple_of: int,
-    seed: int,
+    local: Sequence[int],
+    options: GroupOptions,
     parameter: int,
     dtype: dtype,
     device: device,
     layout: Layout,
-    /,
 ) -> Tensor: ...
-def resized_Q(Q: Tensor, r: int, seed: int, parameter: int) -> Tensor: ...
-def gather_pieces(piece: Tensor, dim: int, length: int, axis: Axis) -> Tensor: ...
+def resized_factor(Q: Tensor, r: int, seed: int, parameter: int) -> Tensor: ...
+def stored_as(state: Tensor, dtype: dtype, device: device) -> Tensor: ...
+def check_state_names(algorithm: str, names: Sequence[str], sizes: Sequence[int], name: str) -> None: ...
+def check_loaded_tensor(tensor: Tensor, state: str, name: str) -> None: ...
+def check_loaded_sizes(
+    algorithm: str, state: str, loaded: Sequence[int], sizes: Sequence[int], options: GroupOptions, name: str
+) -> None: ...
+def check_loaded_step(count: float, got: str, name: str) -> None: ...
+def check_cut(dim: int, sizes: Sequence[int], options: GroupOptions, name: str) -> None: ...
+def check_layout(
+    algorithm: str, factor: Sequence[int], sizes: Sequence[int], options: GroupOptions, layout: Layout, name: str
+) -> None: ...
+def cuts_of_parameter(dims: int, options: GroupOptions) -> dict[str, int]: ...
+def cuts_of_state(
+    algorithm: str, name: str, sizes: Sequence[int], parameter: Sequence[int], options: GroupOptions
+) -> dict[str, int]: ...
+def decoupled_states(
+    algorithm: str, sizes: Sequence[int], r: int, options: GroupOptions, layout: Layout
+) -> list[str]: ...
+def costs(groups: Groups) -> list[dict[str, Any]]: ...
+def expected_traffic(groups: Groups) -> dict[str, int]: ...
+def front() -> str: ...
+def exchange_front(called: str) -> str: ...
+def start_trace() -> None: ...
+def take_trace() -> list[dict[str, str | int]]: ...
+def launches_of(step: Callable[[], object], device_type: str = "cuda") -> list[dict[str, Any]]: ...
+def has_memory(tensor: Tensor) -> bool: ...
+def has_kernels_for(device_type: str, /) -> bool: ...

@@ -13,12 +13,12 @@ from torch.optim.optimizer import Optimizer
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.layout import Layouts
-from torchdion.mixed_precision import dtype_of
 from torchdion.optimizer_wide import check_groups
-from torchdion.options import CHECKS, DEFAULTS
-from torchdion.parameters import algorithm_of, name_of
-from torchdion.state import STATES, is_capturing, shape_of_Q
+from torchdion.parameters import name_of
+from torchdion.state import is_capturing
+from torchdion.table import STATE_DTYPES, options_of
 from torchdion.torch_versions import gradient_dtype
+from torchdion.words import front
 
 if TYPE_CHECKING:
     from torchdion.replicas import ReplicatedOptimizer
@@ -62,9 +62,7 @@ def agree(
     if not shared:
         return
     if is_capturing(shared[0].param):  # asked first: claims wait for devices
-        raise RuntimeError(
-            "torchdion.Dion: a CUDA graph cannot capture the first step that ranks take: take one before"
-        )
+        raise RuntimeError(f"{front()}: a CUDA graph cannot capture the first step that ranks take: take one before")
     with refusing(optimizer, layouts, operation, copies):
         claims = _claims(optimizer, layouts, shared, operation)
 
@@ -133,25 +131,13 @@ def _claims(
     optimizer: "ReplicatedOptimizer", layouts: Layouts, shared: list[Shared], operation: _C.Operation
 ) -> list[_C.Claim]:
     """Of the optimizer and its groups, then of each parameter."""
-    of_groups: dict[int, dict[int, _C.Axis]] = {}
-    for one in shared:
-        of_groups.setdefault(one.place, {}).update((id(axis), axis) for axis in one.axes)
-    everyone = {key: axis for along in of_groups.values() for key, axis in along.items()}
-    groups = {one.place: one.group for one in shared}
-    claims = [_C.Claim("the optimizer", _of_optimizer(optimizer), list(everyone.values()), is_parameter=False)]
-    claims += [
-        _C.Claim(f"parameter group {index}", _of_group(group), list(of_groups[index].values()), is_parameter=False)
-        for index, group in groups.items()
+    options = {one.place: one.group for one in shared}
+    groups = [
+        options_of(options.get(index, group), f" (parameter group {index})")
+        for index, group in enumerate(optimizer.param_groups)
     ]
-    for one in shared:
-        gradient, sums = None, []
-        if operation == _C.Operation.step:
-            layout = layouts.declared(one.param, one.group, one.name).layout
-            gradient = one.param.grad.dtype if one.param.grad is not None else None
-            sums = [layout.rows, layout.cols, layout.batch, layout.replicas]
-        properties = _of_parameter(one, optimizer, operation)
-        claims.append(_C.Claim(one.name, properties, one.axes, gradient=gradient, shared=sums))
-    return claims
+    held = [_held(one, optimizer, layouts, operation) for one in shared]
+    return _C.claims_of(held, groups, _of_optimizer(optimizer), operation)
 
 
 def _of_optimizer(optimizer: "ReplicatedOptimizer") -> list[tuple[str, str]]:
@@ -163,45 +149,28 @@ def _of_optimizer(optimizer: "ReplicatedOptimizer") -> list[tuple[str, str]]:
     return [*scaling.items(), *capturable.items(), ("momenta", momenta)]
 
 
-def _of_group(group: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(name, _text(name, group[name])) for name in CHECKS if name in group]
-
-
-def _text(name: str, value: Any) -> str:
-    """The same for equal values, whether they are plain numbers or tensors."""
-    if isinstance(value, (list, tuple)):
-        return repr(tuple(map(float, value)))
-    return repr(float(value)) if isinstance(DEFAULTS.get(name), float) else repr(value)
-
-
-def _of_parameter(shared: Shared, optimizer: Optimizer, operation: _C.Operation) -> list[tuple[str, str]]:
-    param, group, place, *_ = shared
+def _held(shared: Shared, optimizer: Optimizer, layouts: Layouts, operation: _C.Operation) -> _C.Held:
+    param, group, place, name, axes = shared
     state = optimizer.state.get(param, {})
-    is_made = operation == _C.Operation.step  # what is not there; what else ranks do, they do with what is
-    return [
-        ("group", str(place)),
-        ("shape", str(tuple(param.shape))),
-        ("dtype", str(param.dtype)),
-        ("kind of device", param.device.type),
-        ("placements", str(param.placements) if is_dtensor(param) else "a plain tensor"),
-        ("requires_grad", str(param.requires_grad)),
-        ("steps taken", f"{float(state.get('step', 0)):.17g}" if state or is_made else "none"),
-        ("state", _state_text(param, group, state) if state or is_made else "none"),
-    ]
-
-
-def _state_text(param: Tensor, group: dict[str, Any], state: dict[str, Any]) -> str:
-    """Dtypes, and the shape of Q: what there is, or else what a first step makes."""
-    words = []
-    for key in STATES[algorithm_of(param, group)]:
-        if key == "step":
-            continue
-        tensor = state.get(key)
-        dtype = tensor.dtype if isinstance(tensor, Tensor) else dtype_of(key, param, group)
-        words.append(f"{key} of {dtype}".replace("torch.", ""))
-        if key == "Q":
-            words[-1] += f" and shape {tuple(tensor.shape if isinstance(tensor, Tensor) else shape_of_Q(param, group))}"
-    return ", ".join(words)
+    of_step: dict[str, Any] = {}
+    if operation == _C.Operation.step:
+        layout = layouts.declared(param, group, name).layout
+        of_step["gradient"] = param.grad.dtype if param.grad is not None else None
+        of_step["shared"] = [layout.rows, layout.cols, layout.batch, layout.replicas]
+    tensors = [(key, state[key]) for key in STATE_DTYPES if isinstance(state.get(key), Tensor)]
+    return _C.Held(
+        name=name,
+        group=place,
+        sizes=list(param.shape),
+        dtype=param.dtype,
+        device=param.device.type,
+        layout=str(param.placements) if is_dtensor(param) else "a plain tensor",
+        requires_grad=param.requires_grad,
+        steps=float(state.get("step", 0)) if state else None,
+        states=[(key, tensor.dtype, list(tensor.shape)) for key, tensor in tensors],
+        axes=axes,
+        **of_step,
+    )
 
 
 def missing_when_alone(optimizer: Optimizer, layouts: Layouts) -> Missing:

@@ -11,10 +11,11 @@ from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
 from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas
-from torchdion.parameters import form_of
-from torchdion.pieces import piece_of_state, whole_Q
+from torchdion.pieces import piece_of_state, whole_state
 from torchdion.replicas import ReplicatedOptimizer
 from torchdion.stats import NO_STEPS
+from torchdion.table import algorithm_of, options_of
+from torchdion.words import speaking
 
 
 class CheckpointedOptimizer(ReplicatedOptimizer):
@@ -45,6 +46,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             resolve_betas(group, group)
             name_dtypes(group)
 
+    @speaking
     def state_dict(self) -> dict[str, Any]:
         """As torch's. Refuses to save what a failed step left behind.
 
@@ -59,6 +61,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
         return state_dict
 
+    @speaking
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's; states keep the dtypes of ``mixed_precision_config`` instead of taking the parameter's.
 
@@ -72,6 +75,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         load_checked(self, super().load_state_dict, state_dict)
 
     @torch.no_grad()
+    @speaking
     def resize_rank(self, rank_fraction: float | None = None, rank_multiple_of: int | None = None) -> None:
         """Gives every Q the rank that the options of its group ask for.
 
@@ -94,13 +98,13 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         for group in self.param_groups:
             group |= options
         for index, (name, param, group) in enumerate(self._members()):
-            state = self.state.get(param, {})
-            if "Q" not in state or param.numel() == 0:
+            state, factor = self.state.get(param, {}), algorithm_of(param, group).factor
+            if factor is None or factor.name not in state or param.numel() == 0:
                 continue
-            *_, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
-            r = _C.rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"])
-            if state["Q"].shape[-1] != r:
+            r, key = _C.rank_of(list(param.shape), options_of(group)), factor.name
+            if state[key].shape[-1] != r:
                 place = self._layouts.of(param, group, name)
-                whole = _C.resized_Q(whole_Q(state["Q"], param, group, place).cpu(), r, group["seed"], index)
-                state["Q"] = piece_of_state(whole.to(param.device), "Q", param, group, place)
+                whole = whole_state(state[key], key, param, group, place).cpu()
+                resized = _C.resized_factor(whole, r, group["seed"], index)
+                state[key] = piece_of_state(resized.to(param.device), key, param, group, place)
         self._agreed = False

@@ -8,17 +8,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import Optimizer
 
-from torchdion import exchange
-from torchdion.dion import Dion
+from torchdion.optimizer import Optimizer
 from torchdion.replicas import replica_group
 
 _checked: WeakSet[Optimizer] = WeakSet()
 
 
-def ddp_comm_hook(optimizer: Dion, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-    """Leaves to a Dion with a ``replicate_mesh`` the averaging of its parameters; averages the gradients of all others.
+def ddp_comm_hook(optimizer: Optimizer, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+    """Leaves to an optimizer with a ``replicate_mesh`` the averaging of its parameters; averages all other gradients.
 
     Without it DistributedDataParallel averages whole gradients first, and nothing is left to compress. With it the
     optimizer's gradients stay this rank's own, also where the gradient is accumulated under ``no_sync()``, and
@@ -55,7 +53,8 @@ def ddp_comm_hook(optimizer: Dion, bucket: dist.GradBucket) -> Future[Tensor]:  
 
     def unpack(averaged: Future[list[Tensor]]) -> Tensor:
         if packed is not buffer:
-            exchange.unpack(packed, rest)
+            for gradient, piece in zip(rest, torch.split(packed, [g.numel() for g in rest]), strict=True):
+                gradient.copy_(piece.view(gradient.shape))
         return buffer
 
     work = dist.all_reduce(packed, group=group, async_op=True)
@@ -64,16 +63,17 @@ def ddp_comm_hook(optimizer: Dion, bucket: dist.GradBucket) -> Future[Tensor]:  
     return averaged
 
 
-def _group_of(optimizer: Dion) -> dist.ProcessGroup:
+def _group_of(optimizer: Optimizer) -> dist.ProcessGroup:
     """The group over which the optimizer averages, which must be the model's."""
-    if not isinstance(optimizer, Dion):
+    if not isinstance(optimizer, Optimizer):
         raise TypeError(
-            f"torchdion.ddp_comm_hook: the hook's state must be a torchdion.Dion, got {type(optimizer).__name__}"
+            "torchdion.ddp_comm_hook: the hook's state must be an optimizer of torchdion, got "
+            f"{type(optimizer).__name__}"
         )
     group = replica_group(optimizer)
     if group is None:
         raise ValueError(
-            "torchdion.ddp_comm_hook: the optimizer must average over replicas: give torchdion.Dion the replicate_mesh "
+            "torchdion.ddp_comm_hook: the optimizer must average over replicas: give it the replicate_mesh "
             "(with replicate_mesh_grad_sync=True), or register no hook"
         )
     if optimizer not in _checked:
@@ -82,7 +82,7 @@ def _group_of(optimizer: Dion) -> dist.ProcessGroup:
     return group
 
 
-def _check_ranks(optimizer: Dion, group: dist.ProcessGroup) -> None:
+def _check_ranks(optimizer: Optimizer, group: dist.ProcessGroup) -> None:
     """DistributedDataParallel tells its hooks nothing of its group, so the model is looked for among all objects."""
     ranks = dist.get_process_group_ranks(group)
     for model in gc.get_objects():

@@ -1,41 +1,16 @@
-"""The optimizer: owns parameters and state, and hands both to the C++ engine once a step."""
+"""The front of Dion."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchdion import _C
-from torchdion.agreement import Missing, agree, missing_when_alone, refusing
-from torchdion.checkpoints import CheckpointedOptimizer
-from torchdion.hand_over import engine_groups, gradient_scaling
-from torchdion.layout import Layouts
-from torchdion.meshes import read_meshes
-from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
-from torchdion.optimizer_wide import check_optimizer_wide, optimizer_wide_with
-from torchdion.options import (
-    DEFAULTS,
-    Nonfinite,
-    Orientation,
-    Orthonormalize,
-    Precision,
-    ScalarAlgorithm,
-    as_plain_numbers,
-    check_options,
-    refuse_unknown,
-    resolve_betas,
-    warn_of_near_misses,
-)
-from torchdion.parameters import check_named_dion, check_parameters, check_params, entries_of
-from torchdion.state import is_recorded
-from torchdion.stats import NO_STEPS, CountedOptimizer, count
-from torchdion.torch_versions import disable_dynamo
-from torchdion.wrappers import Writes
+from torchdion.mixed_precision import DionMixedPrecisionConfig
+from torchdion.optimizer import Optimizer
+from torchdion.options import Nonfinite, Orientation, Orthonormalize, Precision
 
 
-class Dion(CheckpointedOptimizer, CountedOptimizer):
+class Dion(Optimizer):
     r"""Dion: orthonormalized updates from a low-rank approximation of the momentum (arXiv 2504.05295, Algorithm 1).
 
     A drop-in for any ``torch.optim`` optimizer. Parameters with two or more dimensions are matrices (a convolution is
@@ -97,6 +72,7 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
     ``step``; those of a DTensor are DTensors on its mesh.
 
     Example:
+        >>> import torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 2))
         >>> optimizer = Dion(model.parameters(), lr=0.01, rank_fraction=0.5)
         >>> model(torch.ones(4, 8)).square().sum().backward()
@@ -105,7 +81,8 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
         torch.Size([16, 4])
     """
 
-    _step_supports_amp_scaling = True  # GradScaler leaves unscaling, and leaving out a step, to step()
+    algorithm = "dion"
+    title = "torchdion.Dion"
 
     def __init__(
         self,
@@ -121,7 +98,7 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
         orientation: Orientation = "right",
         orthonormalize: Orthonormalize = "auto",
         rcqr_oversample: float = 1.25,
-        scalar_algorithm: ScalarAlgorithm = "lion",
+        scalar_algorithm: str = "lion",
         maximize: bool = False,
         capturable: bool = False,
         nonfinite: Nonfinite = "propagate",
@@ -134,140 +111,4 @@ class Dion(CheckpointedOptimizer, CountedOptimizer):
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
         **unknown: NoReturn,
     ) -> None:
-        if unknown:
-            refuse_unknown(unknown)
-        defaults = DEFAULTS | {
-            "lr": lr,
-            "mu": mu,
-            "betas": betas,
-            "weight_decay": weight_decay,
-            "epsilon": epsilon,
-            "rank_fraction": rank_fraction,
-            "rank_multiple_of": rank_multiple_of,
-            "orientation": orientation,
-            "orthonormalize": orthonormalize,
-            "rcqr_oversample": rcqr_oversample,
-            "scalar_algorithm": scalar_algorithm,
-            "maximize": maximize,
-            "capturable": capturable,
-            "nonfinite": nonfinite,
-            "precision": precision,
-            "seed": seed,
-            **state_dtypes(mixed_precision_config, ""),
-        }
-        defaults = as_plain_numbers(defaults)
-        check_options(defaults, "")
-        check_params(params)
-        name_dtypes(defaults)
-        self._broken: str | None = None
-        self._agreed = False  # ranks have compared what they take the parameters for
-        self._counts = dict(NO_STEPS)
-        self._layouts = Layouts(
-            read_meshes(replicate_mesh, outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync)
-        )
-        super().__init__(params, defaults)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group after checking it: nothing is added when an option or a parameter is refused.
-
-        Raises:
-            TypeError, ValueError, NotImplementedError: see the class; the sentence names the group.
-        """
-        where = f" (parameter group {len(self.param_groups)})"
-        entries = entries_of(param_group, where)
-        group = as_plain_numbers({**param_group, "params": entries})
-        if "mixed_precision_config" in group:
-            group |= state_dtypes(group.pop("mixed_precision_config"), where)
-        wide = optimizer_wide_with(group, self.param_groups, self.defaults)
-        group = {**wide, **group}
-        options = {**self.defaults, **group}
-        check_options(options, where)
-        check_optimizer_wide(group, wide, where)
-        resolve_betas(group, options)
-        name_dtypes(group)
-        warn_of_near_misses(group, where)
-        check_parameters(entries, options, where)
-        check_named_dion(entries, group, where)
-        if not self.param_groups:
-            self.defaults |= wide
-        given = dict(param_group)
-        param_group.clear()
-        param_group.update(group)
-        try:
-            super().add_param_group(param_group)  # the caller's own dict, as torch keeps it
-        except BaseException:
-            param_group.clear()
-            param_group.update(given)
-            raise
-        self._agreed = False
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One optimization step. Everything is checked and allocated before anything is written.
-
-        Args:
-            closure: recomputes the loss and its gradients; its result is returned.
-
-        Raises:
-            TypeError: ``grad_scale`` or ``found_inf``, which a GradScaler sets, is no number.
-            ValueError: a gradient or a state that does not fit its parameter, or, with ``nonfinite="raise"``,
-                gradients that are not finite, or ranks that disagree on options or layouts. Nothing was written.
-            NotImplementedError: a parameter has moved to a device that this build has no kernels for.
-            RuntimeError: a gradient is sparse, another rank refused this step, an earlier one failed after it had begun
-                to write, or a collective failed; its sentence names the axis and, once weights are written, the batch.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._update()
-        return loss
-
-    @disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
-    def _update(self) -> None:
-        step = None
-        created: list[Tensor] = []
-        try:
-            step, writes = self._planned_step(created)
-            self._decoupled = self._decoupled or self._layouts.averages
-            report = step.run()
-            if isinstance(report.skipped, Tensor) or not report.skipped:
-                writes.finish()
-        except BaseException:
-            if step is not None and step.wrote and not is_recorded(self):
-                self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
-            else:
-                for param in created:
-                    del self.state[param]
-            raise
-        count(self._counts, report)
-
-    def _planned_step(self, created: list[Tensor]) -> tuple[_C.Step, Writes]:
-        """Checked on this rank, and on all others."""
-        # A captured step has no time for what ranks have to say, once they have compared their parameters.
-        is_alone = self._agreed and self.defaults["capturable"]
-
-        def plan(missing: Missing) -> tuple[_C.Step, Writes]:
-            self._refuse_if_broken()
-            writes = Writes()
-            scaling = gradient_scaling(self, self._layouts)
-            groups = engine_groups(self, self._layouts, created, writes, missing)
-            return _C.Step(groups, _C.Nonfinite.__members__[self.param_groups[0]["nonfinite"]], *scaling), writes
-
-        if is_alone:
-            return plan(missing_when_alone(self, self._layouts))
-        with refusing(self, self._layouts):
-            planned = plan({})
-
-        def provide(missing: Missing) -> None:
-            nonlocal planned
-            if missing:
-                planned = plan(missing)
-
-        agree(self, self._layouts, provide=provide)
-        self._agreed = True
-        return planned
+        self._set_up(params, {name: value for name, value in locals().items() if name != "self"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from torchdion.parameters import form_of
+from torchdion.words import front
 
 if TYPE_CHECKING:  # at run time its import costs 0.4 s, which only those who have DTensors need to pay
     from torch.distributed.tensor import DTensor
@@ -78,7 +78,7 @@ def cuts_of(param: "DTensor", name: str) -> Cuts:
         if placement.is_replicate() or param.device_mesh.size(mesh_dim) == 1:
             continue
         if placement.is_partial() or not hasattr(placement, "dim"):
-            raise ValueError(f"torchdion.Dion: the placements of {name} must be Shard or Replicate, got {placement}")
+            raise ValueError(f"{front()}: the placements of {name} must be Shard or Replicate, got {placement}")
         outer = cuts.setdefault(placement.dim, [])
         place, shards = 0, 1
         while shards < getattr(placement, "split_factor", 1) and place < len(outer):
@@ -86,32 +86,26 @@ def cuts_of(param: "DTensor", name: str) -> Cuts:
             place += 1
         if shards != getattr(placement, "split_factor", 1):
             raise ValueError(
-                f"torchdion.Dion: {placement} of {name} must have a split factor that some of the mesh dimensions to "
+                f"{front()}: {placement} of {name} must have a split factor that some of the mesh dimensions to "
                 f"its right make up, got {param.placements} on a mesh of {tuple(param.device_mesh.shape)}"
             )
         outer.insert(place, mesh_dim)
     return {dim: tuple(mesh_dims) for dim, mesh_dims in sorted(cuts.items())}
 
 
-def placements_of_Q(param: Tensor, group: dict[str, Any], orientation: str) -> "tuple[Placement, ...]":
-    """What cuts the side that Q shares with the parameter cuts Q's rows, what cuts the other side Q's columns.
-
-    Empty for a plain tensor.
-    """
-    if not is_dtensor(param):
-        return ()
-    batch_dims, blocks, fan_in_first = form_of(group)
-    rows = batch_dims + (blocks > 1)
-    first_is_shared = (orientation == "right") != fan_in_first
-    first, second = (rows, rows + 1) if first_is_shared else (rows + 1, rows)
-    places = {batch_dims: first, batch_dims + 1: second}
-    return tuple(_moved(placement, places) for placement in param.placements)
+def placements_of(param: "DTensor", dims: dict[int, int | None]) -> "tuple[Placement, ...]":
+    """Those of a state whose dimensions ``dims`` gives by the parameter's; None: it is whole where that is cut."""
+    return tuple(_moved(placement, dims) for placement in param.placements)
 
 
-def _moved(placement: "Placement", places: dict[int, int]) -> "Placement":
+def _moved(placement: "Placement", dims: dict[int, int | None]) -> "Placement":
     if not hasattr(placement, "dim"):
         return placement
-    dim = places.get(placement.dim, placement.dim)
+    dim = dims.get(placement.dim, placement.dim)
+    if dim is None:
+        from torch.distributed.tensor import Replicate
+
+        return Replicate()
     strided = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}
     moved: Placement = cast(Any, type(placement))(dim, **strided)
     return moved
@@ -121,13 +115,13 @@ def check_lies_as(value: Tensor, param: Tensor, placements: "tuple[Placement, ..
     """Raises ValueError for a state or gradient that is a DTensor where its parameter is none, or lies elsewhere."""
     if not is_dtensor(param):
         if is_dtensor(value):
-            raise ValueError(f"torchdion.Dion: {what} must be a plain tensor as its parameter is, got a DTensor")
+            raise ValueError(f"{front()}: {what} must be a plain tensor as its parameter is, got a DTensor")
         return
     if not is_dtensor(value):
-        raise ValueError(f"torchdion.Dion: {what} must be a DTensor as its parameter is, got a plain tensor")
+        raise ValueError(f"{front()}: {what} must be a DTensor as its parameter is, got a plain tensor")
     if value.device_mesh != param.device_mesh or value.placements != placements:
         raise ValueError(
-            f"torchdion.Dion: {what} must be placed as {placements} on {param.device_mesh}, got {value.placements} on "
+            f"{front()}: {what} must be placed as {placements} on {param.device_mesh}, got {value.placements} on "
             f"{value.device_mesh}"
         )
 

@@ -10,7 +10,9 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.dtensor import Cuts, cuts_of, is_dtensor, local_piece
 from torchdion.meshes import Meshes, new_group
-from torchdion.parameters import algorithm_of, form_of
+from torchdion.parameters import form_of
+from torchdion.table import algorithm_of, options_of
+from torchdion.words import front
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -50,7 +52,7 @@ class Layouts:
     @property
     def averages(self) -> bool:
         """Whether the optimizer averages over replicas, who must all take part."""
-        return not self._replicas().absent
+        return not self.replicas.absent
 
     def of(self, param: Tensor, group: dict[str, Any], name: str) -> Place:
         """Where a parameter lies. The first of its kind may create a process group, on every rank alike.
@@ -63,7 +65,7 @@ class Layouts:
         found = local_piece(param, place.shape).shape if is_dtensor(param) else place.shape
         if found != place.shape:
             raise ValueError(
-                f"torchdion.Dion: this rank's piece of {name} of shape {tuple(param.shape)} must have the shape "
+                f"{front()}: this rank's piece of {name} of shape {tuple(param.shape)} must have the shape "
                 f"{place.shape}, as nested chunks have, got {tuple(found)}"
             )
         return place
@@ -72,8 +74,8 @@ class Layouts:
         """The same by its placements alone, whatever this rank holds."""
         if not is_dtensor(param):
             return Place(self._of_plain(), param.shape, {})
-        is_dion = algorithm_of(param, group) == "dion"
-        key = (param.device_mesh, param.placements, param.shape, is_dion, *form_of(group))
+        algorithm = algorithm_of(param, group).name
+        key = (param.device_mesh, param.placements, param.shape, algorithm, *form_of(group))
         if key not in self._places:
             self._places[key] = self._read(param, group, name)
         return self._places[key]
@@ -85,7 +87,7 @@ class Layouts:
         """
         mesh = param.device_mesh if is_dtensor(param) else None
         if mesh not in self._everyone:
-            axes = [self._replicas()]
+            axes = [self.replicas]
             if mesh is not None:
                 axes += [self._axis(mesh, (dim,)) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
             self._everyone[mesh] = [axis for axis in axes if not axis.absent]
@@ -93,7 +95,7 @@ class Layouts:
 
     def _of_plain(self) -> _C.Layout:
         if self._plain is None:
-            replicas = self._replicas()
+            replicas = self.replicas
             others = self.meshes.replicas is not None and _world_size() > replicas.size
             self._plain = _C.Layout(replicas=replicas, has_averaged_copies=others)
         return self._plain
@@ -110,15 +112,17 @@ class Layouts:
 
     def _read(self, param: "DTensor", group: dict[str, Any], name: str) -> Place:
         if param.device_mesh.get_coordinate() is None:
-            raise ValueError(f"torchdion.Dion: {name} must lie on a mesh that holds this rank, got {param.device_mesh}")
+            raise ValueError(f"{front()}: {name} must lie on a mesh that holds this rank, got {param.device_mesh}")
         cuts = cuts_of(param, name)
         sides = sides_of(cuts, param, group, name)
         self._check_declared(cuts, param, name)
         self._check_replicas(param, name)
         axes = {side: self._axis(param.device_mesh, cuts[dim]) for side, dim in sides.items()}
-        return place_of(param.shape, sides, axes, self._replicas(), _world_size())
+        return place_of(param.shape, sides, axes, self.replicas, _world_size())
 
-    def _replicas(self) -> _C.Axis:
+    @property
+    def replicas(self) -> _C.Axis:
+        """The ranks over which the optimizer averages; absent where it does not."""
         line = self.meshes.replicas
         if line is None or not self.meshes.averages:
             return _C.Axis()
@@ -163,14 +167,14 @@ class Layouts:
         if param.is_meta or (mesh, device.type) in self._moved:
             return
         replicas = self.meshes.replicas
-        groups = [] if replicas is None or self._replicas().absent else [replicas.group]
+        groups = [] if replicas is None or self.replicas.absent else [replicas.group]
         if mesh is not None:
             groups += [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
         for group in groups:
             types = sorted({served.type for served in group._device_types})
             if device.type not in types:
                 raise ValueError(
-                    f"torchdion.Dion: {name} must lie on {' or '.join(types)}, whose tensors its process group moves, "
+                    f"{front()}: {name} must lie on {' or '.join(types)}, whose tensors its process group moves, "
                     f"got {device}; the backend 'cpu:gloo,cuda:nccl' moves both"
                 )
         self._moved.add((mesh, device.type))
@@ -181,7 +185,7 @@ class Layouts:
             if not self.meshes.declares(frozenset(ranks)):
                 declared = " and ".join(f"{mesh} of {sorted(given)}" for mesh, given in self.meshes.shards)
                 raise ValueError(
-                    f"torchdion.Dion: {name} must be cut by the declared meshes alone, {declared}, got a cut among the "
+                    f"{front()}: {name} must be cut by the declared meshes alone, {declared}, got a cut among the "
                     f"ranks {sorted(ranks)}"
                 )
 
@@ -193,7 +197,7 @@ class Layouts:
         shared = line.ranks & frozenset(param.device_mesh.mesh.flatten().tolist())
         if len(shared) > 1:
             raise ValueError(
-                f"torchdion.Dion: replicate_mesh must hold copies that {name} does not know of, got the ranks "
+                f"{front()}: replicate_mesh must hold copies that {name} does not know of, got the ranks "
                 f"{sorted(shared)} of its own {param.device_mesh}, whose gradients torch averages; leave "
                 "replicate_mesh out (or replicate_mesh_grad_sync=False), or fully_shard on the 1-D shard mesh"
             )
@@ -225,37 +229,11 @@ def place_of(
 
 def sides_of(cuts: Cuts, param: Tensor, group: dict[str, Any], name: str) -> dict[str, int]:
     """The dimension of the parameter that the axes rows, cols and batch of its layout cut."""
-    if algorithm_of(param, group) != "dion":
+    if not algorithm_of(param, group).takes_matrices:
         if len(cuts) > 3:
-            raise ValueError(f"torchdion.Dion: {name} must be cut on at most three dimensions, got {len(cuts)}")
+            raise ValueError(f"{front()}: {name} must be cut on at most three dimensions, got {len(cuts)}")
         return dict(zip(("rows", "cols", "batch"), cuts, strict=False))
-    batch_dims, blocks, fan_in_first = form_of(group)
-    first, second = ("cols", "rows") if fan_in_first else ("rows", "cols")
-    allowed = {batch_dims: first}
-    if param.dim() == batch_dims + 2:
-        allowed[batch_dims + 1] = second
-    if batch_dims > 0:
-        allowed[0] = "batch"
+    options = options_of(group)
     for dim in cuts:
-        if dim not in allowed:
-            kind = "a stack" if dim < batch_dims else "a convolution"
-            raise ValueError(
-                f"torchdion.Dion: {name} of shape {tuple(param.shape)} is {kind} (batch_dims={batch_dims}), which may "
-                f"be cut on dimension {' or '.join(map(str, sorted(allowed)))}, got a cut of dimension {dim}"
-            )
-        if dim == batch_dims and blocks > 1:
-            raise ValueError(
-                f"torchdion.Dion: {name} of shape {tuple(param.shape)} has blocks={blocks} along its rows, which may "
-                f"not be cut, got a cut of dimension {dim}; with blocks=1 it is one matrix"
-            )
-    return {allowed[dim]: dim for dim in cuts}
-
-
-def check_orthonormalize(layout: _C.Layout, orientation: str, group: dict[str, Any], name: str) -> None:
-    """Householder QR has no distributed form here: P must have all of its rows on each rank."""
-    rows_of_P, cut = (layout.cols, "columns") if orientation == "right" else (layout.rows, "rows")
-    if group["orthonormalize"] == "qr" and not rows_of_P.absent:
-        raise ValueError(
-            f"torchdion.Dion: orthonormalize must be 'auto', 'rcqr' or 'cholesky_qr' for {name}, whose {cut} are cut "
-            f"(orientation {orientation!r}), got 'qr'"
-        )
+        _C.check_cut(dim, list(param.shape), options, name)
+    return {side: dim for side, dim in _C.cuts_of_parameter(param.dim(), options).items() if dim in cuts}

@@ -1,5 +1,6 @@
 """What a state dict must be: all of it is checked before any of it is loaded."""
 
+import math
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,16 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
-from torchdion.dtensor import is_dtensor, local_part, state_like
+from torchdion.dtensor import is_dtensor, is_plain, local_part, state_like
 from torchdion.layout import Layouts
-from torchdion.mixed_precision import STATE_DTYPES, dtype_of, name_dtypes, stored_as
+from torchdion.mixed_precision import dtype_of, name_dtypes
 from torchdion.optimizer_wide import optimizer_wide
 from torchdion.options import as_plain_numbers, check_options, rename_saved_options
-from torchdion.parameters import algorithm_of, form_of, name_of
+from torchdion.parameters import name_of
 from torchdion.pieces import piece_of_state
-from torchdion.state import STATES, check_is_state, check_keys, check_placements, device_of_step
-from torchdion.words import shortened, shown
+from torchdion.state import check_is_state, check_keys, check_placements, device_of_step
+from torchdion.table import STATE_DTYPES, algorithm_of, options_of
+from torchdion.words import front, shortened, shown
 from torchdion.wrappers import is_freed, readable
 
 if TYPE_CHECKING:
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
 
 States = dict[Tensor, dict[str, Tensor]]
 """The tensors of each parameter's state that are ours."""
-
-MOST_STEPS = 2**24
-"""What FP32 counts to in ones, where a count stays."""
 
 
 def load_checked(
@@ -65,7 +64,7 @@ def load_checked(
         vars(optimizer).update(before)  # loading replaces groups and states, and writes to none
         if torch_copies and isinstance(error, Exception):
             reason = shortened(str(error))
-            raise ValueError(f"torchdion.Dion: state_dict must hold what torch can copy, got {reason}") from error
+            raise ValueError(f"{front()}: state_dict must hold what torch can copy, got {reason}") from error
         raise
     finally:
         for hook in hooks:
@@ -83,20 +82,20 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     groups = state_dict["param_groups"]
     if len(groups) != len(optimizer.param_groups):
         raise ValueError(
-            "torchdion.Dion: the loaded state dict has a different number of parameter groups: "
+            f"{front()}: the loaded state dict has a different number of parameter groups: "
             f"{len(groups)}, where the optimizer has {len(optimizer.param_groups)}"
         )
     for key in state_dict["state"]:
         if not _is_key(key):
-            raise ValueError(f"torchdion.Dion: the keys of 'state' must be numbers or names, got {shown(key)}")
+            raise ValueError(f"{front()}: the keys of 'state' must be numbers or names, got {shown(key)}")
     known: set[Any] = set()
     for index, (group, saved) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         where = f" (parameter group {index} of the state dict)"
         if not isinstance(saved, dict) or not isinstance(saved.get("params"), (list, tuple)):
-            raise ValueError(f"torchdion.Dion: a parameter group must be a dict with the list 'params'{where}")
+            raise ValueError(f"{front()}: a parameter group must be a dict with the list 'params'{where}")
         if len(saved["params"]) != len(group["params"]):
             raise ValueError(
-                f"torchdion.Dion: the loaded group doesn't match the size of the optimizer's: {len(saved['params'])} "
+                f"{front()}: the loaded group doesn't match the size of the optimizer's: {len(saved['params'])} "
                 f"parameters, where it has {len(group['params'])}{where}"
             )
         _check_names(saved, known, where)
@@ -112,12 +111,11 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
 def check_is_state_dict(state_dict: Any) -> None:
     """Raises TypeError or ValueError for what has not the form of any optimizer's."""
     if not isinstance(state_dict, dict):
-        raise TypeError(f"torchdion.Dion: state_dict must be a dict, got {type(state_dict).__name__}")
+        raise TypeError(f"{front()}: state_dict must be a dict, got {type(state_dict).__name__}")
     for key, kind in (("state", dict), ("param_groups", list)):
         if not isinstance(state_dict.get(key), kind):
             raise ValueError(
-                f"torchdion.Dion: state_dict must have the {kind.__name__} {key!r}, got the keys "
-                f"{shown(list(state_dict))}"
+                f"{front()}: state_dict must have the {kind.__name__} {key!r}, got the keys {shown(list(state_dict))}"
             )
 
 
@@ -135,14 +133,12 @@ def _check_names(saved: dict[str, Any], known: set[Any], where: str) -> None:
     for key in saved["params"]:
         if not _is_key(key) or key in known:
             again = " again" if _is_key(key) else ""
-            raise ValueError(
-                f"torchdion.Dion: 'params' must be distinct numbers or names, got {shown(key)}{again}{where}"
-            )
+            raise ValueError(f"{front()}: 'params' must be distinct numbers or names, got {shown(key)}{again}{where}")
         known.add(key)
     names = saved.get("param_names")
     is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
     if names is not None and not (is_list and len(names) == len(saved["params"])):
-        raise ValueError(f"torchdion.Dion: 'param_names' must be one str for each of 'params'{where}")
+        raise ValueError(f"{front()}: 'param_names' must be one str for each of 'params'{where}")
 
 
 def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
@@ -163,19 +159,14 @@ def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) ->
     _check_step(state.get("step", group.get("step", 0)), name)
     if is_lazy(param):  # whose shape its module's first input tells
         return
-    algorithm = algorithm_of(param, group)
-    keys = tuple(key for key in STATES[algorithm] if key != "step")  # the dion package's is in the group
-    check_keys(param, state, keys, name)
-    for key in keys:
-        if key != "Q" and state[key].shape != param.shape:
-            raise ValueError(
-                f"torchdion.Dion: the state {key!r} of {name} must have its shape {tuple(param.shape)}, "
-                f"got {tuple(state[key].shape)}"
-            )
-    if algorithm == "dion":
-        _check_Q(state["Q"], param, group, name)
-    if not is_dtensor(param) or any(is_dtensor(state[key]) for key in keys):  # else they are whole
-        check_placements(state, param, group, name)
+    algorithm, options = algorithm_of(param, group), options_of(group)
+    check_keys(param, state, algorithm, name, is_counted=False)
+    for declared in algorithm.states:
+        if param.numel() > 0 or declared.shape == "like_parameter":
+            sizes = list(state[declared.name].shape), list(param.shape)
+            _C.check_loaded_sizes(algorithm.name, declared.name, *sizes, options, name)
+    if not is_dtensor(param) or any(is_dtensor(state[declared.name]) for declared in algorithm.states):
+        check_placements(state, param, group, name)  # else they are whole
 
 
 def loaded_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any]) -> States:
@@ -204,8 +195,8 @@ def _loaded_state(
     for key in STATE_DTYPES:
         if isinstance(original.get(key), Tensor):
             lying = _lying(original[key].detach(), key, param, group, layouts, name)
-            plain = readable(local_part(lying), f"the state {key!r} of {name}")
-            local = stored_as(plain, dtype_of(key, param, group), param.device).contiguous()
+            plain = readable(local_part(lying), f"the state {key} of {name}")
+            local = _C.stored_as(plain, dtype_of(key, param, group), param.device).contiguous()
             state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
     return state
 
@@ -229,38 +220,24 @@ def _lying(original: Tensor, key: str, param: Tensor, group: dict[str, Any], lay
 
 
 def _check_tensor(value: Tensor, key: str, name: str) -> None:
-    if key in STATE_DTYPES and (not value.is_floating_point() or value.layout != torch.strided or value.is_nested):
+    if value.is_nested or value.layout != torch.strided:
         raise ValueError(
-            f"torchdion.Dion: the state {key!r} of {name} must be a dense floating-point tensor, got {value.dtype}, "
-            f"{value.layout}"
+            f"{front()}: the state {key} of {name} must be a dense floating-point tensor, got {value.dtype}, "
+            f"{'nested' if value.is_nested else value.layout}"
         )
-    if value.is_nested or is_freed(local_part(value)):
-        raise ValueError(
-            f"torchdion.Dion: the state {key!r} of {name} must have memory, got {value.device} without any"
-        )
-
-
-def _check_Q(Q: Tensor, param: Tensor, group: dict[str, Any], name: str) -> None:
-    if param.numel() == 0:
-        return
-    *stack, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
-    *counts, rows, r = Q.shape if Q.dim() >= 2 else (-1, -1)
-    if counts != stack or rows not in (m, n) or not 1 <= r <= min(m, n):
-        allowed = " or ".join(str([*stack, size, "r"]).replace("'", "") for size in dict.fromkeys((m, n)))
-        raise ValueError(
-            f"torchdion.Dion: the state 'Q' of {name} must have the shape {allowed} with 1 ≤ r ≤ {min(m, n)}, "
-            f"got {list(Q.shape)}"
-        )
+    plain = local_part(value)
+    if key in STATE_DTYPES and is_plain(plain):
+        _C.check_loaded_tensor(plain, key, name)
+    elif is_freed(plain):
+        raise ValueError(f"{front()}: the state {key} of {name} must have memory, got {value.device} without any")
 
 
 def _check_step(step: Any, name: str) -> None:
     is_read = isinstance(step, Tensor) and _C.has_memory(step) and step.numel() == 1
     number = step.item() if is_read else step
+    if isinstance(number, Tensor):
+        sizes = "" if number.is_nested else f" of shape {tuple(number.shape)}"
+        _C.check_loaded_step(math.nan, f"a {type(step).__name__}{sizes}", name)
     is_number = isinstance(number, Real) and not isinstance(number, bool)
-    if not is_number or not 0 <= number <= MOST_STEPS or number != int(number):
-        is_shaped = isinstance(number, Tensor) and not number.is_nested
-        words = f"a {type(step).__name__} of shape {tuple(step.shape)}" if is_shaped else type(step).__name__
-        words = words if isinstance(number, Tensor) else shown(number)
-        raise ValueError(
-            f"torchdion.Dion: the state 'step' of {name} must be a whole number from 0 to {MOST_STEPS}, got {words}"
-        )
+    is_counted = is_number and abs(number) <= 2**53  # else no float holds it, or none but another one
+    _C.check_loaded_step(float(number) if is_counted else math.nan, shown(number), name)

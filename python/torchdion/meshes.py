@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion.torch_versions import GroupName, resolve_process_group
-from torchdion.words import shown
+from torchdion.words import front, shown
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def _find_line(group_name: str, ranks: frozenset[int], name: str) -> Line:
         line = None
     if line is None or line.ranks != ranks:
         raise RuntimeError(
-            f"torchdion.Dion: replicate_mesh {name!r} was the process group {group_name!r} of the ranks "
+            f"{front()}: replicate_mesh {name!r} was the process group {group_name!r} of the ranks "
             f"{sorted(ranks)}, which this process does not have; make its meshes before unpickling the optimizer"
         )
     return line
@@ -67,7 +67,7 @@ def read_meshes(replicate_mesh: Any, outer_shard_mesh: Any, inner_shard_mesh: An
         ValueError: a mesh that is none, that this rank is no member of, or that shares ranks with another.
     """
     if not isinstance(grad_sync, bool):
-        raise ValueError(f"torchdion.Dion: replicate_mesh_grad_sync must be True or False, got {shown(grad_sync)}")
+        raise ValueError(f"{front()}: replicate_mesh_grad_sync must be True or False, got {shown(grad_sync)}")
     given = {
         "replicate_mesh": replicate_mesh,
         "outer_shard_mesh": outer_shard_mesh,
@@ -98,15 +98,13 @@ def new_group(ranks: Sequence[int]) -> ProcessGroup:
 
 def _ranks_of(mesh: Any, name: str) -> frozenset[int]:
     if mesh is dist.GroupMember.NON_GROUP_MEMBER:  # what new_group() gives to the ranks outside
-        raise ValueError(f"torchdion.Dion: {name} must be a group that this rank is a member of, and it is not")
+        raise ValueError(f"{front()}: {name} must be a group that this rank is a member of, and it is not")
     if not isinstance(mesh, (DeviceMesh, ProcessGroup)):
-        raise ValueError(
-            f"torchdion.Dion: {name} must be None, a DeviceMesh or a ProcessGroup, got {type(mesh).__name__}"
-        )
+        raise ValueError(f"{front()}: {name} must be None, a DeviceMesh or a ProcessGroup, got {type(mesh).__name__}")
     ranks = mesh.mesh.flatten().tolist() if isinstance(mesh, DeviceMesh) else dist.get_process_group_ranks(mesh)
     if dist.get_rank() not in ranks:
         raise ValueError(
-            f"torchdion.Dion: {name} must hold this rank, {dist.get_rank()}, got one of the ranks {sorted(ranks)}"
+            f"{front()}: {name} must hold this rank, {dist.get_rank()}, got one of the ranks {sorted(ranks)}"
         )
     return frozenset(ranks)
 
@@ -119,7 +117,7 @@ def _check_disjoint(ranks: dict[str, frozenset[int]]) -> None:
             shared = ranks[name] & ranks[other]
             if len(shared) > 1:
                 raise ValueError(
-                    f"torchdion.Dion: {other} must share no rank but this one with {name}, got {sorted(shared)} in both"
+                    f"{front()}: {other} must share no rank but this one with {name}, got {sorted(shared)} in both"
                 )
 
 
@@ -128,7 +126,7 @@ def _line_of(mesh: DeviceMesh | ProcessGroup) -> Line:
         return Line(mesh, "replicas")
     if mesh.mesh_dim_names is None and mesh.ndim > 1:
         raise ValueError(
-            f"torchdion.Dion: replicate_mesh must have mesh_dim_names to be flattened, got {mesh.ndim} dimensions "
+            f"{front()}: replicate_mesh must have mesh_dim_names to be flattened, got {mesh.ndim} dimensions "
             "without names"
         )
     name = "_".join(mesh.mesh_dim_names or ("replicas",))

@@ -6,29 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchdion.words import shown
+from torchdion.table import STATE_DTYPES
+from torchdion.words import front, shown
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Of parameters, gradients and state."""
 
-STATE_DTYPES = {"momentum": "momentum_dtype", "Q": "Q_dtype", "variance": "variance_dtype"}
-"""The group key that gives the dtype of each state."""
-
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
-
-
-def stored_as(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A copy of a state. A finite number beyond the range of the dtype becomes its largest, as steps store it.
-
-    >>> stored_as(torch.tensor([1e6, -1e6, torch.inf]), torch.float16, torch.device("cpu")).tolist()
-    [65504.0, -65504.0, inf]
-    >>> stored_as(torch.tensor(1e39, dtype=torch.float64), torch.float32, torch.device("cpu")).isfinite()
-    tensor(True)
-    """
-    largest = torch.finfo(dtype).max
-    if largest < torch.finfo(tensor.dtype).max:
-        tensor = torch.where(tensor.isinf(), tensor, tensor.clamp(-largest, largest))
-    return tensor.to(device, dtype, copy=True)
 
 
 @dataclass(frozen=True)
@@ -46,17 +30,13 @@ class DionMixedPrecisionConfig:
     variance_dtype: torch.dtype | str | None = None
 
 
-def is_state_dtype(value: Any) -> bool:
-    return value is None or (isinstance(value, (str, torch.dtype)) and value in (*DTYPES, *_NAMES.values()))
-
-
 def state_dtypes(config: Any, where: str) -> dict[str, Any]:
     """A config as keys of a group."""
     if config is None:
         return asdict(DionMixedPrecisionConfig())
     if not isinstance(config, DionMixedPrecisionConfig):
         raise ValueError(
-            "torchdion.Dion: mixed_precision_config must be None or a torchdion.DionMixedPrecisionConfig, "
+            f"{front()}: mixed_precision_config must be None or a torchdion.DionMixedPrecisionConfig, "
             f"got {shown(config)}{where}"
         )
     return asdict(config)
@@ -72,7 +52,7 @@ def name_dtypes(group: dict[str, Any]) -> None:
     >>> group
     {'Q_dtype': 'bfloat16'}
     """
-    for key in STATE_DTYPES.values():
+    for key in dict.fromkeys(STATE_DTYPES.values()):
         if isinstance(group.get(key), torch.dtype):
             group[key] = _NAMES.get(group[key], group[key])
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from torchdion.options import DEFAULTS, check_group
-
-OPTIMIZER_WIDE = ("nonfinite", "precision", "capturable")
+from torchdion import _C
+from torchdion.options import DEFAULTS, OPTIMIZER_WIDE, check_group
+from torchdion.words import front
 
 
 def optimizer_wide(groups: list[dict[str, Any]], whose: str = "") -> dict[str, Any]:
@@ -18,7 +18,7 @@ def optimizer_wide(groups: list[dict[str, Any]], whose: str = "") -> dict[str, A
         for name, value in wide.items():
             if group[name] != value:
                 raise ValueError(
-                    f"torchdion.Dion: {name} must be the same in all groups, got {group[name]!r} (parameter group "
+                    f"{front()}: {name} must be the same in all groups, got {group[name]!r} (parameter group "
                     f"{index}{whose}) beside {value!r}"
                 )
     return wide
@@ -42,13 +42,13 @@ def check_optimizer_wide(group: dict[str, Any], wide: dict[str, Any], where: str
     """Raises ValueError where a checked group differs from the optimizer in what all of its groups share."""
     for name, value in wide.items():
         if group[name] != value:
-            raise ValueError(f"torchdion.Dion: {name} holds for the whole optimizer, got {group[name]!r}{where}")
+            raise ValueError(f"{front()}: {name} holds for the whole optimizer, got {group[name]!r}{where}")
 
 
-def check_groups(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
-    """What a step asks of all groups, and of what holds for the whole optimizer."""
-    for index, group in enumerate(groups):
-        check_group(group, f" (parameter group {index})")
+def check_groups(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> list[_C.GroupOptions]:
+    """What a step asks of all groups, and of what holds for the whole optimizer; returns the options of each."""
+    options = [check_group(group, f" (parameter group {index})") for index, group in enumerate(groups)]
     capturable = optimizer_wide(groups)["capturable"]
     if capturable is not defaults["capturable"]:
-        raise ValueError(f"torchdion.Dion: capturable must be what it was at construction, got {capturable!r}")
+        raise ValueError(f"{front()}: capturable must be what it was at construction, got {capturable!r}")
+    return options

@@ -9,8 +9,9 @@ from torch.nn.parameter import is_lazy
 
 from torchdion import _C
 from torchdion.mixed_precision import DTYPES
+from torchdion.table import ALGORITHMS, algorithm_of
 from torchdion.warning import warn
-from torchdion.words import shown
+from torchdion.words import front, shown
 
 # By their marks, because importing their libraries only to refuse them would cost seconds. The second one is also on
 # the pieces of a FlatParameter that FSDP1 shows with use_orig_params=True.
@@ -21,7 +22,7 @@ def check_params(params: Any) -> None:
     """Raises TypeError for what holds no parameters at all."""
     if not isinstance(params, Iterable):
         raise TypeError(
-            "torchdion.Dion: params must be tensors, (name, tensor) pairs or groups, such as model.parameters(), got "
+            f"{front()}: params must be tensors, (name, tensor) pairs or groups, such as model.parameters(), got "
             f"{type(params).__name__}"
         )
 
@@ -29,16 +30,16 @@ def check_params(params: Any) -> None:
 def entries_of(param_group: Any, where: str) -> list[Any]:
     """The group's parameters, named or not, as a list that holds each once."""
     if not isinstance(param_group, dict):
-        raise TypeError(f"torchdion.Dion: a parameter group must be a dict, got {type(param_group).__name__}")
+        raise TypeError(f"{front()}: a parameter group must be a dict, got {type(param_group).__name__}")
     if "params" not in param_group:
-        raise ValueError(f"torchdion.Dion: a parameter group must have the key 'params'{where}")
+        raise ValueError(f"{front()}: a parameter group must have the key 'params'{where}")
     params = param_group["params"]
     if isinstance(params, set):
-        raise TypeError(f"torchdion.Dion: parameters must be in an ordered collection, got a set{where}")
+        raise TypeError(f"{front()}: parameters must be in an ordered collection, got a set{where}")
     if isinstance(params, Tensor):
         return [params]
     if not isinstance(params, Iterable):
-        raise TypeError(f"torchdion.Dion: params must be tensors, got {type(params).__name__}{where}")
+        raise TypeError(f"{front()}: params must be tensors, got {type(params).__name__}{where}")
     return _each_once(list(params), where)
 
 
@@ -49,7 +50,7 @@ def _each_once(entries: list[Any], where: str) -> list[Any]:
         tensor = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
         if id(tensor) in kept:
             warn(
-                "torchdion.Dion: the optimizer contains a parameter group with duplicate parameters: "
+                f"{front()}: the optimizer contains a parameter group with duplicate parameters: "
                 f"{describe(entry, index, where)} is given twice and updated once"
             )
         kept.setdefault(id(tensor), entry)
@@ -69,25 +70,17 @@ def name_of(group: dict[str, Any], place: int, where: str) -> str:
     return f"parameter {names[place]!r}{where}"
 
 
-def algorithm_of(param: Tensor, group: dict[str, Any]) -> str:
-    """The algorithm that updates a parameter of the group: "dion", "lion" or "adamw"."""
-    algorithm: str = group["algorithm"]
-    if algorithm == "dion" and param.dim() - (group["batch_dims"] or 0) < 2:
-        algorithm = group["scalar_algorithm"]
-    return algorithm
-
-
 def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
-    """How the matrices of the group's parameters lie in their tensors, as the engine takes it."""
+    """How the matrices of the group's parameters lie in their tensors."""
     return group["batch_dims"] or 0, group["blocks"], group["fan_in_first"]
 
 
 def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:
-    counts = {"dion": 0, "lion": 0, "adamw": 0}
+    counts = dict.fromkeys(ALGORITHMS, 0)
     for group in groups:
         for param in group["params"]:
             if not is_lazy(param):  # a lazy module's has no shape before its first input
-                counts[algorithm_of(param, group)] += 1
+                counts[algorithm_of(param, group).name] += 1
     return counts
 
 
@@ -97,37 +90,39 @@ def check_parameters(entries: list[Any], group: dict[str, Any], where: str) -> N
         _check_parameter(entry, group, describe(entry, index, where))
 
 
-def check_named_dion(entries: list[Any], group: dict[str, Any], where: str) -> None:
-    """Raises ValueError where a group names Dion, and its batch_dims leave no matrix of a parameter that is one."""
-    if group.get("algorithm") != "dion" or not group.get("batch_dims"):
+def check_named_algorithm(entries: list[Any], given: dict[str, Any], where: str) -> None:
+    """Raises ValueError where a group names an algorithm of matrices, and batch_dims leave none of what has some."""
+    name = given.get("algorithm")
+    if name is None or not ALGORITHMS[name].takes_matrices or not given.get("batch_dims"):
         return
     for index, entry in enumerate(entries):
         param = entry[1] if isinstance(entry, tuple) else entry
-        if not is_lazy(param) and param.dim() >= 2 and param.dim() - group["batch_dims"] < 2:
+        if not is_lazy(param) and param.dim() >= 2 and param.dim() - given["batch_dims"] < 2:
             raise ValueError(
-                f"torchdion.Dion: batch_dims must leave a matrix of {describe(entry, index, where)} of shape "
-                f"{tuple(param.shape)} to algorithm='dion', got {group['batch_dims']}"
+                f"{front()}: batch_dims must leave a matrix of {describe(entry, index, where)} of shape "
+                f"{tuple(param.shape)} to algorithm={name!r}, got {given['batch_dims']}"
             )
 
 
 def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
     param = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
     if not isinstance(param, Tensor):
-        raise TypeError(f"torchdion.Dion: {name} must be a tensor, got {type(param).__name__}")
+        raise TypeError(f"{front()}: {name} must be a tensor, got {type(param).__name__}")
     if any(hasattr(param, mark) for mark in _FSDP1_MARKS) or type(param).__name__ == "FlatParameter":
         raise ValueError(
-            f"torchdion.Dion: {name} is FSDP1's FlatParameter or a piece of one, which hides the matrices; use "
+            f"{front()}: {name} is FSDP1's FlatParameter or a piece of one, which hides the matrices; use "
             "fully_shard (FSDP2) or no sharding"
         )
     if hasattr(param, "ds_id"):
-        raise ValueError(f"torchdion.Dion: {name} is partitioned by DeepSpeed, which hides the matrices")
+        raise ValueError(f"{front()}: {name} is partitioned by DeepSpeed, which hides the matrices")
     if param.layout != torch.strided or param.is_nested:
-        raise ValueError(f"torchdion.Dion: {name} must be dense, got {'nested' if param.is_nested else param.layout}")
+        raise ValueError(f"{front()}: {name} must be dense, got {'nested' if param.is_nested else param.layout}")
     if param.dtype not in DTYPES:
-        raise ValueError(f"torchdion.Dion: {name} must be real floating-point, got {param.dtype}")
+        raise ValueError(f"{front()}: {name} must be real floating-point, got {param.dtype}")
     if not _C.has_kernels_for(param.device.type):
-        raise NotImplementedError(f"torchdion.Dion: {name} is on {param.device}, which this build has no kernels for")
-    if group["algorithm"] == "dion" and not is_lazy(param):  # a lazy module's has no shape before its first input
+        raise NotImplementedError(f"{front()}: {name} is on {param.device}, which this build has no kernels for")
+    # A lazy module's has no shape before its first input.
+    if ALGORITHMS[group["algorithm"]].takes_matrices and not is_lazy(param):
         _warn_of_stack(param, group, name)
         _check_blocks(param, group, name)
 
@@ -135,7 +130,7 @@ def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
 def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
     if param.dim() == 3 and group["batch_dims"] is None:
         warn(
-            f"torchdion.Dion: {name} has shape {tuple(param.shape)} and is taken for a convolution, one matrix of "
+            f"{front()}: {name} has shape {tuple(param.shape)} and is taken for a convolution, one matrix of "
             f"{param.shape[0]}×{param.shape[1] * param.shape[2]}; set batch_dims=1 in its group if it is a stack of "
             "matrices, batch_dims=0 if not"
         )
@@ -147,14 +142,14 @@ def _check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
         return
     rows = param.shape[batch_dims]
     if rows % group["blocks"]:
-        raise ValueError(f"torchdion.Dion: blocks must divide the {rows} rows of {name}, got {group['blocks']}")
+        raise ValueError(f"{front()}: blocks must divide the {rows} rows of {name}, got {group['blocks']}")
 
 
 def check_gradient(gradient: Tensor, param: Tensor) -> None:
     """Raises ValueError for a gradient that the kernels cannot read; for a sparse one RuntimeError, as torch does."""
     if gradient.layout != torch.strided:
-        raise RuntimeError(f"torchdion.Dion: gradients must be dense, got {gradient.layout} for a {tuple(param.shape)}")
+        raise RuntimeError(f"{front()}: gradients must be dense, got {gradient.layout} for a {tuple(param.shape)}")
     if gradient.is_nested:
-        raise ValueError("torchdion.Dion: gradients must be dense, got a nested tensor")
+        raise ValueError(f"{front()}: gradients must be dense, got a nested tensor")
     if gradient.dtype not in DTYPES:
-        raise ValueError(f"torchdion.Dion: gradients must be real floating-point, got {gradient.dtype}")
+        raise ValueError(f"{front()}: gradients must be real floating-point, got {gradient.dtype}")

@@ -6,9 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from torchdion import _C
-from torchdion.dtensor import is_dtensor, local_part, placements_of_Q, state_like
+from torchdion.dtensor import is_dtensor, local_part, state_like
 from torchdion.layout import Place
-from torchdion.state import orientation_of
+from torchdion.state import placements_of_state
+from torchdion.table import State, algorithm_of, options_of
 
 Sides = dict[str, int]
 """The dimension of a tensor that each axis of a layout cuts: "rows", "cols", "batch"."""
@@ -18,24 +19,27 @@ def piece_of_state(whole: Tensor, key: str, param: Tensor, group: dict[str, Any]
     """What this rank holds of a whole state: a DTensor that lies as the parameter does, or the state itself."""
     if not is_dtensor(param):
         return whole
-    if key != "Q":
-        return state_like(_cut(whole, place.layout, place.sides), param, whole.shape)
-    orientation = orientation_of(whole, param, group)
-    placements = placements_of_Q(param, group, orientation)
-    return state_like(_cut(whole, place.layout, _sides_of_Q(orientation)), param, whole.shape, placements)
+    state, sides = _sides_of(key, whole.shape, param, group, place)
+    placements = placements_of_state(state, whole.shape, param, group)
+    return state_like(_cut(whole, place.layout, sides), param, whole.shape, placements)
 
 
-def whole_Q(Q: Tensor, param: Tensor, group: dict[str, Any], place: Place) -> Tensor:
+def whole_state(state: Tensor, key: str, param: Tensor, group: dict[str, Any], place: Place) -> Tensor:
     """Of the pieces of all ranks, which must all call this."""
     if not is_dtensor(param):
-        return Q
-    return _gathered(local_part(Q), Q.shape, place.layout, _sides_of_Q(orientation_of(Q, param, group)))
+        return state
+    _, sides = _sides_of(key, state.shape, param, group, place)
+    return _gathered(local_part(state), state.shape, place.layout, sides)
 
 
-def _sides_of_Q(orientation: str) -> Sides:
-    """What cuts the side that Q shares with the parameter cuts Q's rows."""
-    rows, columns = ("rows", "cols") if orientation == "right" else ("cols", "rows")
-    return {"batch": 0, rows: -2, columns: -1}
+def _sides_of(
+    key: str, sizes: Iterable[int], param: Tensor, group: dict[str, Any], place: Place
+) -> tuple[State, Sides]:
+    algorithm = algorithm_of(param, group)
+    state = next(declared for declared in algorithm.states if declared.name == key)
+    if state.shape == "like_parameter":
+        return state, place.sides
+    return state, _C.cuts_of_state(algorithm.name, key, list(sizes), list(param.shape), options_of(group))
 
 
 def _cut(whole: Tensor, layout: _C.Layout, sides: Sides) -> Tensor:

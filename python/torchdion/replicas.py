@@ -8,13 +8,14 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer
 
-from torchdion import _C, exchange
+from torchdion import _C
 from torchdion.agreement import Prepared, begin
 from torchdion.dtensor import local_part
 from torchdion.layout import Layouts
-from torchdion.mixed_precision import STATE_DTYPES
-from torchdion.parameters import algorithm_of, form_of, name_of
-from torchdion.state import STATES, check_keys
+from torchdion.parameters import name_of
+from torchdion.state import check_keys
+from torchdion.table import STATE_DTYPES, algorithm_of, options_of
+from torchdion.words import front, speaking
 from torchdion.wrappers import Writes, is_freed, readable
 
 
@@ -30,6 +31,7 @@ class ReplicatedOptimizer(Optimizer):
     _decoupled = False  # a step may have taken momenta apart since they were equal
     _steps_when_equal = 0.0  # of all parameters together
 
+    @speaking
     def synchronize_for_checkpoint(self) -> None:
         """Replaces decoupled momenta by their mean, which is what a checkpoint must hold.
 
@@ -47,14 +49,16 @@ class ReplicatedOptimizer(Optimizer):
 
         def prepare() -> list[Tensor]:
             self._refuse_if_broken()
-            return list(_decoupled_momenta(self))
+            return list(_decoupled(self))
 
         momenta = begin(self, self._layouts, _C.Operation.synchronize_for_checkpoint, prepare)
         if self._may_be_decoupled():
             with torch.no_grad():
-                exchange.average(momenta, group)
+                for momentum in momenta:
+                    _C.average(momentum, self._layouts.replicas)
             self._momenta_are_equal()
 
+    @speaking
     def check_replicas(self, group: ProcessGroup | None = None) -> None:
         """Compares the bytes of replicas, by hashes: of weights and of all states but decoupled momenta.
 
@@ -74,13 +78,14 @@ class ReplicatedOptimizer(Optimizer):
             return [(name, readable(tensor, name)) for name, tensor in _common(self)]
 
         named, copies = self._begin(_C.Operation.check_replicas, group, prepare)
-        different = exchange.differing([tensor for _, tensor in named], copies)
+        different = _C.differing([tensor for _, tensor in named], copies)
         names = dict.fromkeys(name for (name, _), differs in zip(named, different, strict=True) if differs)
         if names:
             raise RuntimeError(
-                f"torchdion.Dion: replicas differ in {', '.join(names)}; synchronize_replicas() makes them equal"
+                f"{front()}: replicas differ in {', '.join(names)}; synchronize_replicas() makes them equal"
             )
 
+    @speaking
     def synchronize_replicas(self, group: ProcessGroup | None = None) -> None:
         """Gives all replicas the weights and states of the first; decoupled momenta stay as they are.
 
@@ -102,23 +107,25 @@ class ReplicatedOptimizer(Optimizer):
 
         common, copies = self._begin(_C.Operation.synchronize_replicas, group, prepare)
         with torch.no_grad():
-            exchange.copy_from_first(common, copies)
+            for tensor in common:
+                _C.copy_from_first(tensor, copies)
             writes.finish()
 
     def _refuse_if_broken(self) -> None:
         if self._broken is not None:
-            raise RuntimeError(f"torchdion.Dion: {self._broken}; load a checkpoint")
+            raise RuntimeError(f"{front()}: {self._broken}; load a checkpoint")
 
     def _begin(
         self, operation: _C.Operation, group: ProcessGroup | None, prepare: Callable[[], Prepared]
-    ) -> tuple[Prepared, ProcessGroup]:
-        """What was prepared, and the ranks that hold copies, once all ranks are here for the same."""
+    ) -> tuple[Prepared, _C.Axis]:
+        """What was prepared, and the line of ranks that hold copies, once all ranks are here for the same."""
         replicas = self._layouts.meshes.replicas
         if group is None and replicas is None:
-            raise ValueError("torchdion.Dion: group must be the ranks that hold copies where replicate_mesh is None")
+            raise ValueError(f"{front()}: group must be the ranks that hold copies where replicate_mesh is None")
         copies = group if group is not None else replicas.group  # type: ignore[union-attr]
         others = None if copies == replica_group(self) else copies
-        return begin(self, self._layouts, operation, prepare, copies=others), copies
+        prepared = begin(self, self._layouts, operation, prepare, copies=others)
+        return prepared, self._layouts.replicas if others is None else _C.Axis(copies, name="copies")
 
     def _members(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
         """All parameters with the names that errors call them and their groups."""
@@ -137,9 +144,9 @@ class ReplicatedOptimizer(Optimizer):
             self._steps_when_equal = _steps_taken(self)
 
     def _refuse_decoupled(self) -> None:
-        if self._may_be_decoupled() and any(bool(momentum.any()) for momentum in _decoupled_momenta(self)):
+        if self._may_be_decoupled() and any(bool(momentum.any()) for momentum in _decoupled(self)):
             raise RuntimeError(
-                "torchdion.Dion: the momenta are each replica's own; call synchronize_for_checkpoint() on every rank "
+                f"{front()}: the momenta are each replica's own; call synchronize_for_checkpoint() on every rank "
                 "before state_dict()"
             )
 
@@ -156,37 +163,35 @@ def _steps_taken(optimizer: ReplicatedOptimizer) -> float:
     return sum(float(state["step"]) for state in states if "step" in state)
 
 
-def _decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
-    """This rank's pieces, in an order that all ranks share."""
+def _decoupled(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
+    """This rank's pieces of what is each replica's own, in an order that all ranks share."""
     for name, param, group in optimizer._members():
-        if _is_decoupled(optimizer, param, group, name):
-            yield local_part(optimizer.state[param]["momentum"])
+        for key in _decoupled_states(optimizer, param, group, name):
+            yield local_part(optimizer.state[param][key])
 
 
 def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
     """This rank's pieces of all that replicas have in common, with the names of their parameters."""
     for name, param, group in optimizer._members():
-        tensors = [param]
         state = optimizer.state.get(param, {})
         if state:
-            check_keys(param, state, STATES[algorithm_of(param, group)], name)
-        is_decoupled = _is_decoupled(optimizer, param, group, name)
-        tensors += [state[key] for key in STATE_DTYPES if key in state and not (key == "momentum" and is_decoupled)]
+            check_keys(param, state, algorithm_of(param, group), name)
+        own = _decoupled_states(optimizer, param, group, name)
+        tensors = [param, *(state[key] for key in STATE_DTYPES if key in state and key not in own)]
         for tensor in map(local_part, tensors):
             if is_freed(tensor):
-                raise ValueError(
-                    f"torchdion.Dion: {name} and its state must have memory, got {tensor.device} without any"
-                )
+                raise ValueError(f"{front()}: {name} and its state must have memory, got {tensor.device} without any")
             yield name, tensor
 
 
-def _is_decoupled(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> bool:
+def _decoupled_states(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> list[str]:
     state = optimizer.state.get(param)
-    if not state or algorithm_of(param, group) != "dion" or param.numel() == 0:
-        return False
+    algorithm = algorithm_of(param, group)
+    if not state or not algorithm.takes_matrices or param.numel() == 0:
+        return []
     layout = optimizer._layouts.of(param, group, name).layout
     if layout.replicas.absent:
-        return False
-    check_keys(param, state, STATES["dion"], name)
-    *_, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
-    return _C.compresses(m, n, state["Q"].shape[-1], layout)
+        return []
+    check_keys(param, state, algorithm, name)
+    r = state[algorithm.factor.name].shape[-1] if algorithm.factor else 0
+    return _C.decoupled_states(algorithm.name, list(param.shape), r, options_of(group), layout)

@@ -9,8 +9,9 @@ from torch import nn
 
 from torchdion.heads import head_weights
 from torchdion.kinds import Owned, is_cut_along_blocks, is_embedding, kind_of, owned_parameters
-from torchdion.options import ScalarAlgorithm, check_options
+from torchdion.options import check_options
 from torchdion.warning import warn
+from torchdion.words import speaking_as
 
 Route = tuple[Owned, str, dict[str, Any]]  # a parameter, what it is, and the options that follow from it
 
@@ -28,11 +29,12 @@ _KINDS = {
 }
 
 
+@speaking_as("torchdion.param_groups")
 def param_groups(
     model: nn.Module,
     *,
     weight_decay: float = 0.01,
-    scalar_algorithm: ScalarAlgorithm = "lion",
+    scalar_algorithm: str = "lion",
     head: str | Iterable[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Groups for :class:`torchdion.Dion` by the kind of each parameter (arXiv 2504.05295, Section 3.2 and Table 1).
@@ -84,7 +86,7 @@ def param_groups(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"torchdion.param_groups: model must be a torch.nn.Module, got {type(model).__name__}")
-    check_options({"scalar_algorithm": scalar_algorithm, "weight_decay": weight_decay}, " (param_groups)")
+    check_options({"scalar_algorithm": scalar_algorithm, "weight_decay": weight_decay}, "")
     heads = head_weights(model, head)
     routes = _routes(model, heads)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}

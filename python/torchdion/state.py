@@ -7,41 +7,49 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
-from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of_Q, state_like
+from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of, state_like
 from torchdion.layout import Place
-from torchdion.mixed_precision import STATE_DTYPES, dtype_of
-from torchdion.parameters import algorithm_of, form_of
-from torchdion.words import shown
-
-STATES = {
-    "dion": ("momentum", "Q", "step"),
-    "lion": ("momentum", "step"),
-    "adamw": ("momentum", "variance", "step"),
-}
-"""The state of each algorithm's parameters, in the order of the engine's lists."""
+from torchdion.mixed_precision import dtype_of
+from torchdion.parameters import form_of
+from torchdion.table import STATE_DTYPES, Algorithm, State, algorithm_of, options_of
+from torchdion.words import front
 
 
 def create_state(param: Tensor, group: dict[str, Any], index: int, place: Place) -> dict[str, Tensor]:
-    """The state before the first step: zero momentum, Q from a counter-based generator keyed by ``index``.
+    """The state before the first step; what starts normal is drawn from a counter-based generator keyed by ``index``.
 
     Raises:
         RuntimeError: a CUDA graph is being captured; it would make the state anew at every replay.
     """
     if is_capturing(param):
-        raise RuntimeError("torchdion.Dion: a CUDA graph cannot capture a parameter's first step: take one before")
+        raise RuntimeError(f"{front()}: a CUDA graph cannot capture a parameter's first step: take one before")
+    algorithm, options, device = algorithm_of(param, group), options_of(group), local_part(param).device
+    made = {"step": torch.zeros((), dtype=torch.float32, device=device_of_step(param, group))}
+    for state in algorithm.states:
+        sizes, dtype = list(param.shape), dtype_of(state.name, param, group)
+        start = (list(place.shape), options, index, dtype, device, place.layout)
+        local = _C.start_of(algorithm.name, state.name, sizes, *start)
+        whole = _C.whole_state_sizes(algorithm.name, state.name, sizes, options)
+        made[state.name] = state_like(local, param, whole, placements_of_state(state, whole, param, group))
+    return made
 
-    def zeros(key: str) -> Tensor:
-        local = torch.zeros(place.shape, dtype=dtype_of(key, param, group), device=local_part(param).device)
-        return state_like(local, param, param.shape)
 
-    algorithm = algorithm_of(param, group)
-    step = torch.zeros((), dtype=torch.float32, device=device_of_step(param, group))
-    state = {"step": step, "momentum": zeros("momentum")}
-    if algorithm == "adamw":
-        state["variance"] = zeros("variance")
-    if algorithm == "dion":
-        state["Q"] = _start_of_Q(param, group, index, place.layout)
-    return state
+_DIMS: dict[tuple[Any, ...], dict[int, int | None]] = {}
+"""By what it depends on: the dimension of a state that is cut where one of its parameter is. Asked for at each step."""
+
+
+def placements_of_state(state: State, sizes: Any, param: Tensor, group: dict[str, Any]) -> Any:
+    """Where the pieces of a whole state of these sizes lie; empty for a plain tensor."""
+    if not is_dtensor(param) or state.shape == "like_parameter":
+        return getattr(param, "placements", ())
+    algorithm = algorithm_of(param, group).name
+    key = (algorithm, state, tuple(sizes), param.shape, form_of(group), group["orientation"])
+    if key not in _DIMS:
+        options = options_of(group)
+        of_param = _C.cuts_of_parameter(param.dim(), options)
+        of_state = _C.cuts_of_state(algorithm, state.name, list(sizes), list(param.shape), options)
+        _DIMS[key] = {dim: of_state.get(side) for side, dim in of_param.items()}
+    return placements_of(param, _DIMS[key])
 
 
 def device_of_step(param: Tensor, group: dict[str, Any]) -> torch.device:
@@ -59,67 +67,38 @@ def is_recorded(optimizer: Optimizer) -> bool:
     return any(is_capturing(params[0]) for params in groups if params)
 
 
-def _start_of_Q(param: Tensor, group: dict[str, Any], index: int, layout: _C.Layout) -> Tensor:
-    orientation = _C.Orientation.__members__[group["orientation"]]
-    rank = (group["rank_fraction"], group["rank_multiple_of"])
-    shape, seed = list(param.shape), group["seed"]
-    dtype, device = dtype_of("Q", param, group), local_part(param).device
-    local = _C.start_of_Q(shape, *form_of(group), orientation, *rank, seed, index, dtype, device, layout)
-    return state_like(local, param, shape_of_Q(param, group), placements_of_Q(param, group, orientation.name))
-
-
-def shape_of_Q(param: Tensor, group: dict[str, Any]) -> tuple[int, ...]:
-    """[stack..., m or n, r] of the whole Q that a parameter begins with."""
-    *stack, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
-    r = _C.rank_of(m, n, group["rank_fraction"], group["rank_multiple_of"]) if param.numel() else 0
-    return (*stack, m if group["orientation"] == "right" else n, r)
-
-
-def orientation_of(Q: Tensor, param: Tensor, group: dict[str, Any]) -> str:
-    """A Q keeps the orientation that it was made with, which its rows tell; those of a square matrix do not."""
-    *_, m, n = _C.matrix_sizes(list(param.shape), *form_of(group))
-    orientation: str = group["orientation"]
-    if m != n and Q.dim() >= 2:
-        return "right" if Q.shape[-2] == m else "left"
-    return orientation
-
-
 def check_placements(state: dict[str, Any], param: Tensor, group: dict[str, Any], name: str) -> None:
     """Raises ValueError for a state that does not lie as its parameter does."""
-    for key in STATE_DTYPES:
-        if key in state and (is_dtensor(param) or is_dtensor(state[key])):
-            placements = (
-                placements_of_Q(param, group, orientation_of(state[key], param, group))
-                if key == "Q"
-                else getattr(param, "placements", ())
-            )
-            check_lies_as(state[key], param, placements, f"the state {key!r} of {name}")
+    if not is_dtensor(param) and not any(map(is_dtensor, state.values())):
+        return
+    for declared in algorithm_of(param, group).states:
+        value = state.get(declared.name)
+        if value is not None and (is_dtensor(param) or is_dtensor(value)):
+            placements = placements_of_state(declared, value.shape, param, group)
+            check_lies_as(value, param, placements, f"the state {declared.name} of {name}")
 
 
 def check_is_state(state: Any, name: str) -> None:
     """Raises ValueError for what is no dictionary."""
     if not isinstance(state, dict):
-        raise ValueError(f"torchdion.Dion: the state of {name} must be a dict, got {type(state).__name__}")
+        raise ValueError(f"{front()}: the state of {name} must be a dict, got {type(state).__name__}")
 
 
-def check_keys(param: Tensor, state: dict[str, Any], keys: tuple[str, ...], name: str = "a parameter") -> None:
-    """Raises ValueError where a state is not that of the algorithm that updates the parameter."""
-    for key in keys:
-        if key not in state:
+def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name: str, is_counted: bool = True) -> None:
+    """Raises ValueError where a state is not that of the algorithm that updates the parameter.
+
+    Args:
+        is_counted: it must have its count of steps; that of the dion package's checkpoints is in the group.
+    """
+    tensors = [key for key in STATE_DTYPES if key in state]
+    if tensors != [declared.name for declared in algorithm.states]:
+        _C.check_state_names(algorithm.name, tensors, list(param.shape), name)
+    for key in (*tensors, "step") if is_counted else tensors:
+        if not isinstance(state.get(key), Tensor):
             raise ValueError(
-                f"torchdion.Dion: the state of {name} of shape {tuple(param.shape)} lacks the tensor {key!r}: it has "
-                f"{shown(list(state))}; is it the checkpoint of another optimizer or with other options?"
+                f"{front()}: the state {key} of {name} of shape {tuple(param.shape)} must be a tensor, got "
+                f"{type(state.get(key)).__name__}"
             )
-        if not isinstance(state[key], Tensor):
-            raise ValueError(
-                f"torchdion.Dion: the state {key!r} of {name} of shape {tuple(param.shape)} must be a tensor, got "
-                f"{type(state[key]).__name__}"
-            )
-    if "Q" not in keys and isinstance(state.get("Q"), Tensor):
-        raise ValueError(
-            f"torchdion.Dion: the algorithm of {name} of shape {tuple(param.shape)} must stay 'dion', whose state Q it "
-            "has, got another algorithm or batch_dims in its group, or another shape"
-        )
 
 
 def state_bytes(states: dict[Any, dict[str, Any]]) -> int:

@@ -1,13 +1,46 @@
-"""How a sentence shows what a program has given."""
+"""How a sentence speaks to the program that called, and shows what it has given."""
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from torchdion import _C
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+front = _C.front
+"""The class or function that the program called: every sentence begins with it."""
+
 LONGEST = 200
 """Characters of one value in a sentence."""
+
+
+@contextmanager
+def speaking_as(title: str) -> Iterator[None]:
+    """Sentences, also those of the engine, begin with this title in here."""
+    before = _C.exchange_front(title)
+    try:
+        yield
+    finally:
+        _C.exchange_front(before)
+
+
+def speaking(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A public method, whose sentences begin with the ``title`` of the class."""
+
+    @wraps(method)
+    def spoken(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        before = _C.exchange_front(args[0].title)  # type: ignore[attr-defined]
+        try:
+            return method(*args, **kwargs)
+        finally:
+            _C.exchange_front(before)
+
+    return spoken
 
 
 def shown(value: Any) -> str:

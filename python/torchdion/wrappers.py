@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor, is_plain
+from torchdion.words import front
 
 
 def has_memory(tensor: Tensor) -> bool:
@@ -34,7 +35,7 @@ def readable(tensor: Tensor, what: str) -> Tensor:
         plain = inside[0] if len(inside) == 1 else None
     if plain is None:
         raise ValueError(
-            f"torchdion.Dion: {what} must have memory of its own or be read by copy_(), got a {type(tensor).__name__}"
+            f"{front()}: {what} must have memory of its own or be read by copy_(), got a {type(tensor).__name__}"
         )
     return plain
 
@@ -47,7 +48,7 @@ def is_freed(tensor: Tensor) -> bool:
 def check_plain(tensor: Tensor, what: str) -> None:
     """Raises ValueError for a state that is no plain tensor: torchdion makes plain ones."""
     if tensor.is_nested or not has_memory(tensor):
-        raise ValueError(f"torchdion.Dion: {what} must have memory of its own, got a {type(tensor).__name__}")
+        raise ValueError(f"{front()}: {what} must have memory of its own, got a {type(tensor).__name__}")
 
 
 class Writes:
@@ -77,7 +78,7 @@ class Writes:
             return inside[0]
         if plain is None or (_PROVEN.get(tensor) != "copies" and not _takes_copies(tensor, plain)):
             raise ValueError(
-                f"torchdion.Dion: {what} must have memory of its own, show one tensor of its shape and dtype inside "
+                f"{front()}: {what} must have memory of its own, show one tensor of its shape and dtype inside "
                 f"(__tensor_flatten__) or take copy_() from a plain tensor, got a {type(tensor).__name__}"
             )
         _PROVEN[tensor] = "copies"
@@ -119,7 +120,7 @@ def _inside(tensor: Tensor, what: str) -> list[Tensor]:
     ]
     if not all(_are_equal(alike[0], other) for other in alike[1:]):
         raise ValueError(
-            f"torchdion.Dion: {what} must have one value for each entry, got a {type(tensor).__name__} of "
+            f"{front()}: {what} must have one value for each entry, got a {type(tensor).__name__} of "
             f"{len(alike)} tensors that differ"
         )
     return alike

@@ -31,8 +31,7 @@ struct Subject {
     std::vector<OptimizerParamGroup> all;
     all.emplace_back(matrices);
     all.emplace_back(stack, std::make_unique<torchdion::DionOptions>(torchdion::DionOptions(0.1).batch_dims(1)));
-    all.emplace_back(vectors, std::make_unique<torchdion::DionOptions>(
-                                  torchdion::DionOptions(0.1).algorithm(torchdion::Algorithm::adamw)));
+    all.emplace_back(vectors, std::make_unique<torchdion::DionOptions>(torchdion::DionOptions(0.1).algorithm("adamw")));
     return all;
   }
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -21,10 +22,45 @@ if EMULATED:
     assert os.environ.get("TORCHDION_TEST_BACKEND", "").startswith("emulated"), "the library would change nothing"
     ctypes.CDLL(EMULATED)
 
+# Of tests/python: what starts processes or compilers on every core, or measures memory; one worker runs all of it.
+EVERY_CORE = (
+    "examples/gpt/test_parallel",
+    "law",
+    "oracle/test_low_rank",
+    "oracle/test_scales",
+    "packaging/test_packaging",
+    "packaging/test_sdist",
+    "ranks",
+    "trainers/test_compressed",
+    "units/planning/test_plan.py",
+    "units/test_memory",
+    "units/test_nonfinite",
+)
+
+BUILT_ONCE = "examples/libtorch"  # its files share a build
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cases", type=int, default=300, help="random cases of test_differential.py and test_exotic.py")
+    parser.addoption(
+        "--cases", type=int, default=60, help="random cases of oracle/test_differential.py and units/test_exotic.py"
+    )
+    parser.addoption("--kills", type=int, default=10, help="random kills of ranks/test_kills.py")
     parser.addoption("--case", type=int, help="the one random case of this seed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`: by file, but for files that one worker must run."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid).removeprefix("tests/python/")
+            if file.startswith(EVERY_CORE):
+                return "every core"
+            return BUILT_ONCE if file.startswith(BUILT_ONCE) else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

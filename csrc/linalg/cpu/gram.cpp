@@ -29,7 +29,7 @@ void gram_of(const Matrices& P, int64_t index, double* H) {
 
 }  // namespace
 
-at::Tensor Operations::gram(const Matrices& P, const CholeskyPass&) {
+at::Tensor Operations::gram(const Matrices& P, Precision, bool) {
   const int64_t r = P.cols;
   at::Tensor H = at::zeros({P.count(), r, r}, at::kDouble);
   double* out = H.mutable_data_ptr<double>();

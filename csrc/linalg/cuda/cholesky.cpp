@@ -181,10 +181,10 @@ void Operations::round_operand_(const at::Tensor& P, Precision precision) {
   kernels::round_operand(entries, nullptr, mantissa_bits(precision), stream_of(P.device()));
 }
 
-at::Tensor Operations::gram(const Matrices& P, const CholeskyPass& pass) {
+at::Tensor Operations::gram(const Matrices& P, Precision precision, bool is_nearly_orthonormal) {
   const int64_t count = P.count(), m = P.rows, r = P.cols;
   // An orthonormal P but for rounding needs no more than FP32, which FP32 sums of exact products give.
-  const bool in_double = P.dtype == at::kDouble || !pass.noise.defined() || pass.precision == Precision::highest;
+  const bool in_double = P.dtype == at::kDouble || !is_nearly_orthonormal || precision == Precision::highest;
   const at::TensorOptions options = at::TensorOptions(in_double ? at::kDouble : at::kFloat).device(P.device);
   const at::Tensor H = at::empty({count, r, r}, options);
   if (P.numel() == 0) return H.zero_();  // this rank has no rows, or no matrix of the batch
@@ -198,7 +198,7 @@ at::Tensor Operations::gram(const Matrices& P, const CholeskyPass& pass) {
       float* begin = P.matrix<float>(0) + first * r;
       const OperandRows entries =
           rows == m ? OperandRows{begin, 1, P.numel(), P.numel()} : OperandRows{begin, count, rows * r, m * r};
-      kernels::round_operand(entries, copies ? copy.mutable_data_ptr<double>() : nullptr, mantissa_bits(pass.precision),
+      kernels::round_operand(entries, copies ? copy.mutable_data_ptr<double>() : nullptr, mantissa_bits(precision),
                              stream_of(P.device));
     }
     const Blocks operands = copies
@@ -234,11 +234,11 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
                                                 Precision precision, int64_t* in_margin) {
   const int64_t count = SP.size(0), k = SP.size(1), r = SP.size(2);
   CholeskyPass pass{.rows = k, .dtype = at::kDouble, .given = noise, .counts = {nullptr, in_margin}};
-  at::Tensor H = gram(Matrices(SP), pass);
+  at::Tensor H = gram(Matrices(SP), Precision::highest, false);
   const TriangularInverse first = cholesky_inverse(std::move(H), pass);
   const at::Tensor turned = at::empty_like(SP);
   multiply_triangular_(Matrices(turned), Matrices(SP), first, Precision::highest);
-  H = gram(Matrices(turned), pass);
+  H = gram(Matrices(turned), Precision::highest, false);
   const TriangularInverse second = cholesky_inverse(std::move(H), pass);
   const at::Tensor both = at::empty({count, r, r}, SP.options());
   multiply_blocks(at_place(both, 0, 0), at_place(first.inverse, 0, 0), at_place(second.inverse, 0, 0), r, r, r, 1, 0,

@@ -87,20 +87,13 @@ template void step_factors(const StepFactors<double>&, Stream);
 
 int64_t blocks_of(int64_t numel) { return divide_up(numel, int64_t{256} * kElementsPerThread); }
 
-void lion(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream) {
-  if (in_double) {
-    launch(Lion<double>{update}, blocks, 0, stream);
-  } else {
-    launch(Lion<float>{update}, blocks, 0, stream);
-  }
+template <class Program>
+void update_list(const Program& program, int64_t blocks, Stream stream) {
+  launch(program, blocks, Program::shared_bytes, stream);
 }
-
-void adamw(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream) {
-  if (in_double) {
-    launch(AdamW<double>{update}, blocks, AdamW<double>::shared_bytes, stream);
-  } else {
-    launch(AdamW<float>{update}, blocks, AdamW<float>::shared_bytes, stream);
-  }
-}
+template void update_list(const Lion<float>&, int64_t, Stream);
+template void update_list(const Lion<double>&, int64_t, Stream);
+template void update_list(const AdamW<float>&, int64_t, Stream);
+template void update_list(const AdamW<double>&, int64_t, Stream);
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels

@@ -123,7 +123,7 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
                  c = aligned(fits ? C : stored_as(dtype, C, c_memory, reads_C), as_stacks, c_aligned, reads_C);
   multiply_as(call, c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision));
   if (c.dtype == at::kHalf) kernels::bound(Listed(c), c.count(), c.rows, c.cols, stream_of(C.device));
-  if (!fits || c_aligned.defined()) copy_(C, c, 1);
+  if (!fits || c_aligned.defined()) copy_(C, c, 1, nullptr);
 }
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -69,10 +69,10 @@ void store_factor(const StoreFactor<T, F>& program, int64_t count, Stream stream
 template <class T>
 void step_factors(const StepFactors<T>& factors, Stream stream);
 
-// `blocks`: of the whole list, by blocks_of(). In FP64 or else FP32.
+// A Lion or AdamW of programs/lists.h. `blocks`: of the whole list, by blocks_of().
 int64_t blocks_of(int64_t numel);
-void lion(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream);
-void adamw(const ListedUpdate& update, int64_t blocks, bool in_double, Stream stream);
+template <class Program>
+void update_list(const Program& program, int64_t blocks, Stream stream);
 
 }  // namespace kernels
 

@@ -63,7 +63,7 @@ void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const a
   kernels::column_normalize(Listed(q), Listed(r), R.count(), R.rows, R.cols,
                             square_sums.defined() ? square_sums.const_data_ptr<double>() : nullptr,
                             stream_of(R.device));
-  if (q_memory.defined()) copy_(Q, q, 1);
+  if (q_memory.defined()) copy_(Q, q, 1, nullptr);
 }
 
 void Operations::sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,

@@ -1,16 +1,9 @@
-"""What a rank spends on parameters that are alike, in one step: memory, operations and traffic of each optimizer.
-
-Elements of Dion come from ``_C.traffic``, the formula that the engine's counters are tested against. What they are on
-the wire follows the engine: sums are a ring's, twice (size - 1) / size of the tensor, a gathering half of that, and
-the sketch, Gram matrices and column norms are summed in FP64. Operations are those of Appendix H of arXiv 2504.05295:
-products, triangular solves and small factorizations; what is linear in the number of entries counts as passes over
-memory instead.
-"""
+"""What a rank spends on parameters in one step, as the engine plans it: memory, operations and traffic."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +11,7 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.layout import Place
 from torchdion.mixed_precision import dtype_of
-from torchdion.parameters import algorithm_of, form_of
-from torchdion.state import shape_of_Q
+from torchdion.table import ALGORITHMS, Algorithm, algorithm_of, options_of
 
 STEP_BYTES = torch.float32.itemsize
 """Of the step count that each parameter's state has."""
@@ -62,81 +54,119 @@ def _sum_by_axis(counts: list[dict[str, int]]) -> dict[str, int]:
     return sums
 
 
-@dataclass(frozen=True)
-class Alike:
-    """Parameters that one batch updates: of one group, shape, dtype and layout.
+class Planned(NamedTuple):
+    """A parameter of a plan.
 
     Args:
-        names: of the parameters.
-        param: one of them.
-        group: theirs, with every option.
-        place: where this rank's pieces lie, without the replicas.
-        replicas: the axis of the copies; absent where there are none.
-        cutting: the axes that cut the matrices, the outermost first.
-        dealt: by axis: matrices to orthonormalize that it has dealt out to its ranks before these.
+        group: its own, with every option.
+        place: where this rank's piece lies, without the replicas.
     """
 
-    names: list[str]
+    name: str
     param: Tensor
     group: dict[str, Any]
     place: Place
+
+
+class EngineCost(NamedTuple):
+    """What the engine says of a parameter."""
+
+    cost: Cost
+    compressed: bool  # its replicas exchange factors
+
+
+def engine_costs(
+    parameters: list[Planned], algorithm: str | None = None, replicas: _C.Axis | None = None
+) -> list[EngineCost]:
+    """Of each parameter under its own algorithm or this one, by the plan of a step on Meta tensors.
+
+    Args:
+        replicas: over which the optimizer averages.
+    """
+    groups = _C.Groups()
+    added: list[list[int]] = []  # of each group of the engine its parameters
+    members: dict[tuple[int, str], list[int]] = {}
+    for index, planned in enumerate(parameters):
+        own = algorithm or algorithm_of(planned.param, planned.group).name
+        members.setdefault((id(planned.group), own), []).append(index)
+    for (_, own), indices in members.items():
+        _add(groups, ALGORITHMS[own], [parameters[index] for index in indices], replicas)
+        added.append(indices)
+    # What has no elements is in no batch.
+    found = [EngineCost(Cost(state_bytes=STEP_BYTES), False)] * len(parameters)
+    for each in _C.costs(groups):
+        index = added[each.pop("group")][each.pop("parameter")]
+        compressed = each.pop("compressed")
+        each["state_bytes"] += STEP_BYTES
+        found[index] = EngineCost(Cost(**each), compressed)
+    return found
+
+
+def _add(groups: _C.Groups, algorithm: Algorithm, members: list[Planned], replicas: _C.Axis | None) -> None:
+    options = options_of(members[0].group)
+    pieces = [torch.empty(one.place.shape, dtype=one.param.dtype, device="meta") for one in members]
+    layouts = [_with_replicas(one.place.layout, replicas) for one in members]
+    states: list[list[Tensor]] = []
+    factors: list[list[int]] = []
+    for state in algorithm.states:
+        named = algorithm.name, state.name
+        states.append([])
+        for one, layout in zip(members, layouts, strict=True):
+            sizes = _C.piece_of_state_sizes(*named, list(one.param.shape), list(one.place.shape), options, layout)
+            states[-1].append(torch.empty(sizes, dtype=dtype_of(state.name, one.param, one.group), device="meta"))
+        if state is algorithm.factor:
+            factors = [_C.whole_state_sizes(*named, list(one.param.shape), options) for one in members]
+    groups.add(algorithm.name, options, pieces, pieces, states, [], layouts, factors)
+
+
+def _with_replicas(layout: _C.Layout, replicas: _C.Axis | None) -> _C.Layout:
+    copies = _C.Axis() if replicas is None else replicas
+    return _C.Layout(rows=layout.rows, cols=layout.cols, batch=layout.batch, replicas=copies, sizes=layout.sizes)
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Parameters of one group, shape, dtype and layout.
+
+    Args:
+        members: all of them.
+        replicas: the axis of the copies; absent where there are none.
+        cutting: the axes that cut the matrices, the outermost first.
+    """
+
+    members: list[Planned]
     replicas: _C.Axis
     cutting: tuple[_C.Axis, ...] = ()
-    dealt: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Planned:
+        return self.members[0]
+
+    @property
+    def names(self) -> list[str]:
+        return [one.name for one in self.members]
 
     @property
     def numel(self) -> int:
         """Of this rank's pieces of all of them."""
-        return len(self.names) * math.prod(self.place.shape)
+        return len(self.members) * math.prod(self.first.place.shape)
 
     @property
     def matrix(self) -> tuple[int, int]:
         """m and n of each whole matrix."""
-        *_, m, n = _C.matrix_sizes(list(self.param.shape), *form_of(self.group))
+        *_, m, n = _C.matrix_sizes(list(self.first.param.shape), options_of(self.first.group))
         return m, n
 
     @property
     def count(self) -> int:
         """Matrices of which this rank has a piece."""
-        *stack, _, _ = _C.matrix_sizes(list(self.place.shape), *form_of(self.group))
-        return len(self.names) * math.prod(stack)
-
-    @property
-    def whole_Q(self) -> tuple[int, ...]:
-        return shape_of_Q(self.param, self.group)
-
-    @property
-    def rank(self) -> int:
-        return self.whole_Q[-1]
-
-    @property
-    def piece_of_Q(self) -> tuple[int, ...]:
-        """What cuts the side that Q shares with the parameter cuts Q's rows, what cuts the other side its columns."""
-        *stack, rows, r = self.whole_Q
-        of_rows, of_columns = self.oriented(self.place.layout)
-        if not self.place.layout.batch.absent:
-            stack[0] = self.place.shape[0]
-        return (*stack, of_rows.piece(rows)[1], of_columns.piece(r)[1])
-
-    def oriented(self, layout: _C.Layout) -> tuple[_C.Axis, _C.Axis]:
-        return (layout.rows, layout.cols) if self.group["orientation"] == "right" else (layout.cols, layout.rows)
-
-    def with_replicas(self) -> _C.Layout:
-        """The layout under an explicit ``replicate_mesh``."""
-        layout = self.place.layout
-        return _C.Layout(
-            rows=layout.rows, cols=layout.cols, batch=layout.batch, sizes=layout.sizes, replicas=self.replicas
-        )
+        *stack, _, _ = _C.matrix_sizes(list(self.first.place.shape), options_of(self.first.group))
+        return len(self.members) * math.prod(stack)
 
     def bytes_of(self, state: str) -> int:
         """Of one entry of a state, or of the parameter ("param") and its gradient."""
-        return (self.param.dtype if state == "param" else dtype_of(state, self.param, self.group)).itemsize
-
-    @property
-    def computing(self) -> torch.dtype:
-        """The dtype that products are accumulated, and factors sent, in."""
-        dtypes = {self.param.dtype, dtype_of("momentum", self.param, self.group), dtype_of("Q", self.param, self.group)}
-        return torch.float64 if torch.float64 in dtypes else torch.float32
+        param, group = self.first.param, self.first.group
+        return (param.dtype if state == "param" else dtype_of(state, param, group)).itemsize
 
 
 def add_dense(alike: Alike, elements: dict[str, int], sent: dict[str, int]) -> None:
@@ -147,109 +177,13 @@ def add_dense(alike: Alike, elements: dict[str, int], sent: dict[str, int]) -> N
         sent[axis.name] = sent.get(axis.name, 0) + ring(2 * alike.numel * alike.bytes_of("param"), axis.size)
 
 
-def dion(alike: Alike, compressed: bool) -> Cost:
-    """Dion, whose replicas exchange factors in step(), or whose gradients are averaged before it."""
-    layout = alike.with_replicas() if compressed else alike.place.layout
-    m, n = alike.matrix
-    elements, sent = _dion_traffic(alike, layout, m, n)
-    if not compressed:
-        add_dense(alike, elements, sent)
-    momentum, weight, Q = alike.bytes_of("momentum"), alike.bytes_of("param"), alike.bytes_of("Q")
-    return Cost(
-        state_bytes=alike.numel * momentum + len(alike.names) * (math.prod(alike.piece_of_Q) * Q + STEP_BYTES),
-        flops=_dion_flops_of_rank(alike, layout, m, n),
-        # M: read and written by M + G and by the error feedback, read by two products; X: read and written
-        memory_bytes=alike.numel * (6 * momentum + 3 * weight),
-        elements=elements,
-        bytes=sent,
-    )
-
-
-def _dion_traffic(alike: Alike, layout: _C.Layout, m: int, n: int) -> tuple[dict[str, int], dict[str, int]]:
-    group, count, r = alike.group, alike.count, alike.rank
-    by_side = _C.traffic(
-        m,
-        n,
-        r,
-        layout,
-        orientation=_C.Orientation.__members__[group["orientation"]],
-        orthonormalize=_C.Orthonormalize.__members__[group["orthonormalize"]],
-        rcqr_oversample=group["rcqr_oversample"],
-        dtype=alike.computing,
-        count=count,
-        dealt=alike.dealt.get(alike.oriented(layout)[0].name, 0),
-    )
-    is_right = group["orientation"] == "right"
-    inner, reduced = ("cols", "rows") if is_right else ("rows", "cols")  # the sides that cut P and Q
-    long_P, long_Q = (n, m) if is_right else (m, n)
-    axes = {side: getattr(layout, side) for side in by_side}
-    item, double = alike.computing.itemsize, torch.float64.itemsize
-    Q = count * axes[reduced].piece(long_Q)[1] * r  # as many entries as R
-    P = count * axes[inner].piece(long_P)[1] * r
-    once_round = {  # bytes of tensors that go once round a ring, as a gathering does; a sum goes round twice
-        inner: Q * item + 2 * (Q * item + (by_side[inner] - 2 * Q) * double),
-        reduced: 2 * (P * item + (by_side[reduced] - P) * double),
-        "replicas": 2 * by_side["replicas"] * item,
-    }
-    present = {side: axis for side, axis in axes.items() if not axis.absent}
-    elements = _sum_by_axis([{axis.name: by_side[side]} for side, axis in present.items()])
-    sent = _sum_by_axis([{axis.name: ring(once_round[side], axis.size)} for side, axis in present.items()])
-    return elements, sent
+def averaged(alike: Alike, cost: Cost) -> Cost:
+    """The cost of a step, and that averaging before it."""
+    elements, sent = dict(cost.elements), dict(cost.bytes)
+    add_dense(alike, elements, sent)
+    return Cost(cost.state_bytes, cost.flops, cost.memory_bytes, elements, sent)
 
 
 def ring(size: int, ranks: int) -> int:
     """What each rank of a ring forwards of so many bytes that go round once."""
     return size * (ranks - 1) // ranks
-
-
-def _dion_flops_of_rank(alike: Alike, layout: _C.Layout, m: int, n: int) -> int:
-    """Of this rank's pieces, and of the largest share of the whole matrices to orthonormalize, which the axes that sum
-    them deal out."""
-    of_Q, of_P = alike.oriented(layout)
-    long_P, long_Q = (n, m) if alike.group["orientation"] == "right" else (m, n)
-    P, Q, r = of_P.piece(long_P)[1], of_Q.piece(long_Q)[1], alike.rank
-    factored = alike.count
-    if of_P.absent:
-        exchanging = _C.compresses(*alike.matrix, alike.rank, layout)
-        for axis in (of_Q, layout.replicas) if exchanging else (of_Q,):
-            factored = largest_share(factored, axis)
-    method, oversample = alike.group["orthonormalize"], alike.group["rcqr_oversample"]
-    passes = 3 if alike.computing == torch.float64 else 2
-    one = orthonormalize_flops(P, r, method, oversample=oversample, rows=long_P, passes=passes)
-    return alike.count * 8 * P * Q * r + factored * one
-
-
-def largest_share(count: int, axis: _C.Axis) -> int:
-    """How many of so many whole matrices a rank of the axis gets at most, for whom the others wait."""
-    return -(-count // axis.size)
-
-
-def with_dealt(batches: Iterable[Alike]) -> list[Alike]:
-    """The same in their order, each with what its axes have dealt out before it."""
-    dealt: dict[str, int] = {}
-    counted = []
-    for alike in batches:
-        counted.append(replace(alike, dealt=dict(dealt)))
-        if algorithm_of(alike.param, alike.group) == "dion" and alike.param.numel() > 0:
-            of_Q, of_P = alike.oriented(alike.place.layout)
-            if of_P.absent and not of_Q.absent:
-                dealt[of_Q.name] = dealt.get(of_Q.name, 0) + alike.count
-    return counted
-
-
-def orthonormalize_flops(
-    m: int, r: int, method: str = "auto", *, oversample: float = 1.25, rows: int | None = None, passes: int = 2
-) -> int:
-    """To orthonormalize an m×r matrix P, or the m rows of it that a rank has of ``rows``.
-
-    "rcqr": sketch, its QR, solve, Gram, Cholesky, solve: 6.5mr² + 13/6 r³ at an oversampling of 1.25 (Appendix H of the
-    paper). "auto" and "cholesky_qr": ``passes`` of Gram, Cholesky, solve: 3mr² + r³/3 each. "qr": Householder's, with
-    the forming of Q.
-    """
-    k = math.ceil(oversample * r)
-    if method == "qr":
-        return 2 * (2 * m * r**2 - 2 * r**3 // 3)
-    one_pass = 3 * m * r**2 + r**3 // 3
-    if method == "rcqr" and k < (rows or m):  # else a sketch saves nothing
-        return 2 * k * m * r + (2 * k * r**2 - 2 * r**3 // 3) + m * r**2 + one_pass
-    return passes * one_pass

@@ -11,15 +11,15 @@ from torchdion.dtensor import is_dtensor
 from torchdion.layout import Layouts
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
-from torchdion.options import DEFAULTS, Orientation, Orthonormalize, Precision, ScalarAlgorithm, check_options
+from torchdion.options import DEFAULTS, Orientation, Orthonormalize, Precision, check_options
 from torchdion.planning.costs import Cost, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid, check_described
 from torchdion.planning.machines import EFFICIENCY, MACHINES, Machine
-from torchdion.planning.rows import OPTIMIZERS, Row, batches_of, parameters_of, replicas_of, row_of
+from torchdion.planning.rows import OPTIMIZERS, Row, parameters_of, planned_parameters, replicas_of, rows_of
 from torchdion.planning.table import table
 from torchdion.routing import param_groups
-from torchdion.words import shown
+from torchdion.words import shown, speaking_as
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class Plan:
         return table(self)
 
 
+@speaking_as("torchdion.plan")
 def plan(
     model: nn.Module | list[dict[str, Any]],
     mesh: DeviceMesh | Mapping[str, int],
@@ -105,7 +106,7 @@ def plan(
     orientation: Orientation = "right",
     orthonormalize: Orthonormalize = "auto",
     rcqr_oversample: float = 1.25,
-    scalar_algorithm: ScalarAlgorithm = "lion",
+    scalar_algorithm: str = "lion",
     precision: Precision = "high",
     mixed_precision_config: DionMixedPrecisionConfig | None = None,
     replicas: Iterable[str] | None = None,
@@ -169,15 +170,14 @@ def plan(
             "rcqr_oversample": rcqr_oversample,
             "scalar_algorithm": scalar_algorithm,
             "precision": precision,
-            **state_dtypes(mixed_precision_config, " (plan)"),
+            **state_dtypes(mixed_precision_config, ""),
         }
     )
     node = _checked_machine(machine, efficiency)
     groups = _groups_of(model, options)
     grid = Grid(mesh)
     layouts = _layouts_for(groups, grid, mesh, fs_cuts, tp_plan)
-    batches = batches_of(groups, grid, layouts, replicas_of(groups, grid, replicas))
-    rows = [row_of(batch, grid) for batch in batches]
+    rows = rows_of(planned_parameters(groups, layouts), grid, replicas_of(groups, grid, replicas))
     links = _links(grid, rows, node)
     precisions = {name: "medium" if name.startswith("muon") else precision for name in OPTIMIZERS}
     estimates = {
@@ -189,7 +189,7 @@ def plan(
 
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
     name_dtypes(options)
-    check_options(options, " (plan)")
+    check_options(options, "")
     return options
 
 

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.dtensor import cuts_of, is_dtensor
-from torchdion.layout import Layouts, check_orthonormalize
-from torchdion.parameters import algorithm_of
-from torchdion.planning import rivals
-from torchdion.planning.costs import Alike, Cost, dion, with_dealt
+from torchdion.layout import Layouts
+from torchdion.planning.costs import Alike, Cost, EngineCost, Planned, averaged, engine_costs, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
+from torchdion.planning.muon import muon_gathering, muon_owned
+from torchdion.table import algorithm_of, options_of
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -22,7 +22,7 @@ OPTIMIZERS = {
     "dion_compressed": "replicas exchange P and R where that is less than gradients (replicate_mesh)",
     "dion_dense": "gradients are averaged over replicas during backward",
     "muon_gathering": "every shard gathers every matrix and repeats Newton–Schulz on it; gradients are averaged",
-    "muon_handed_out": "each rank gets some whole matrices and sends their updates back",
+    "muon_owned": "each rank owns some whole matrices and sends their updates back",
     "adamw": "gradients are averaged",
 }
 """What is compared, and what it does."""
@@ -92,20 +92,25 @@ def _cutting_sides(params: "list[DTensor]", grid: Grid) -> set[str]:
     return sides
 
 
-def batches_of(
-    groups: list[dict[str, Any]], grid: Grid, layouts: Layouts | DescribedLayouts, replicas: _C.Axis
-) -> list[Alike]:
-    """The parameters by what the engine batches them by, in the order of the first of each."""
-    batches: dict[tuple[Any, ...], Alike] = {}
-    for name, param, group in parameters_of(groups):
-        place = layouts.of(param, group, f"parameter {name!r}" if isinstance(layouts, Layouts) else name)
+def alike_of(parameters: list[Planned], grid: Grid, replicas: _C.Axis) -> list[Alike]:
+    """Those that are alike, in the order of the first of each."""
+    found: dict[tuple[Any, ...], Alike] = {}
+    for planned in parameters:
+        _, param, group, place = planned
         axes = (place.layout.rows.name, place.layout.cols.name, place.layout.batch.name)
         key = (id(group), param.shape, param.dtype, place.shape, axes)
-        if key not in batches:
-            cutting = _cutting(place.layout, grid)
-            batches[key] = Alike([], param, group, place, replicas, cutting)
-        batches[key].names.append(name)
-    return with_dealt(batches.values())
+        if key not in found:
+            found[key] = Alike([], replicas, _cutting(place.layout, grid))
+        found[key].members.append(planned)
+    return list(found.values())
+
+
+def planned_parameters(groups: list[dict[str, Any]], layouts: Layouts | DescribedLayouts) -> list[Planned]:
+    named = isinstance(layouts, Layouts)
+    return [
+        Planned(name, param, group, layouts.of(param, group, f"parameter {name!r}" if named else name))
+        for name, param, group in parameters_of(groups)
+    ]
 
 
 def _cutting(layout: _C.Layout, grid: Grid) -> tuple[_C.Axis, ...]:
@@ -114,44 +119,58 @@ def _cutting(layout: _C.Layout, grid: Grid) -> tuple[_C.Axis, ...]:
     return tuple(sorted(axes, key=lambda axis: order.index(grid.sides_of_axis(axis.name)[0])))
 
 
-def row_of(batch: Alike, grid: Grid) -> Row:
-    group, layout = batch.group, batch.place.layout
-    algorithm = algorithm_of(batch.param, group)
-    is_matrix = algorithm == "dion" and batch.param.numel() > 0
-    if is_matrix:
-        check_orthonormalize(layout, group["orientation"], group, f"parameter {batch.names[0]!r}")
+def rows_of(parameters: list[Planned], grid: Grid, replicas: _C.Axis) -> list[Row]:
+    """Of parameters that are alike, with what each optimizer spends on them."""
+    costs = {
+        "compressed": engine_costs(parameters, replicas=replicas),
+        "own": engine_costs(parameters),
+        "adamw": engine_costs(parameters, "adamw"),
+    }
+    by_name = {
+        kind: dict(zip((one.name for one in parameters), of_each, strict=True)) for kind, of_each in costs.items()
+    }
+    return [_row_of(alike, grid, by_name) for alike in alike_of(parameters, grid, replicas)]
+
+
+def _row_of(alike: Alike, grid: Grid, costs: dict[str, dict[str, EngineCost]]) -> Row:
+    _, param, group, place = alike.first
+    algorithm, layout = algorithm_of(param, group), place.layout
+    is_matrix = algorithm.takes_matrices and param.numel() > 0
+    whole = piece = None
+    if is_matrix and algorithm.factor is not None:
+        options, sizes = options_of(group), list(param.shape)
+        whole = tuple(_C.whole_state_sizes(algorithm.name, algorithm.factor.name, sizes, options))
+        piece = tuple(
+            _C.piece_of_state_sizes(algorithm.name, algorithm.factor.name, sizes, list(place.shape), options, layout)
+        )
+        _C.check_layout(algorithm.name, list(whole), sizes, options, layout, f"parameter {alike.names[0]!r}")
     axes = {"rows": layout.rows, "columns": layout.cols, "stack": layout.batch}
-    compresses = None
-    if is_matrix and not batch.replicas.absent:
-        compresses = _C.compresses(*batch.matrix, batch.rank, layout)
     return Row(
-        names=batch.names,
+        names=alike.names,
         kind=group.get("kind", "matrix" if is_matrix else "vector"),
-        algorithm=algorithm,
-        orientation=group["orientation"] if is_matrix else None,
-        rank=batch.rank if is_matrix else None,
-        shape=tuple(batch.param.shape),
-        piece=tuple(batch.place.shape),
-        Q=batch.whole_Q if is_matrix else None,
-        piece_of_Q=batch.piece_of_Q if is_matrix else None,
+        algorithm=algorithm.name,
+        orientation=group["orientation"] if whole else None,
+        rank=whole[-1] if whole else None,
+        shape=tuple(param.shape),
+        piece=tuple(place.shape),
+        Q=whole,
+        piece_of_Q=piece,
         cuts={side: axis.name for side, axis in axes.items() if not axis.absent},
-        compresses=compresses,
-        costs=_costs(batch, grid) if is_matrix else _scalar_costs(batch, algorithm),
+        compresses=costs["compressed"][alike.names[0]].compressed if is_matrix and not alike.replicas.absent else None,
+        costs=_costs(alike, grid, costs, is_matrix),
     )
 
 
-def _costs(batch: Alike, grid: Grid) -> dict[str, Cost]:
-    sides = [side for axis in batch.cutting for side in grid.sides_of_axis(axis.name)]
+def _costs(alike: Alike, grid: Grid, costs: dict[str, dict[str, EngineCost]], is_matrix: bool) -> dict[str, Cost]:
+    compressed, own, adamw = (total(costs[kind][name].cost for name in alike.names) for kind in costs)
+    dense = averaged(alike, own)
+    if not is_matrix:  # gets the same rule from Dion and Muon
+        return {**dict.fromkeys(OPTIMIZERS, dense), "dion_compressed": compressed, "adamw": averaged(alike, adamw)}
+    sides = [side for axis in alike.cutting for side in grid.sides_of_axis(axis.name)]
     return {
-        "dion_compressed": dion(batch, compressed=True),
-        "dion_dense": dion(batch, compressed=False),
-        "muon_gathering": rivals.muon_gathering(batch),
-        "muon_handed_out": rivals.muon_handed_out(batch, "_".join(grid.ordered(sides))),
-        "adamw": rivals.adamw(batch),
+        "dion_compressed": compressed,
+        "dion_dense": dense,
+        "muon_gathering": muon_gathering(alike),
+        "muon_owned": muon_owned(alike, "_".join(grid.ordered(sides))),
+        "adamw": averaged(alike, adamw),
     }
-
-
-def _scalar_costs(batch: Alike, algorithm: str) -> dict[str, Cost]:
-    """What is no matrix gets the same rule from Dion and Muon."""
-    scalar = rivals.adamw(batch) if algorithm == "adamw" else rivals.lion(batch)
-    return {**dict.fromkeys(OPTIMIZERS, scalar), "adamw": rivals.adamw(batch)}

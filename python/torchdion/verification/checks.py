@@ -10,7 +10,7 @@ from torchdion.verification.observed import Observed
 from torchdion.verification.run import State, Training
 
 ALLOWED = 1e-10
-"""Relative error in FP64 of weights, momenta and Q: what the law of tests/python/test_law.py allows after 20 steps."""
+"""Relative error in FP64 of weights, momenta and Q: what tests/python/law/test_law.py allows after 20 steps."""
 
 
 @dataclass(frozen=True)

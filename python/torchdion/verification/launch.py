@@ -1,37 +1,29 @@
 """Processes on this machine, one a rank, that are gone when the call returns, whatever ends it.
 
-They are forked from a process that has imported torch (or, for CUDA, start anew), have one thread each, and meet on a
-socket of the loopback device that rank 0 inherits. What they say goes to files without names. So nothing is left over.
+They are forked from a process that has imported torch (or, for CUDA, start anew), have one thread each, and meet at a
+store that the caller keeps on the loopback device. What they write goes to files without names. So nothing is left
+over. `verify` calls launch(), which raises; the tests call run(), which returns what became of each rank.
 """
 
-import ctypes
-import faulthandler
-import io
 import os
 import pickle
 import signal
 import socket
-import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from multiprocessing import connection, get_context, reduction
+from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
-
-import torch
-import torch.distributed as dist
+from typing import Any
 
 from torchdion.torch_versions import TCPStore, import_dynamo
-from torchdion.verification.transport import Transport, barrier, meet
+from torchdion.verification.rank import File, Job, Outcome, live
+from torchdion.verification.transport import Transport
 
-PR_SET_PDEATHSIG = 1
 LAST_LINES = 12
 KERNEL_SECONDS = 5.0
-STACK = "Stack (most recent call first):"  # how faulthandler begins
+POLL_SECONDS = 0.05  # at most, between looks at ranks whose end nobody reports because their children live on
 
 
 class RanksFailed(Exception):
@@ -42,55 +34,36 @@ class Terminated(BaseException):
     """By SIGTERM."""
 
 
-class Job(NamedTuple):
-    """What ranks do: body(rank, *arguments)."""
-
-    body: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    world_size: int
-    time_limit: float  # seconds
-    transport: Transport
-    meeting: socket.socket
-    parent: int
-
-
-class File:
-    """Without a name, open here and in a rank."""
-
-    def __init__(self) -> None:
-        self.content = tempfile.TemporaryFile()  # noqa: SIM115  closed by Rank.end()
-
-    def __getstate__(self) -> Any:  # on its way to a rank that is not forked
-        return reduction.DupFd(self.content.fileno())
-
-    def __setstate__(self, descriptor: Any) -> None:
-        self.content = os.fdopen(descriptor.detach(), "w+b")
-
-
 class Rank:
-    """A process and what it leaves: its words, and what the body returned."""
+    """A process, and the files to which it writes."""
 
     def __init__(self, number: int, job: Job) -> None:
-        self.number = number
-        self.output, self.result = File(), File()
+        self.files = (File(), File(), File())
         context: Any = get_context(job.transport.start_method)
-        self.process: BaseProcess = context.Process(
-            target=_live, args=(number, job, self.output, self.result), daemon=True, name=f"rank {number}"
-        )
+        self.process: BaseProcess = context.Process(target=live, args=(number, job, *self.files), name=f"rank {number}")
 
-    def words(self) -> list[str]:
-        self.output.content.seek(0)
-        return self.output.content.read().decode(errors="replace").splitlines()
+    def outcome(self) -> Outcome:
+        """So far; of a rank that has ended, its last."""
+        output, result, stack = (file.read() for file in self.files)
+        code = self.process.exitcode
+        if code is not None and code >= 0 and result:  # a pickle that is whole
+            outcome: Outcome = pickle.loads(result)
+            if outcome.kind == "raised" or code == 0:
+                return outcome._replace(output=output.decode(errors="replace"))
+        if code is None:
+            kind, value = "ran", None
+        else:
+            kind, value = "died", f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        return Outcome(kind, value, stack.decode(errors="replace"), output=output.decode(errors="replace"))
 
-    def last_words(self) -> str:
-        lines = self.words()[-LAST_LINES:]
-        return "\n".join([f"rank {self.number} said:", *lines]) if lines else f"rank {self.number} said nothing"
+    def has_failed(self) -> bool:
+        """It has ended, and not as one that returned."""
+        code = self.process.exitcode
+        return code is not None and (code != 0 or self.files[1].is_empty())
 
-    def stack(self) -> str:
-        """What SIGUSR1 made the rank write: its innermost calls."""
-        lines = self.words()
-        begin = lines.index(STACK) if STACK in lines else len(lines)
-        return "\n".join([f"rank {self.number} was in:", *lines[begin + 1 :][:LAST_LINES]])
+    def send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid or 0, number)
 
     def kill(self) -> None:
         """With whatever it has started."""
@@ -100,12 +73,12 @@ class Rank:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()  # also before it leads a group
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Once it is killed; what the kernel takes long to end is not waited for."""
         if self.process.pid is not None:
             self.process.join(KERNEL_SECONDS)
-        self.output.content.close()
-        self.result.content.close()
+        for file in self.files:
+            file.content.close()
 
 
 def launch(
@@ -120,24 +93,63 @@ def launch(
     Raises:
         RanksFailed: within `time_limit` seconds.
     """
+    outcomes = run(body, world_size, arguments, time_limit, transport)
+    first = first_failure(outcomes)
+    if first is None:
+        return pickle.loads(outcomes[0].value)
+    kind = outcomes[first].kind
+    if kind == "ran":
+        raise RanksFailed(_still_running(outcomes, time_limit))
+    how = "raised an error" if kind == "raised" else outcomes[first].value
+    raise RanksFailed(f"rank {first} {how}, and all were ended; {_last_words(first, outcomes[first])}")
+
+
+def run(
+    body: Callable[..., Any],
+    world_size: int,
+    arguments: tuple[Any, ...],
+    time_limit: float,
+    transport: Transport = Transport(),  # noqa: B008  frozen
+    grace: float = 0.0,
+) -> list[Outcome]:
+    """What became of each rank.
+
+    Args:
+        grace: seconds that the others have, after one rank has failed, to end by themselves.
+
+    Raises:
+        RanksFailed: a rank could not be started within `time_limit` seconds.
+    """
     import_dynamo()
     ranks: list[Rank] = []
     deadline = time.monotonic() + time_limit
     with socket.create_server(("127.0.0.1", 0), backlog=world_size) as meeting, _sigterm_unwinds():
-        job = Job(body, arguments, world_size, time_limit, transport, meeting, os.getpid())
+        job = Job(body, arguments, world_size, time_limit, transport, meeting.getsockname(), os.getpid())
         try:
             for number in range(world_size):
                 _start(number, job, ranks)
                 if time.monotonic() >= deadline:
                     raise RanksFailed(f"{number + 1} of {world_size} ranks were started in {time_limit:g} s, and ended")
-            _wait(ranks, time_limit, deadline)
-            ranks[0].result.content.seek(0)
-            return pickle.load(ranks[0].result.content)
+            store = _store(meeting, job)  # after the forks, which would lack its thread
+            _wait(ranks, deadline, grace)
+            outcomes = [rank.outcome() for rank in ranks]
+            del store
+            return outcomes
         finally:
             for rank in ranks:
                 rank.kill()
             for rank in ranks:
-                rank.end()
+                rank.close()
+
+
+def first_failure(outcomes: list[Outcome]) -> int | None:
+    """The rank that failed first. One that dies makes others raise, and one that raises makes others wait."""
+    for rank, outcome in enumerate(outcomes):
+        if outcome.kind == "died":
+            return rank
+    raised = [(outcome.time, rank) for rank, outcome in enumerate(outcomes) if outcome.kind == "raised"]
+    running = [rank for rank, outcome in enumerate(outcomes) if outcome.kind == "ran"]
+    return min(raised)[1] if raised else running[0] if running else None
 
 
 def _start(number: int, job: Job, ranks: list[Rank]) -> None:
@@ -146,6 +158,14 @@ def _start(number: int, job: Job, ranks: list[Rank]) -> None:
         ranks[number].process.start()
     except OSError as error:
         raise RanksFailed(f"rank {number} could not be started, and all were ended: {error}") from error
+
+
+def _store(meeting: socket.socket, job: Job) -> TCPStore:
+    """It outlives every rank: what a rank waits for does not depend on which other one has died."""
+    host, port = job.meeting
+    limit = timedelta(seconds=job.time_limit)
+    listening = os.dup(meeting.fileno())
+    return TCPStore(host, port, job.world_size, True, timeout=limit, wait_for_workers=False, master_listen_fd=listening)
 
 
 @contextmanager
@@ -162,81 +182,31 @@ def _sigterm_unwinds() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _wait(ranks: list[Rank], time_limit: float, deadline: float) -> None:
-    """Until all have returned, the first has failed, or the time is over."""
-    running = list(ranks)
-    while running:
+def _wait(ranks: list[Rank], deadline: float, grace: float) -> None:
+    """Until all have ended, the grace after the first failure is over, or the time is, when all write their stacks."""
+    failed, running = False, list(ranks)
+    while running and time.monotonic() < deadline:
         sentinels = [rank.process.sentinel for rank in running]
-        ended = connection.wait(sentinels, max(0.0, deadline - time.monotonic()))
-        for rank in running:
-            if rank.process.sentinel in ended:
-                rank.process.join(1.0)  # its exit status comes a little later
-        failed = [rank for rank in running if rank.process.exitcode]
-        if failed:
-            first = min(failed, key=_exit_code)  # one that died of a signal, whose code is negative, before others
-            raise RanksFailed(f"rank {first.number} {_end_of(first)}, and all were ended; {first.last_words()}")
+        connection.wait(sentinels, max(0.0, min(POLL_SECONDS, deadline - time.monotonic())))
         running = [rank for rank in running if rank.process.exitcode is None]
-        if running and time.monotonic() >= deadline:
-            raise RanksFailed(_stacks(running, time_limit))
+        if not failed and any(rank.has_failed() for rank in ranks):
+            failed, deadline = True, min(deadline, time.monotonic() + grace)
+    if running and not failed:
+        for rank in running:
+            rank.send(signal.SIGUSR1)
+        time.sleep(0.2)
 
 
-def _exit_code(rank: Rank) -> int:
-    code = rank.process.exitcode
-    assert code is not None
-    return code
+def _last_words(rank: int, outcome: Outcome) -> str:
+    lines = [*outcome.output.splitlines(), *outcome.traceback.splitlines()][-LAST_LINES:]
+    return "\n".join([f"rank {rank} said:", *lines]) if lines else f"rank {rank} said nothing"
 
 
-def _end_of(rank: Rank) -> str:
-    code = _exit_code(rank)
-    return f"died of {signal.Signals(-code).name}" if code < 0 else "raised an error"
-
-
-def _stacks(running: list[Rank], time_limit: float) -> str:
+def _still_running(outcomes: list[Outcome], time_limit: float) -> str:
+    running = [rank for rank, outcome in enumerate(outcomes) if outcome.kind == "ran"]
+    numbers = ", ".join(map(str, running))
+    lines = [f"still running at the time limit of {time_limit:g} s, and all were ended: ranks {numbers}"]
     for rank in running:
-        os.kill(rank.process.pid or 0, signal.SIGUSR1)
-    time.sleep(0.2)
-    numbers = ", ".join(str(rank.number) for rank in running)
-    return "\n".join(
-        [f"still running at the time limit of {time_limit:g} s, and all were ended: ranks {numbers}"]
-        + [rank.stack() for rank in running]
-    )
-
-
-def _live(number: int, job: Job, output: File, result: File) -> None:
-    """The life of a rank."""
-    try:
-        _work(number, job, output, result)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)  # the interpreter's end may abort in the threads of a process group that was not destroyed
-
-
-def _work(number: int, job: Job, output: File, result: File) -> None:
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
-    _die_with(job.parent)
-    os.dup2(output.content.fileno(), 1)
-    os.dup2(output.content.fileno(), 2)
-    sys.stdout = sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), write_through=True)
-    faulthandler.register(signal.SIGUSR1, output.content, all_threads=False)
-    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"})
-    torch.set_num_threads(1)
-    limit = timedelta(seconds=2 * job.time_limit)  # the parent's comes first: it shows where every rank is
-    host, port = job.meeting.getsockname()
-    listening = os.dup(job.meeting.fileno()) if number == 0 else None
-    job.meeting.close()
-    store = TCPStore(host, port, job.world_size, number == 0, timeout=limit, master_listen_fd=listening)
-    meet(job.transport, number, limit, store=store, rank=number, world_size=job.world_size)
-    pickle.dump(job.body(number, *job.arguments), result.content)
-    result.content.flush()
-    barrier()  # nobody leaves while another still reads from it
-    dist.destroy_process_group()
-
-
-def _die_with(parent: int) -> None:
-    """Also where the parent gets a SIGKILL."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before the kernel knew
-        os._exit(1)
+        innermost = outcomes[rank].traceback.splitlines()[1 : LAST_LINES + 1]
+        lines += [f"rank {rank} was in:", *innermost]
+    return "\n".join(lines)

@@ -1,8 +1,11 @@
+#include "algorithms/adamw.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "algorithms/elementwise.h"
+#include "algorithms/batch.h"
+#include "algorithms/options_by_name.h"
 #include "comm/scheduler.h"
 #include "tensors.h"
 
@@ -20,14 +23,16 @@ class AdamW : public testing::TestWithParam<AdamWDtypes> {};
 // X ← (1 − ηλ) X − η (M / (1 − β₁ᵗ)) / (sqrt(V / (1 − β₂ᵗ)) + ε)
 TEST_P(AdamW, FollowsItsFormulasWithItsOwnStepForEveryParameter) {
   const auto [x_dtype, g_dtype, m_dtype, v_dtype] = GetParam();
-  const AdamWHyperparameters hyper{.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.5, .epsilon = 1e-3};
+  const Options options =
+      options_of(kAdamW, {{"lr", 0.1}, {"betas", Pair{0.8, 0.9}}, {"weight_decay", 0.5}, {"epsilon", 1e-3}});
   const std::vector<int64_t> sizes = {1, 5, 1023, 1024, 1025, 40'000};
-  ElementwiseBatch batch;
+  Batch batch;
+  batch.lists.states.resize(2);
   std::vector<at::Tensor> x, m, v, starts;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     batch.lists.X.push_back(normal({sizes[i]}, 1, x_dtype));
-    batch.lists.M.push_back(at::zeros({sizes[i]}, m_dtype));
-    batch.lists.V.push_back(at::zeros({sizes[i]}, v_dtype));
+    batch.lists.states[0].push_back(at::zeros({sizes[i]}, m_dtype));
+    batch.lists.states[1].push_back(at::zeros({sizes[i]}, v_dtype));
     batch.lists.step.push_back(static_cast<int64_t>(i));
     x.push_back(batch.lists.X[i].to(at::kDouble, /*non_blocking=*/false, /*copy=*/true));
     m.push_back(at::zeros({sizes[i]}, at::kDouble));
@@ -45,13 +50,13 @@ TEST_P(AdamW, FollowsItsFormulasWithItsOwnStepForEveryParameter) {
       const at::Tensor root = (v[i] / (1 - std::pow(0.9, t))).sqrt();
       x[i] = (1 - 0.1 * 0.5) * x[i] - 0.1 * (m[i] / (1 - std::pow(0.8, t))) / (root + 1e-3);
     }
-    comm::run(adamw(batch, hyper));
+    comm::run(kAdamW.update(batch, options));
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const double storage = std::max({unit_roundoff(x_dtype), unit_roundoff(m_dtype), unit_roundoff(v_dtype)});
     EXPECT_LE(travel_error(batch.lists.X[i], x[i], starts[i]), 40 * storage) << sizes[i];
-    EXPECT_LE(relative_error(batch.lists.M[i], m[i]), 10 * unit_roundoff(m_dtype)) << sizes[i];
-    EXPECT_LE(relative_error(batch.lists.V[i], v[i]), 10 * unit_roundoff(v_dtype)) << sizes[i];
+    EXPECT_LE(relative_error(batch.lists.states[0][i], m[i]), 10 * unit_roundoff(m_dtype)) << sizes[i];
+    EXPECT_LE(relative_error(batch.lists.states[1][i], v[i]), 10 * unit_roundoff(v_dtype)) << sizes[i];
   }
 }
 
@@ -68,9 +73,10 @@ TEST(AdamWStep, CountsNonfiniteEntriesAsZeroOrLetsThemThrough) {
   for (bool zero : {false, true}) {
     const at::Tensor X = normal({3000}, 1, at::kFloat), M = at::zeros({3000}), V = at::zeros({3000});
     int64_t zeroed = 0;
-    ElementwiseBatch batch{.lists = {.X = {X}, .G = {G}, .M = {M}, .V = {V}, .step = {1}}};
-    if (zero) batch.lists.rule.zeroed = &zeroed;
-    comm::run(adamw(batch, {}));
+    Batch batch;
+    batch.lists = {.X = {X}, .G = {G}, .states = {{M}, {V}}, .step = {1}};
+    if (zero) batch.gradients.zeroed = &zeroed;
+    comm::run(kAdamW.update(batch, options_of(kAdamW, {})));
     EXPECT_EQ(zeroed, zero ? 2 : 0);
     EXPECT_EQ(X.isfinite().logical_not().sum().item<int64_t>(), zero ? 0 : 2);
   }
@@ -80,9 +86,9 @@ TEST(AdamWStep, MaximizesByTakingTheGradientWithTheOtherSign) {
   std::vector<at::Tensor> results;
   for (bool maximize : {false, true}) {
     const at::Tensor X = normal({10}, 1), M = at::zeros({10}, at::kDouble), V = at::zeros({10}, at::kDouble);
-    ElementwiseBatch batch{
-        .lists = {.X = {X}, .G = {normal({10}, 2) * (maximize ? -1 : 1)}, .M = {M}, .V = {V}, .step = {1}}};
-    comm::run(adamw(batch, {.maximize = maximize}));
+    Batch batch;
+    batch.lists = {.X = {X}, .G = {normal({10}, 2) * (maximize ? -1 : 1)}, .states = {{M}, {V}}, .step = {1}};
+    comm::run(kAdamW.update(batch, options_of(kAdamW, {{"maximize", maximize}})));
     results.push_back(X);
   }
   EXPECT_TRUE(bitwise_equal(results[0], results[1]));
@@ -92,10 +98,10 @@ TEST(AdamWStep, TakesTheGradientTimesItsFactorIntoAccount) {
   std::vector<at::Tensor> results;
   for (double scale : {1.0, 65'536.0}) {
     const at::Tensor X = normal({3000}, 1, at::kBFloat16), M = at::zeros({3000}), V = at::zeros({3000});
-    ElementwiseBatch batch{
-        .lists = {.X = {X}, .G = {normal({3000}, 2, at::kFloat) * scale}, .M = {M}, .V = {V}, .step = {1}}};
-    batch.lists.rule.factor = 1 / scale;
-    comm::run(adamw(batch, {}));
+    Batch batch;
+    batch.lists = {.X = {X}, .G = {normal({3000}, 2, at::kFloat) * scale}, .states = {{M}, {V}}, .step = {1}};
+    batch.gradients.factor = 1 / scale;
+    comm::run(kAdamW.update(batch, options_of(kAdamW, {})));
     results.insert(results.end(), {X, M, V});
   }
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(bitwise_equal(results[i], results[3 + i])) << i;

@@ -4,6 +4,9 @@
 
 #include <limits>
 
+#include "algorithms/batch.h"
+#include "algorithms/options_by_name.h"
+#include "algorithms/shared.h"
 #include "algorithms/textbook.h"
 #include "comm/scheduler.h"
 #include "linalg/backend.h"
@@ -30,29 +33,47 @@ Problem problem(int64_t count, int64_t m, int64_t n, int64_t r, Orientation orie
 }
 
 // What the engine makes of a stack of matrices in one process. It points into p and G, which must outlive it.
-DionBatch batch_of(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step) {
-  DionBatch batch;
+Batch batch_of(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step, const Options& options) {
+  Batch batch;
   batch.X = Matrices(p.X);
   batch.G = Matrices(G);
-  batch.M = Matrices(p.M);
-  batch.Q = Matrices(p.Q);
+  batch.states = {Matrices(p.M), Matrices(p.Q)};
   if (orientation == Orientation::right) {
     batch.X = batch.X.t();
     batch.G = batch.G.t();
-    batch.M = batch.M.t();
+    batch.states[0] = batch.states[0].t();
   }
-  batch.global_rows = batch.X.rows;
-  batch.global_cols = batch.X.cols;
-  batch.r = batch.Q.cols;
+  batch.shape = {.count = p.X.size(0),
+                 .numel = p.X.numel(),
+                 .m = batch.X.rows,
+                 .n = batch.X.cols,
+                 .r = p.Q.size(-1),
+                 .rows = batch.X.rows,
+                 .cols = batch.X.cols,
+                 .parameter = p.X.scalar_type(),
+                 .computing = linalg::compute_dtype({batch.X.dtype}),
+                 .states = {p.M.scalar_type(), p.Q.scalar_type()}};
   batch.shape_factor = std::sqrt(static_cast<double>(p.X.size(-2)) / static_cast<double>(p.X.size(-1)));
   batch.step = step;
-  batch.workspace = at::empty({dion_workspace(batch)}, linalg::compute_dtype({batch.X.dtype}));
+  batch.workspace = at::empty({kDion.cost(batch.shape, {}, options).workspace}, batch.shape.computing);
   return batch;
 }
 
-void take_step(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step,
-               const DionHyperparameters& hyper) {
-  comm::run(dion(batch_of(p, G, orientation, step), hyper));
+// Those of Dion, with the method by its enumerator.
+Options options_of(Orthonormalize method, NamedValues values) {
+  Options options = options_of(kDion, values);
+  options.set("orthonormalize", text_of(option("orthonormalize")->allowed.choices, method));
+  return options;
+}
+
+Options options_of(Precision precision, NamedValues values) {
+  Options options = options_of(kDion, values);
+  options.set("precision", text_of(kPrecision, precision));
+  return options;
+}
+
+void take_step(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step, const Options& options) {
+  comm::run(kDion.update(batch_of(p, G, orientation, step, options), options));
 }
 
 struct Shape {
@@ -63,13 +84,13 @@ class Dion : public testing::TestWithParam<std::tuple<Orientation, Orthonormaliz
 
 TEST_P(Dion, FollowsTheTextbookInFP64) {
   const auto [orientation, method, shape] = GetParam();
-  const DionHyperparameters hyper{.lr = 0.1, .mu = 0.9, .weight_decay = 0.1, .orthonormalize = method, .seed = 3};
+  const Options options = options_of(method, {{"lr", 0.1}, {"mu", 0.9}, {"weight_decay", 0.1}, {"seed", 3}});
   const Problem p = problem(shape.count, shape.m, shape.n, shape.r, orientation, at::kDouble);
   const at::Tensor start = p.X.clone();
-  Textbook textbook{p.X.clone(), p.M.clone(), p.Q.clone(), hyper};
+  Textbook textbook{p.X.clone(), p.M.clone(), p.Q.clone(), options};
   int64_t step = 0;
   for (const at::Tensor& G : p.gradients) {
-    take_step(p, G, orientation, ++step, hyper);
+    take_step(p, G, orientation, ++step, options);
     textbook.step(G, orientation);
   }
   EXPECT_LE(travel_error(p.X, textbook.X, start), 1e-10);
@@ -90,13 +111,13 @@ class DionDtype : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(DionDtype, StaysAsCloseToTheTextbookAsItsWeightsCanBeStored) {
   for (Orientation orientation : {Orientation::right, Orientation::left}) {
-    const DionHyperparameters hyper{.lr = 0.1, .precision = Precision::highest};
+    const Options options = options_of(Precision::highest, {{"lr", 0.1}});
     const Problem p = problem(2, 24, 36, 8, orientation, GetParam());
     const at::Tensor start = p.X.to(at::kDouble);
-    Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), hyper};
+    Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
     int64_t step = 0;
     for (const at::Tensor& G : p.gradients) {
-      take_step(p, G, orientation, ++step, hyper);
+      take_step(p, G, orientation, ++step, options);
       textbook.step(G, orientation);
     }
     EXPECT_EQ(p.X.scalar_type(), GetParam());
@@ -113,12 +134,12 @@ TEST(DionStep, OfFP16MomentaBeyondTheirRangeIsFiniteAndPointsTheSameWay) {
   for (Orientation orientation : {Orientation::right, Orientation::left}) {
     for (int64_t r : {3, 12}) {
       for (Precision precision : {Precision::highest, Precision::high}) {
-        const DionHyperparameters hyper{.lr = 0.001, .precision = precision};
+        const Options options = options_of(precision, {{"lr", 0.001}});
         const Problem p = problem(1, 12, 16, r, orientation, at::kHalf);
         const at::Tensor start = p.X.to(at::kDouble), G = p.gradients[0].clamp(-1, 1).mul(60000);
-        Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), hyper};
+        Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
         for (int64_t step = 1; step <= 30; ++step) {
-          take_step(p, G, orientation, step, hyper);
+          take_step(p, G, orientation, step, options);
           textbook.step(G.to(at::kDouble), orientation);
         }
         EXPECT_TRUE(p.M.isfinite().all().item<bool>());
@@ -137,13 +158,13 @@ TEST(DionStep, OfRoundedOperandsEndsNearTheTextbook) {
     double error, shorter;
   };
   for (const Case& c : {Case{Precision::high, 4e-3, 0x1p-10}, Case{Precision::medium, 3e-2, 0x1p-7}}) {
-    const DionHyperparameters hyper{.lr = 0.1, .weight_decay = 0, .precision = c.precision};
+    const Options options = options_of(c.precision, {{"lr", 0.1}, {"weight_decay", 0.0}});
     const Problem p = problem(1, 24, 96, 6, Orientation::right, at::kFloat);
     const at::Tensor start = p.X.to(at::kDouble);
-    Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), hyper};
+    Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
     int64_t step = 0;
     for (const at::Tensor& G : p.gradients) {
-      take_step(p, G, Orientation::right, ++step, hyper);
+      take_step(p, G, Orientation::right, ++step, options);
       textbook.step(G, Orientation::right);
     }
     EXPECT_LE(travel_error(p.X, textbook.X, start), c.error);
@@ -160,15 +181,15 @@ TEST(DionStep, KeepsTheColumnsOfADecayingSpectrumAtEveryPrecision) {
   };
   for (const Case& c :
        {Case{Precision::highest, 1e3, 0.9999}, Case{Precision::high, 30, 0.999}, Case{Precision::medium, 4, 0.98}}) {
-    const DionHyperparameters hyper{.lr = 0.1, .precision = c.precision};
+    const Options options = options_of(c.precision, {{"lr", 0.1}});
     Problem p = problem(1, 48, 32, 32, Orientation::left, at::kFloat);
     p.Q = orthonormal(32, 32, 3).unsqueeze(0).to(at::kFloat);
     const at::Tensor start = p.X.to(at::kDouble), G = conditioned(48, 32, c.condition, 4).unsqueeze(0).to(at::kFloat);
-    Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), hyper};
-    DionBatch batch = batch_of(p, G, Orientation::left, 1);
+    Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
+    Batch batch = batch_of(p, G, Orientation::left, 1, options);
     int64_t without_signal = 0;
     batch.counts.without_signal = &without_signal;
-    comm::run(dion(batch, hyper));
+    comm::run(kDion.update(batch, options));
     textbook.step(G, Orientation::left);
     EXPECT_EQ(without_signal, 0);
     const at::Tensor moved = p.X.to(at::kDouble) - start, expected = textbook.X - start;
@@ -177,13 +198,13 @@ TEST(DionStep, KeepsTheColumnsOfADecayingSpectrumAtEveryPrecision) {
 }
 
 TEST(DionStep, IsTheSameForGradientsOfAnyScale) {
-  const DionHyperparameters hyper{.lr = 0.1};
+  const Options options = options_of(kDion, {{"lr", 0.1}});
   for (double scale : {0x1p-90, 0x1p40}) {
     const Problem p = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
     const Problem scaled = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
     for (int64_t step = 1; step <= 3; ++step) {
-      take_step(p, p.gradients[step], Orientation::right, step, hyper);
-      take_step(scaled, scaled.gradients[step] * scale, Orientation::right, step, hyper);
+      take_step(p, p.gradients[step], Orientation::right, step, options);
+      take_step(scaled, scaled.gradients[step] * scale, Orientation::right, step, options);
     }
     EXPECT_TRUE(bitwise_equal(scaled.X, p.X)) << scale;
     EXPECT_TRUE(bitwise_equal(scaled.M, p.M * scale)) << scale;
@@ -193,10 +214,10 @@ TEST(DionStep, IsTheSameForGradientsOfAnyScale) {
 TEST(DionStep, WithoutGradientAndMomentumOnlyDecaysTheWeights) {
   for (Orthonormalize method :
        {Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr, Orthonormalize::qr}) {
-    const DionHyperparameters hyper{.lr = 0.5, .weight_decay = 0.25, .orthonormalize = method};
+    const Options options = options_of(method, {{"lr", 0.5}, {"weight_decay", 0.25}});
     const Problem p = problem(2, 12, 20, 5, Orientation::left, at::kFloat);
     const at::Tensor X = p.X.clone(), Q = p.Q.clone();
-    take_step(p, at::zeros_like(p.X), Orientation::left, 1, hyper);
+    take_step(p, at::zeros_like(p.X), Orientation::left, 1, options);
     EXPECT_TRUE(bitwise_equal(p.X, X * 0.875f));
     EXPECT_TRUE(bitwise_equal(p.Q, Q));
     EXPECT_EQ(p.M.count_nonzero().item<int64_t>(), 0);
@@ -204,11 +225,11 @@ TEST(DionStep, WithoutGradientAndMomentumOnlyDecaysTheWeights) {
 }
 
 TEST(DionStep, OfALowRankGradientIsFiniteAndStaysInItsSpan) {
-  const DionHyperparameters hyper{.lr = 1, .weight_decay = 0};
+  const Options options = options_of(kDion, {{"lr", 1.0}, {"weight_decay", 0.0}});
   const Problem p = problem(1, 30, 20, 10, Orientation::left, at::kDouble);
   const at::Tensor start = p.X.clone(), basis = orthonormal(30, 3, 5);
   const at::Tensor G = basis.matmul(normal({3, 20}, 6)).unsqueeze(0);
-  for (int64_t step = 1; step <= 4; ++step) take_step(p, G, Orientation::left, step, hyper);
+  for (int64_t step = 1; step <= 4; ++step) take_step(p, G, Orientation::left, step, options);
   const at::Tensor travelled = (p.X - start)[0];
   EXPECT_TRUE(p.X.isfinite().all().item<bool>());
   EXPECT_LE(relative_error(basis.matmul(basis.mT()).matmul(travelled), travelled), 1e-12);
@@ -219,22 +240,23 @@ TEST(DionStep, MaximizesByTakingTheGradientWithTheOtherSign) {
   const Problem up = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
   const Problem down = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
   for (int64_t step = 1; step <= 3; ++step) {
-    take_step(up, up.gradients[step], Orientation::right, step, {.maximize = true});
-    take_step(down, -down.gradients[step], Orientation::right, step, {});
+    take_step(up, up.gradients[step], Orientation::right, step, options_of(kDion, {{"maximize", true}}));
+    take_step(down, -down.gradients[step], Orientation::right, step, options_of(kDion, {}));
   }
   EXPECT_TRUE(bitwise_equal(up.X, down.X));
 }
 
 TEST(DionStep, TakesTheGradientTimesItsFactorIntoAccount) {
   for (bool maximize : {false, true}) {
+    const Options options = options_of(kDion, {{"maximize", maximize}});
     const Problem p = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
     const Problem scaled = problem(1, 12, 20, 5, Orientation::right, at::kFloat);
     for (int64_t step = 1; step <= 3; ++step) {
-      take_step(p, p.gradients[step], Orientation::right, step, {.maximize = maximize});
+      take_step(p, p.gradients[step], Orientation::right, step, options);
       const at::Tensor G = scaled.gradients[step] * 65'536;
-      DionBatch batch = batch_of(scaled, G, Orientation::right, step);
+      Batch batch = batch_of(scaled, G, Orientation::right, step, options);
       batch.gradients.factor = 1.0 / 65'536;
-      comm::run(dion(batch, {.maximize = maximize}));
+      comm::run(kDion.update(batch, options));
     }
     EXPECT_TRUE(bitwise_equal(scaled.X, p.X));
     EXPECT_TRUE(bitwise_equal(scaled.M, p.M));
@@ -245,7 +267,7 @@ TEST(DionStep, TakesTheGradientTimesItsFactorIntoAccount) {
 int64_t launches_of_step(int64_t count, int64_t n, int64_t r) {
   const Problem p = problem(count, n, n, r, Orientation::right, at::kFloat);
   const linalg::Recorder recorder;
-  take_step(p, p.gradients[0], Orientation::right, 1, {.precision = Precision::high});
+  take_step(p, p.gradients[0], Orientation::right, 1, options_of(Precision::high, {}));
   int64_t launches = 0;
   for (const linalg::Launches& each : recorder.launches()) launches += each.count;
   return launches;
@@ -266,10 +288,11 @@ TEST(DionStep, CountsNonfiniteEntriesAsZeroWhenAsked) {
   G[0][3][4] = std::numeric_limits<double>::infinity();
   G[1][11][19] = std::numeric_limits<double>::quiet_NaN();
   int64_t zeroed = 0;
-  DionBatch batch = batch_of(p, G, Orientation::right, 1);
+  const Options options = options_of(kDion, {});
+  Batch batch = batch_of(p, G, Orientation::right, 1, options);
   batch.gradients.zeroed = &zeroed;
-  comm::run(dion(batch, {}));
-  take_step(reference, G.nan_to_num(0, 0, 0), Orientation::right, 1, {});
+  comm::run(kDion.update(batch, options));
+  take_step(reference, G.nan_to_num(0, 0, 0), Orientation::right, 1, options);
   EXPECT_EQ(zeroed, 2);
   EXPECT_TRUE(bitwise_equal(p.X, reference.X));
 }
@@ -277,7 +300,7 @@ TEST(DionStep, CountsNonfiniteEntriesAsZeroWhenAsked) {
 TEST(DionStep, LetsANaNReachTheWeightsOfItsMatrixAlone) {
   const Problem p = problem(2, 12, 20, 5, Orientation::right, at::kFloat);
   p.gradients[0][1][3][4] = std::numeric_limits<double>::quiet_NaN();
-  take_step(p, p.gradients[0], Orientation::right, 1, {});
+  take_step(p, p.gradients[0], Orientation::right, 1, options_of(kDion, {}));
   EXPECT_TRUE(p.X[0].isfinite().all().item<bool>());
   EXPECT_TRUE(p.X[1].isnan().any().item<bool>());
 }

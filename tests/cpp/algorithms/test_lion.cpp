@@ -1,8 +1,11 @@
+#include "algorithms/lion.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "algorithms/elementwise.h"
+#include "algorithms/batch.h"
+#include "algorithms/options_by_name.h"
 #include "comm/scheduler.h"
 #include "tensors.h"
 
@@ -22,14 +25,15 @@ class Lion : public testing::TestWithParam<LionDtypes> {};
 // X ← (1 − ηλ) X − η sign(β₁ M + (1 − β₁) G);  M ← β₂ M + (1 − β₂) G
 TEST_P(Lion, FollowsItsFormulas) {
   const auto [x_dtype, g_dtype, m_dtype] = GetParam();
-  const LionHyperparameters hyper{.lr = 0.125, .beta1 = 0.875, .beta2 = 0.9375, .weight_decay = 0.5};
-  ElementwiseBatch batch;
+  const Options options = options_of(kLion, {{"lr", 0.125}, {"betas", Pair{0.875, 0.9375}}, {"weight_decay", 0.5}});
+  Batch batch;
+  batch.lists.states.resize(1);
   std::vector<at::Tensor> x, m;
   for (int64_t size : kLionSizes) {
     batch.lists.X.push_back(normal({size}, 1, x_dtype));
-    batch.lists.M.push_back(normal({size}, 2, m_dtype));
+    batch.lists.states[0].push_back(normal({size}, 2, m_dtype));
     x.push_back(batch.lists.X.back().to(at::kDouble));
-    m.push_back(batch.lists.M.back().to(at::kDouble));
+    m.push_back(batch.lists.states[0].back().to(at::kDouble));
   }
   for (uint64_t step = 0; step < 3; ++step) {
     batch.lists.G.clear();
@@ -40,12 +44,12 @@ TEST_P(Lion, FollowsItsFormulas) {
       x[i] = ((1 - 0.125 * 0.5) * x[i] - 0.125 * (0.875 * m[i] + 0.125 * g).sign()).to(x_dtype).to(at::kDouble);
       m[i] = (0.9375 * m[i] + 0.0625 * g).to(m_dtype).to(at::kDouble);
     }
-    comm::run(lion(batch, hyper));
+    comm::run(kLion.update(batch, options));
   }
   for (std::size_t i = 0; i < x.size(); ++i) {
     // FP32 before it is rounded to less may end one unit away.
     EXPECT_LE(relative_error(batch.lists.X[i], x[i]), 3 * unit_roundoff(x_dtype)) << kLionSizes[i];
-    EXPECT_LE(relative_error(batch.lists.M[i], m[i]), 3 * unit_roundoff(m_dtype)) << kLionSizes[i];
+    EXPECT_LE(relative_error(batch.lists.states[0][i], m[i]), 3 * unit_roundoff(m_dtype)) << kLionSizes[i];
   }
 }
 
@@ -62,25 +66,27 @@ struct OneStep {
   int64_t zeroed = 0;
 };
 
-OneStep lion_step(const at::Tensor& G, bool zero_nonfinite, const LionHyperparameters& hyper, double factor = 1) {
+OneStep lion_step(const at::Tensor& G, bool zero_nonfinite, NamedValues values, double factor = 1) {
   OneStep result{normal({G.numel()}, 1, at::kFloat), normal({G.numel()}, 2, at::kFloat)};
-  ElementwiseBatch batch{.lists = {.X = {result.X}, .G = {G}, .M = {result.M}, .V = {}, .step = {}}};
-  batch.lists.rule.factor = factor;
-  if (zero_nonfinite) batch.lists.rule.zeroed = &result.zeroed;
-  comm::run(lion(batch, hyper));
+  Batch batch;
+  batch.lists = {.X = {result.X}, .G = {G}, .states = {{result.M}}, .step = {}};
+  batch.gradients.factor = factor;
+  if (zero_nonfinite) batch.gradients.zeroed = &result.zeroed;
+  comm::run(kLion.update(batch, options_of(kLion, values)));
   return result;
 }
 
 TEST(LionStep, TakesNoStepWhereTheMixIsExactlyZero) {
   const at::Tensor X = at::ones({3}), M = at::zeros({3}), G = at::tensor({2.0f, 0.0f, -2.0f});
-  ElementwiseBatch batch{.lists = {.X = {X}, .G = {G}, .M = {M}, .V = {}, .step = {}}};
-  comm::run(lion(batch, {.lr = 0.25, .weight_decay = 0}));
+  Batch batch;
+  batch.lists = {.X = {X}, .G = {G}, .states = {{M}}, .step = {}};
+  comm::run(kLion.update(batch, options_of(kLion, {{"lr", 0.25}, {"weight_decay", 0.0}})));
   EXPECT_TRUE(at::equal(X, at::tensor({0.75f, 1.0f, 1.25f})));
 }
 
 TEST(LionStep, MaximizesByTakingTheGradientWithTheOtherSign) {
   const at::Tensor G = normal({3000}, 5, at::kFloat);
-  const OneStep up = lion_step(G, false, {.maximize = true}), down = lion_step(-G, false, {});
+  const OneStep up = lion_step(G, false, {{"maximize", true}}), down = lion_step(-G, false, {});
   EXPECT_TRUE(bitwise_equal(up.X, down.X));
   EXPECT_TRUE(bitwise_equal(up.M, down.M));
 }
@@ -88,8 +94,8 @@ TEST(LionStep, MaximizesByTakingTheGradientWithTheOtherSign) {
 TEST(LionStep, TakesTheGradientTimesItsFactorIntoAccount) {
   const at::Tensor G = normal({3000}, 5, at::kFloat);
   for (bool maximize : {false, true}) {
-    const OneStep expected = lion_step(G, false, {.maximize = maximize});
-    const OneStep scaled = lion_step(G * 4096, false, {.maximize = maximize}, 1.0 / 4096);
+    const OneStep expected = lion_step(G, false, {{"maximize", maximize}});
+    const OneStep scaled = lion_step(G * 4096, false, {{"maximize", maximize}}, 1.0 / 4096);
     EXPECT_TRUE(bitwise_equal(scaled.X, expected.X));
     EXPECT_TRUE(bitwise_equal(scaled.M, expected.M));
   }

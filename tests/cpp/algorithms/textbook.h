@@ -3,27 +3,29 @@
 
 #include <torchdion/options.h>
 
+#include "algorithms/option.h"
 #include "tensors.h"
 
 namespace torchdion::algorithms {
 
 struct Textbook {
   at::Tensor X, M, Q;  // FP64
-  DionHyperparameters hyper;
+  Options options;
 
   // Orientation::right runs the algorithm on the transposes; the shape factor is always that of X itself.
   void step(const at::Tensor& gradient, Orientation orientation) {
     const bool right = orientation == Orientation::right;
-    const at::Tensor G = gradient.to(at::kDouble) * (hyper.maximize ? -1 : 1);
+    const at::Tensor G = gradient.to(at::kDouble) * (options.flag("maximize") ? -1 : 1);
     const at::Tensor B = right ? (M + G).mT() : M + G;
     const at::Tensor P = std::get<0>(at::linalg_qr(B.matmul(Q)));
     const at::Tensor R = B.mT().matmul(P);
-    const at::Tensor error_feedback = B - (1 - hyper.mu) * P.matmul(R.mT());
+    const at::Tensor error_feedback = B - (1 - options.number("mu")) * P.matmul(R.mT());
     M = right ? error_feedback.mT() : error_feedback;
     Q = R / at::linalg_vector_norm(R, 2, {-2}, /*keepdim=*/true);
     const at::Tensor update = P.matmul(Q.mT());
     const double shape = std::sqrt(static_cast<double>(X.size(-2)) / static_cast<double>(X.size(-1)));
-    X = (1 - hyper.lr * hyper.weight_decay) * X - hyper.lr * shape * (right ? update.mT() : update);
+    const double lr = options.number("lr"), weight_decay = options.number("weight_decay");
+    X = (1 - lr * weight_decay) * X - lr * shape * (right ? update.mT() : update);
   }
 };
 

@@ -153,7 +153,7 @@ const bool is_chosen = [] {
   if (name == "emulated-recording") {
     runs_programs = false;
     make_memory_up();
-    exchange_backend(c10::kMeta, &kBackend<Operations>);
+    exchange_backend(c10::kMeta, &backend_made_of<Operations>());
     return true;
   }
   TORCH_CHECK(name == "emulated" || name == "emulated-backwards", "no such backend: ", name);
@@ -163,7 +163,7 @@ const bool is_chosen = [] {
   TORCH_CHECK(truncates || !tensor_cores || std::string(tensor_cores) == "rounding", "no such tensor cores");
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);  // so that at::empty() fills
   at::globalContext().setDeterministicFillUninitializedMemory(true);
-  exchange_backend(c10::kCPU, &kBackend<Operations>);
+  exchange_backend(c10::kCPU, &backend_made_of<Operations>());
   return true;
 }();
 

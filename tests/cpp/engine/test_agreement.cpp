@@ -6,6 +6,7 @@
 
 #include "comm/digest.h"
 #include "comm/mesh_as_threads.h"
+#include "words.h"
 
 namespace torchdion::engine {
 
@@ -25,6 +26,7 @@ std::vector<Claim> claims_of(const MeshAxes& axes) {
 }
 
 std::string error_of(const std::vector<Claim>& claims, bool refuses = false, Operation operation = Operation::step) {
+  const Speaking speaking({"torchdion::Dion"});
   try {
     agree(operation, refuses, claims);
   } catch (const c10::Error& error) {
@@ -151,6 +153,7 @@ TEST(Agreement, AsksEveryRankForWhatTheGradientsOfOthersNeed) {
       if (axes.rank == 3) claims[1].gradient.reset();
       agree(Operation::step, false, claims, [&](const auto& gradients) { asked += gradients[1] == at::kFloat; });
       EXPECT_EQ(asked, 1);
+      const Speaking speaking({"torchdion::Dion"});
       std::string error;
       try {
         agree(Operation::step, false, claims, [&](const auto&) { TORCH_CHECK(axes.rank != who, "no memory"); });

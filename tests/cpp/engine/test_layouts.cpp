@@ -6,7 +6,7 @@
 #include "comm/mesh_as_threads.h"
 #include "engine/state.h"
 #include "engine/step.h"
-#include "tensors.h"
+#include "engine/step_groups.h"
 
 namespace torchdion::engine {
 
@@ -28,9 +28,9 @@ enum class Cut { fs_rows_tp_cols, tp_rows_fs_cols };
 
 struct Case {
   MeshShape mesh;
-  Orientation orientation;
+  const char* orientation;
   Cut cut;
-  Orthonormalize method;
+  const char* method;
 };
 
 // Two of a shape and others, one of them with fewer rows than eight ranks; stacks of experts; vectors.
@@ -56,35 +56,43 @@ at::Tensor gradient(std::size_t i, int step, int replica) {
 }
 at::Tensor vector_gradient(int step, int replica) { return normal({11}, 50 + 10 * step + replica); }
 
-DionHyperparameters hyper_of(const Case& c) {
-  return {.lr = 0.1, .mu = 0.9, .weight_decay = 0.1, .orthonormalize = c.method, .seed = 3};
+algorithms::Options options_of(const Case& c, double rank_fraction) {
+  return algorithms::options_of(algorithms::algorithm("dion"), {{"lr", 0.1},
+                                                                {"mu", 0.9},
+                                                                {"weight_decay", 0.1},
+                                                                {"orthonormalize", std::string_view(c.method)},
+                                                                {"orientation", std::string_view(c.orientation)},
+                                                                {"rank_fraction", rank_fraction},
+                                                                {"seed", 3}});
 }
 
 // An optimizer of all the matrices and one vector, on one rank of a mesh or, with absent axes, on the whole.
 class Training {
  public:
   Training(const Case& c, const MeshAxes& axes, double rank_fraction) : replica_(axes.dp.rank), replicas_(c.mesh.dp) {
-    DionGroup dion;
-    dion.hyper = hyper_of(c);
-    dion.orientation = c.orientation;
+    Group dion = group_under("dion");
+    dion.options = options_of(c, rank_fraction);
+    dion.states.resize(2);
+    const std::span<const algorithms::State> states = dion.algorithm->states;
     for (std::size_t i = 0; i < kShapes.size(); ++i) {
       const Layout layout = layout_on(axes, c.cut, {kShapes[i].m, kShapes[i].n});
-      const QStart start{c.orientation, rank_fraction, 1, 3, static_cast<int64_t>(i)};
       dion.layouts.push_back(layout);
       dion.X.push_back(piece_of(weight(i), layout));
-      dion.M.push_back(at::zeros_like(dion.X.back()));
-      dion.Q.push_back(start_of_Q(layout.sizes, {}, start, at::kDouble, layout));
-      dion.whole_Q.push_back(start_of_Q(layout.sizes, {}, start, at::kDouble).sizes().vec());
+      for (std::size_t k = 0; k < 2; ++k) {
+        dion.states[k].push_back(start_of(states[k], layout.sizes, dion.X[i].sizes(), dion.options,
+                                          static_cast<int64_t>(i), at::kDouble, layout));
+      }
+      dion.whole_factors.push_back(whole_state_sizes(states[kQ], layout.sizes, dion.options));
       dion.steps.push_back(at::zeros({}));
     }
-    groups.dion.push_back(dion);
-    LionGroup lion;
+    groups.all.push_back(dion);
+    Group lion = group_under("lion");
     lion.X.push_back(normal({11}, 7));
-    lion.M.push_back(at::zeros({11}, at::kDouble));
+    lion.states = {{at::zeros({11}, at::kDouble)}};
     lion.steps.push_back(at::zeros({}));
     lion.layouts.push_back({});
     lion.layouts[0].replicas = axes.dp;
-    groups.lion.push_back(lion);
+    groups.all.push_back(lion);
   }
 
   // `whole`: the mean of all replicas' gradients, else this one's own.
@@ -94,7 +102,7 @@ class Training {
   }
 
   void give_gradients(int number, bool whole) {
-    DionGroup& dion = groups.dion[0];
+    Group& dion = groups.all[0];
     dion.G.clear();
     for (std::size_t i = 0; i < kShapes.size(); ++i) {
       at::Tensor G = at::zeros({kShapes[i].m, kShapes[i].n}, at::kDouble);
@@ -107,7 +115,7 @@ class Training {
     for (int d = 0; d < replicas_; ++d) {
       if (whole || d == replica_) g.add_(vector_gradient(number, d), whole ? 1.0 / replicas_ : 1);
     }
-    groups.lion[0].G = {g};
+    groups.all[1].G = {g};
   }
 
   Groups groups;
@@ -127,21 +135,21 @@ void expect_the_law(const Case& c, double rank_fraction) {
   mesh.run([&](MeshAxes axes) {
     Training training(c, axes, rank_fraction);
     for (int step = 0; step < kSteps; ++step) training.step(step, false);
-    const DionGroup &dion = training.groups.dion[0], &whole = expected.groups.dion[0];
+    const Group &dion = training.groups.all[0], &whole = expected.groups.all[0];
     const std::lock_guard lock(mutex);
     std::vector<at::Tensor> result = dion.X;
-    result.insert(result.end(), dion.Q.begin(), dion.Q.end());
+    result.insert(result.end(), dion.states[kQ].begin(), dion.states[kQ].end());
     for (std::size_t i = 0; i < kShapes.size(); ++i) {
       const Layout& layout = dion.layouts[i];
       if (dion.X[i].numel() == 0) continue;
       EXPECT_LE(travel_error(dion.X[i], piece_of(whole.X[i], layout), piece_of(weight(i), layout)), 1e-11)
           << "matrix " << i << " on rank " << axes.rank;
       if (c.mesh.dp == 1) {
-        EXPECT_LE(relative_error(dion.M[i], piece_of(whole.M[i], layout)), 1e-11);
+        EXPECT_LE(relative_error(dion.states[kMomentum][i], piece_of(whole.states[kMomentum][i], layout)), 1e-11);
       }
     }
-    EXPECT_LE(relative_error(training.groups.lion[0].X[0], expected.groups.lion[0].X[0]), 1e-14);
-    result.push_back(training.groups.lion[0].X[0]);
+    EXPECT_LE(relative_error(training.groups.all[1].X[0], expected.groups.all[1].X[0]), 1e-14);
+    result.push_back(training.groups.all[1].X[0]);
     const auto [place, is_first] = by_place.emplace(axes.rank % (c.mesh.fs * c.mesh.tp), result);
     for (std::size_t i = 0; !is_first && i < result.size(); ++i) {
       EXPECT_TRUE(bitwise_equal(result[i], place->second[i])) << "tensor " << i << " of rank " << axes.rank;
@@ -179,19 +187,19 @@ TEST_P(Traffic, IsWhatTheFormulaAndTheBackendSay) {
   }
 }
 
-const Case kCube{{2, 2, 2}, Orientation::right, Cut::fs_rows_tp_cols, Orthonormalize::automatic};
+const Case kCube{{2, 2, 2}, "right", Cut::fs_rows_tp_cols, "auto"};
 
 TEST(RanksThatDisagree, AllLeaveOutAStepInWhichOneHasANaN) {
   Mesh mesh(kCube.mesh);
   mesh.run([&](MeshAxes axes) {
     Training training(kCube, axes, kRankFraction);
     training.give_gradients(0, false);
-    if (axes.rank == 5) training.groups.dion[0].G[0][0][0] = std::numeric_limits<double>::quiet_NaN();
+    if (axes.rank == 5) training.groups.all[0].G[0][0][0] = std::numeric_limits<double>::quiet_NaN();
     const Report report = Step(training.groups, Nonfinite::skip_step).run();
     EXPECT_TRUE(report.skipped);
     EXPECT_EQ(report.nonfinite.total(), axes.rank == 5);
     for (std::size_t i = 0; i < kShapes.size(); ++i) {
-      EXPECT_TRUE(bitwise_equal(training.groups.dion[0].X[i], piece_of(weight(i), training.groups.dion[0].layouts[i])));
+      EXPECT_TRUE(bitwise_equal(training.groups.all[0].X[i], piece_of(weight(i), training.groups.all[0].layouts[i])));
     }
   });
 }
@@ -201,7 +209,7 @@ TEST(RanksThatDisagree, AllRefuseGradientsOfWhichOneHasANaN) {
   mesh.run([&](MeshAxes axes) {
     Training training(kCube, axes, kRankFraction);
     training.give_gradients(0, false);
-    if (axes.rank == 2) training.groups.lion[0].G[0][3] = std::numeric_limits<double>::infinity();
+    if (axes.rank == 2) training.groups.all[1].G[0][3] = std::numeric_limits<double>::infinity();
     Step step(training.groups, Nonfinite::raise);
     EXPECT_THROW(step.run(), c10::ValueError);
     EXPECT_FALSE(step.wrote());
@@ -222,8 +230,8 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const MeshShape mesh : {MeshShape{8, 1, 1}, MeshShape{1, 8, 1}, MeshShape{1, 1, 8}, MeshShape{2, 2, 2},
                                MeshShape{2, 1, 2}, MeshShape{2, 3, 1}, MeshShape{1, 2, 3}}) {
-    for (const Orientation orientation : {Orientation::right, Orientation::left}) {
-      for (const Orthonormalize method : {Orthonormalize::automatic, Orthonormalize::rcqr}) {
+    for (const char* orientation : {"right", "left"}) {
+      for (const char* method : {"auto", "rcqr"}) {
         all.push_back({mesh, orientation, Cut::fs_rows_tp_cols, method});
         all.push_back({mesh, orientation, Cut::tp_rows_fs_cols, method});
       }
@@ -234,9 +242,8 @@ std::vector<Case> cases() {
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
-  return c10::str(
-      "dp", c.mesh.dp, "_fs", c.mesh.fs, "_tp", c.mesh.tp, c.orientation == Orientation::right ? "_right" : "_left",
-      c.cut == Cut::fs_rows_tp_cols ? "_fs_rows" : "_tp_rows", c.method == Orthonormalize::rcqr ? "_rcqr" : "_auto");
+  return c10::str("dp", c.mesh.dp, "_fs", c.mesh.fs, "_tp", c.mesh.tp, "_", c.orientation,
+                  c.cut == Cut::fs_rows_tp_cols ? "_fs_rows" : "_tp_rows", "_", c.method);
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Layouts, testing::ValuesIn(cases()), name_of);

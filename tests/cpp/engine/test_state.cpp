@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/line.h"
+#include "engine/step_groups.h"
 #include "linalg/backend.h"
 #include "linalg/recorder.h"
 #include "tensors.h"
@@ -31,21 +32,39 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RankOf,
                                          RankCase{100, 300, 0.07, 4, 8}, RankCase{100, 300, 0.99, 64, 100},
                                          RankCase{10, 10, 1e-9, 1, 1}, RankCase{10, 10, 0.5, INT64_MAX, 10}));
 
+struct Start {
+  const char* orientation = "right";
+  double rank_fraction = 1;
+  int64_t seed = 0, parameter = 0, batch_dims = 0;
+
+  algorithms::Options options() const {
+    return algorithms::options_of(kOfDion, {{"orientation", std::string_view(orientation)},
+                                            {"rank_fraction", rank_fraction},
+                                            {"seed", seed},
+                                            {"batch_dims", batch_dims}});
+  }
+};
+
+at::Tensor start_of_Q(const std::vector<int64_t>& sizes, const Start& start, at::ScalarType dtype,
+                      const Layout& layout = {}) {
+  return start_of(kQOfDion, sizes, {}, start.options(), start.parameter, dtype, layout);
+}
+
 TEST(StartOfQ, OfAnyPlaceDependsOnItsParameterAndPlaceInTheStackAlone) {
-  const QStart start{.rank_fraction = 0.5, .seed = 3, .parameter = 5};
-  const at::Tensor stack = start_of_Q({4, 10, 6}, {.batch_dims = 1}, start, at::kDouble);
+  const Start start{.rank_fraction = 0.5, .seed = 3, .parameter = 5};
+  Start in_stack = start, other = start;
+  in_stack.batch_dims = 1;
+  const at::Tensor stack = start_of_Q({4, 10, 6}, in_stack, at::kDouble);
   EXPECT_EQ(stack.sizes(), (std::vector<int64_t>{4, 10, 3}));
-  EXPECT_TRUE(bitwise_equal(stack[0], start_of_Q({10, 6}, {}, start, at::kDouble)));
+  EXPECT_TRUE(bitwise_equal(stack[0], start_of_Q({10, 6}, start, at::kDouble)));
   EXPECT_FALSE(bitwise_equal(stack[0], stack[1]));
-  QStart other = start;
   other.parameter = 6;
-  EXPECT_FALSE(bitwise_equal(stack[0], start_of_Q({10, 6}, {}, other, at::kDouble)));
+  EXPECT_FALSE(bitwise_equal(stack[0], start_of_Q({10, 6}, other, at::kDouble)));
 }
 
 TEST(StartOfQ, HasTheShapeOfItsOrientationAndColumnsOfUnitLength) {
-  const at::Tensor right = start_of_Q({500, 40}, {}, {.rank_fraction = 0.5}, at::kDouble);
-  const at::Tensor left =
-      start_of_Q({40, 500}, {}, {.orientation = Orientation::left, .rank_fraction = 0.5}, at::kDouble);
+  const at::Tensor right = start_of_Q({500, 40}, {.rank_fraction = 0.5}, at::kDouble);
+  const at::Tensor left = start_of_Q({40, 500}, {.orientation = "left", .rank_fraction = 0.5}, at::kDouble);
   EXPECT_EQ(right.sizes(), (std::vector<int64_t>{500, 20}));
   EXPECT_TRUE(bitwise_equal(right, left));
   EXPECT_NEAR(right.square().sum(0).mean().item<double>(), 1, 0.05);
@@ -65,14 +84,11 @@ TEST(StartOfQ, OfAPieceIsThePieceOfTheWholeInEveryDtype) {
   const std::vector<int64_t> sizes = {5, 2, 14, 11};  // a stack of stacks
   const Axis cut = second_of_three();
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
-    for (const Orientation orientation : {Orientation::right, Orientation::left}) {
-      const QStart start{.orientation = orientation, .seed = 3, .parameter = 5};
-      const at::Tensor whole = start_of_Q(sizes, {.batch_dims = 2}, start, dtype);
-      const auto piece = [&](const Layout& layout) {
-        return start_of_Q(sizes, {.batch_dims = 2}, start, dtype, layout);
-      };
+    for (const bool is_right : {true, false}) {
+      const Start start{.orientation = is_right ? "right" : "left", .seed = 3, .parameter = 5, .batch_dims = 2};
+      const at::Tensor whole = start_of_Q(sizes, start, dtype);
+      const auto piece = [&](const Layout& layout) { return start_of_Q(sizes, start, dtype, layout); };
       EXPECT_TRUE(bitwise_equal(piece({.batch = cut}), whole.narrow(0, 2, 2)));
-      const bool is_right = orientation == Orientation::right;
       EXPECT_TRUE(bitwise_equal(piece({.rows = cut}), is_right ? whole.narrow(2, 5, 5) : whole.narrow(3, 4, 4)));
       EXPECT_TRUE(bitwise_equal(piece({.cols = cut}), is_right ? whole.narrow(3, 4, 4) : whole.narrow(2, 4, 4)));
     }
@@ -81,7 +97,7 @@ TEST(StartOfQ, OfAPieceIsThePieceOfTheWholeInEveryDtype) {
 
 TEST(StartOfQ, OfAStackIsOneLaunchOnTheDevice) {
   const linalg::Recorder recorder;
-  start_of_Q({128, 6, 8}, {.batch_dims = 1}, {}, at::kFloat);
+  start_of_Q({128, 6, 8}, {.batch_dims = 1}, at::kFloat);
   const bool is_cpu = linalg::backend_of(at::kCPU).multiplies_in_place;
   ASSERT_EQ(recorder.launches().size(), is_cpu ? 0u : 1u);
   for (const linalg::Launches& each : recorder.launches()) {
@@ -92,25 +108,48 @@ TEST(StartOfQ, OfAStackIsOneLaunchOnTheDevice) {
 }
 
 TEST(StartOfQ, OfAnEmptyParameterIsEmpty) {
-  EXPECT_EQ(start_of_Q({0, 5}, {}, {}, at::kFloat).sizes(), (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(start_of_Q({0, 5}, {}, at::kFloat).sizes(), (std::vector<int64_t>{0, 0}));
 }
 
-TEST(ResizedQ, OfASmallerRankHasTheLeadingColumns) {
+TEST(StateSizes, OfAFactorFollowFormOrientationAndRankAndOthersTheParameter) {
+  const auto Q = [](const Start& start, const std::vector<int64_t>& sizes) {
+    return whole_state_sizes(kQOfDion, sizes, start.options());
+  };
+  EXPECT_EQ(Q({.rank_fraction = 0.5}, {12, 2, 5}), (std::vector<int64_t>{12, 5})) << "a convolution: 12×10";
+  EXPECT_EQ(Q({.orientation = "left"}, {12, 20}), (std::vector<int64_t>{20, 12}));
+  EXPECT_EQ(Q({.rank_fraction = 0.5, .batch_dims = 1}, {3, 8, 10}), (std::vector<int64_t>{3, 8, 4}));
+  EXPECT_EQ(whole_state_sizes(kMomentumOfDion, {12, 2, 5}, Start().options()), (std::vector<int64_t>{12, 2, 5}));
+  // A number for each row, as algorithms may keep.
+  const algorithms::State rows{.name = "rows", .shape = algorithms::StateShape::rows};
+  EXPECT_EQ(whole_state_sizes(rows, {3, 8, 10}, Start{.batch_dims = 1}.options()), (std::vector<int64_t>{3, 8}));
+  const Layout cut{.rows = second_of_three()};
+  EXPECT_EQ(piece_of_state_sizes(rows, {3, 8, 10}, {3, 3, 10}, Start{.batch_dims = 1}.options(), cut),
+            (std::vector<int64_t>{3, 3}));
+}
+
+TEST(StartOfAMomentum, IsZeroOfTheSizesOfThePiece) {
+  const at::Tensor M = start_of(kMomentumOfDion, {12, 20}, {4, 20}, Start().options(), 0, at::kBFloat16);
+  EXPECT_EQ(M.sizes(), (std::vector<int64_t>{4, 20}));
+  EXPECT_EQ(M.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(M.count_nonzero().item<int64_t>(), 0);
+}
+
+TEST(ResizedFactor, OfASmallerRankHasTheLeadingColumns) {
   const at::Tensor Q = normal({2, 9, 5}, 1);
-  EXPECT_TRUE(bitwise_equal(resized_Q(Q, 3, 0, 0), Q.narrow(-1, 0, 3)));
-  EXPECT_TRUE(resized_Q(Q, 3, 0, 0).is_contiguous());
+  EXPECT_TRUE(bitwise_equal(resized_factor(Q, 3, 0, 0), Q.narrow(-1, 0, 3)));
+  EXPECT_TRUE(resized_factor(Q, 3, 0, 0).is_contiguous());
 }
 
-TEST(ResizedQ, OfALargerRankHasOrthonormalColumnsBesideTheOldOnes) {
+TEST(ResizedFactor, OfALargerRankHasOrthonormalColumnsBesideTheOldOnes) {
   at::Tensor Q = normal({2, 9, 3}, 1, at::kFloat);
   Q.select(-1, 1).zero_();  // of a matrix of lower rank
-  const at::Tensor larger = resized_Q(Q, 6, 4, 5);
+  const at::Tensor larger = resized_factor(Q, 6, 4, 5);
   EXPECT_EQ(larger.scalar_type(), at::kFloat);
   EXPECT_TRUE(bitwise_equal(larger.narrow(-1, 0, 3), Q));
   const at::Tensor fresh = larger.narrow(-1, 3, 3);
   for (int64_t i = 0; i < 2; ++i) EXPECT_LE(orthogonality_error(fresh[i]), 1e-6) << "matrix " << i;
   EXPECT_LE(Q.mT().matmul(fresh).abs().max().item<double>(), 1e-5);
-  EXPECT_FALSE(bitwise_equal(resized_Q(Q, 6, 4, 6), larger)) << "of another parameter";
+  EXPECT_FALSE(bitwise_equal(resized_factor(Q, 6, 4, 6), larger)) << "of another parameter";
   EXPECT_FALSE(bitwise_equal(larger[0], larger[1]));
 }
 

@@ -10,10 +10,11 @@ namespace torchdion::engine {
 namespace {
 
 // The textbook's step for one parameter of a group, on each of its matrices.
-at::Tensor textbook_step(const DionGroup& group, std::size_t i, bool right) {
-  algorithms::Textbook textbook{matrix_view(group.X[i].contiguous(), group.form)->clone(),
-                                matrix_view(group.M[i], group.form)->clone(), group.Q[i].clone(), group.hyper};
-  textbook.step(*matrix_view(group.G[i].contiguous(), group.form), right ? Orientation::right : Orientation::left);
+at::Tensor textbook_step(const Group& group, std::size_t i, MatrixForm form, bool right) {
+  algorithms::Textbook textbook{matrix_view(group.X[i].contiguous(), form)->clone(),
+                                matrix_view(group.states[kMomentum][i], form)->clone(), group.states[kQ][i].clone(),
+                                group.options};
+  textbook.step(*matrix_view(group.G[i].contiguous(), form), right ? Orientation::right : Orientation::left);
   return textbook.X;
 }
 
@@ -30,8 +31,8 @@ TEST_P(StepOfDion, UpdatesEveryMatrixOfTheParameterByTheTextbook) {
   const DionCase& c = GetParam();
   for (const char* strides : {"contiguous", "weight by columns", "gradient by columns", "gaps", "expanded gradient"}) {
     Groups groups;
-    groups.dion.push_back(dion_group({c.parameter}, c.form));
-    at::Tensor &X = groups.dion[0].X[0], &G = groups.dion[0].G[0];
+    groups.all.push_back(dion_group({c.parameter}, c.form));
+    at::Tensor &X = groups.all[0].X[0], &G = groups.all[0].G[0];
     const std::string how = strides;
     if (how == "weight by columns") X = column_major(X);
     if (how == "gradient by columns") G = column_major(G);
@@ -42,7 +43,7 @@ TEST_P(StepOfDion, UpdatesEveryMatrixOfTheParameterByTheTextbook) {
       G = at::zeros(spread, X.options()).select(-1, 0).copy_(G);
     }
     if (how == "expanded gradient") G = G.select(0, 0).unsqueeze(0).expand(X.sizes());
-    const at::Tensor start = X.clone(), expected = textbook_step(groups.dion[0], 0, c.right);
+    const at::Tensor start = X.clone(), expected = textbook_step(groups.all[0], 0, c.form, c.right);
     Step(groups, Nonfinite::propagate).run();
     const at::Tensor travelled = *matrix_view(X.contiguous(), c.form) - *matrix_view(start.contiguous(), c.form);
     EXPECT_LE(relative_error(travelled, expected - *matrix_view(start.contiguous(), c.form)), 1e-11) << strides;
@@ -65,32 +66,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Step, UpdatesEveryParameterAsIfItWereAlone) {
   Groups together = all_groups(), alone = all_groups();
   Step(together, Nonfinite::propagate).run();
-  const auto single = [](auto group, std::size_t i, auto... members) {
-    auto one = group;
-    (((one.*members) = {(group.*members)[i]}), ...);
-    return one;
-  };
-  for (const DionGroup& g : alone.dion) {
-    for (std::size_t i = 0; i < g.X.size(); ++i) {
-      Groups one;
-      one.dion.push_back(single(g, i, &DionGroup::X, &DionGroup::G, &DionGroup::M, &DionGroup::Q, &DionGroup::steps));
-      Step(one, Nonfinite::propagate).run();
-    }
-  }
-  for (const LionGroup& g : alone.lion) {
-    for (std::size_t i = 0; i < g.X.size(); ++i) {
-      Groups one;
-      one.lion.push_back(single(g, i, &LionGroup::X, &LionGroup::G, &LionGroup::M, &LionGroup::steps));
-      Step(one, Nonfinite::propagate).run();
-    }
-  }
-  for (const AdamWGroup& g : alone.adamw) {
-    for (std::size_t i = 0; i < g.X.size(); ++i) {
-      Groups one;
-      one.adamw.push_back(
-          single(g, i, &AdamWGroup::X, &AdamWGroup::G, &AdamWGroup::M, &AdamWGroup::V, &AdamWGroup::steps));
-      Step(one, Nonfinite::propagate).run();
-    }
+  for (const Group& group : alone.all) {
+    for (std::size_t i = 0; i < group.X.size(); ++i) Step({{single(group, i)}}, Nonfinite::propagate).run();
   }
   const std::vector<at::Tensor*> a = tensors_of(together), b = tensors_of(alone);
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_LE(relative_error(*a[i], *b[i]), 1e-13) << "tensor " << i;
@@ -100,32 +77,29 @@ TEST(Step, DoesNotDependOnTheOrderOfTheParameters) {
   Groups forward, backward;
   const std::vector<DionParameter> parameters = {{{12, 20}, {12, 4}}, {{20, 12}, {12, 6}}, {{12, 20}, {12, 4}},
                                                  {{12, 20}, {20, 4}}, {{12, 20}, {12, 4}}, {{9, 9}, {9, 9}}};
-  forward.dion.push_back(dion_group(parameters));
-  backward.dion.push_back(dion_group(parameters));
-  DionGroup& reversed = backward.dion[0];
-  for (auto* list : {&reversed.X, &reversed.G, &reversed.M, &reversed.Q, &reversed.steps}) {
-    std::reverse(list->begin(), list->end());
-  }
+  forward.all.push_back(dion_group(parameters));
+  backward.all.push_back(dion_group(parameters));
+  Group& reversed = backward.all[0];
+  for (std::vector<at::Tensor>* list : lists_of(reversed)) std::reverse(list->begin(), list->end());
   Step(forward, Nonfinite::propagate).run();
   Step(backward, Nonfinite::propagate).run();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    EXPECT_LE(relative_error(reversed.X[parameters.size() - 1 - i], forward.dion[0].X[i]), 1e-14) << i;
+    EXPECT_LE(relative_error(reversed.X[parameters.size() - 1 - i], forward.all[0].X[i]), 1e-14) << i;
   }
 }
 
 TEST(Step, CountsOneMoreStepForEveryParameterWhateverTheDtypeOfTheCount) {
   Groups groups = all_groups();
-  groups.dion[0].steps[1] = at::full({}, 41, at::kLong);
-  groups.lion[0].steps[0] = at::full({}, 41, at::kDouble);
+  groups.all[kMatrices].steps[1] = at::full({}, 41, at::kLong);
+  groups.all[kUnderLion].steps[0] = at::full({}, 41, at::kDouble);
   const std::vector<at::Tensor> before = snapshot(groups);
   Step(groups, Nonfinite::propagate).run();
   const std::vector<at::Tensor*> now = tensors_of(groups);
   std::size_t counts = 0;
   for (std::size_t i = 0; i < now.size(); ++i) {
     bool is_count = false;
-    for (const auto* list :
-         {&groups.dion[0].steps, &groups.dion[1].steps, &groups.lion[0].steps, &groups.adamw[0].steps}) {
-      for (const at::Tensor& step : *list) is_count = is_count || step.is_same(*now[i]);
+    for (const Group& group : groups.all) {
+      for (const at::Tensor& step : group.steps) is_count = is_count || step.is_same(*now[i]);
     }
     if (!is_count) continue;
     EXPECT_EQ(now[i]->item<double>(), before[i].item<double>() + 1);
@@ -155,22 +129,25 @@ TEST(Step, OfNothingDoesNothing) {
 TEST(Step, WritesParametersThatAutogradWatches) {
   Groups groups = all_groups();
   std::vector<int64_t> versions;
-  for (at::Tensor& X : groups.dion[0].X) {
+  for (at::Tensor& X : groups.all[kMatrices].X) {
     X.set_requires_grad(true);
     versions.push_back(X._version());
   }
   Step(groups, Nonfinite::propagate).run();
   for (std::size_t i = 0; i < versions.size(); ++i) {
-    EXPECT_GT(groups.dion[0].X[i]._version(), versions[i]) << "a later backward() must see that its input has changed";
+    EXPECT_GT(groups.all[kMatrices].X[i]._version(), versions[i])
+        << "a later backward() must see that its input has changed";
   }
 }
 
 TEST(Step, ReadsAndWritesNumbersThatAreNotWhatTheirMemoryHolds) {
   Groups groups = all_groups(), reference = all_groups();
-  for (at::Tensor* X : {&groups.dion[0].X[0], &groups.lion[0].X[0], &groups.adamw[0].X[0]}) *X = (-*X)._neg_view();
-  for (at::Tensor* G : {&groups.dion[0].G[0], &groups.lion[0].G[0], &groups.adamw[0].G[0]}) *G = (-*G)._neg_view();
-  groups.dion[0].G[1] = at::_efficientzerotensor({20, 12}, at::kDouble);
-  reference.dion[0].G[1].zero_();
+  for (at::Tensor* X : {&groups.all[kMatrices].X[0], &groups.all[kUnderLion].X[0], &groups.all[kUnderAdamW].X[0]})
+    *X = (-*X)._neg_view();
+  for (at::Tensor* G : {&groups.all[kMatrices].G[0], &groups.all[kUnderLion].G[0], &groups.all[kUnderAdamW].G[0]})
+    *G = (-*G)._neg_view();
+  groups.all[kMatrices].G[1] = at::_efficientzerotensor({20, 12}, at::kDouble);
+  reference.all[kMatrices].G[1].zero_();
   Step(groups, Nonfinite::propagate).run();
   Step(reference, Nonfinite::propagate).run();
   const std::vector<at::Tensor*> now = tensors_of(groups), expected = tensors_of(reference);
@@ -179,14 +156,14 @@ TEST(Step, ReadsAndWritesNumbersThatAreNotWhatTheirMemoryHolds) {
 
 TEST(Step, WritesThroughStridesOfElementwiseParameters) {
   Groups groups, reference;
-  groups.lion.push_back(elementwise_group<LionGroup>({{6, 4}}));
-  reference.lion.push_back(elementwise_group<LionGroup>({{6, 4}}));
-  at::Tensor& X = groups.lion[0].X[0];
+  groups.all.push_back(elementwise_group("lion", {{6, 4}}));
+  reference.all.push_back(elementwise_group("lion", {{6, 4}}));
+  at::Tensor& X = groups.all[0].X[0];
   X = at::zeros({6, 8}, at::kDouble).slice(1, 0, 8, 2).copy_(X);
-  groups.lion[0].G[0] = column_major(groups.lion[0].G[0]);
+  groups.all[0].G[0] = column_major(groups.all[0].G[0]);
   Step(groups, Nonfinite::propagate).run();
   Step(reference, Nonfinite::propagate).run();
-  EXPECT_TRUE(at::equal(X, reference.lion[0].X[0]));
+  EXPECT_TRUE(at::equal(X, reference.all[0].X[0]));
 }
 
 }  // namespace

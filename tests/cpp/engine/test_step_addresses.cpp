@@ -1,6 +1,7 @@
 // Where the allocator has put tensors changes no bit of a step on a GPU: ranks and restarts get the same.
 #include <gtest/gtest.h>
 
+#include "algorithms/shared.h"
 #include "engine/step.h"
 #include "engine/step_groups.h"
 #include "linalg/backend.h"
@@ -41,13 +42,13 @@ TEST_P(StepAnywhere, HasTheSameBits) {
   const PlacedMatrices& c = GetParam();
   const auto stepped = [&](Placement placement) {
     Groups groups;
-    DionGroup group = dion_group(std::vector<DionParameter>(c.count, {c.sizes, c.q_sizes}), c.form);
-    group.hyper.precision = c.precision;
-    for (std::vector<at::Tensor>* list : {&group.X, &group.G, &group.M, &group.Q}) {
+    Group group = dion_group(std::vector<DionParameter>(c.count, {c.sizes, c.q_sizes}), c.form);
+    group.options.set("precision", algorithms::text_of(algorithms::kPrecision, c.precision));
+    for (std::vector<at::Tensor>* list : {&group.X, &group.G, &group.states[kMomentum], &group.states[kQ]}) {
       for (at::Tensor& tensor : *list) tensor = tensor.to(c.dtype);
       *list = placed(*list, placement);
     }
-    groups.dion.push_back(group);
+    groups.all.push_back(group);
     for (int i = 0; i < 2; ++i) Step(groups, Nonfinite::propagate).run();
     return snapshot(groups);
   };

@@ -11,20 +11,20 @@ namespace {
 constexpr double kLr = 0.03, kWeightDecay = 0.2;
 
 // Every role, with a learning rate and a weight decay other than those of the hyperparameters.
-Groups with_rates(bool capturable, Orthonormalize orthonormalize = Orthonormalize::automatic) {
+Groups with_rates(bool capturable, std::string_view orthonormalize = "auto") {
   Groups groups = all_groups();
   groups.capturable = capturable;
-  for (DionGroup& group : groups.dion) group.hyper.orthonormalize = orthonormalize;
   const linalg::Multipliers multipliers{at::full({}, kLr, at::kDouble), at::full({1}, kWeightDecay, at::kDouble)};
-  groups.for_each([&](auto& group) {
-    group.hyper.lr = capturable ? 1 : kLr;
-    group.hyper.weight_decay = capturable ? 1 : kWeightDecay;
+  for (Group& group : groups.all) {
+    if (group.takes_matrices()) group.options.set("orthonormalize", orthonormalize);
+    group.options.set("lr", capturable ? 1 : kLr);
+    group.options.set("weight_decay", capturable ? 1 : kWeightDecay);
     if (capturable) group.multipliers = multipliers;
-  });
+  }
   return groups;
 }
 
-class StepOnDevice : public testing::TestWithParam<Orthonormalize> {};
+class StepOnDevice : public testing::TestWithParam<const char*> {};
 
 TEST_P(StepOnDevice, EqualsAnyOther) {
   Groups groups = with_rates(true, GetParam()), reference = with_rates(false, GetParam());
@@ -34,18 +34,17 @@ TEST_P(StepOnDevice, EqualsAnyOther) {
     Step(reference, Nonfinite::propagate).run();
   }
   expect_unchanged(groups, snapshot(reference));
-  EXPECT_EQ(groups.adamw[0].steps[0].item<double>(), 3);
+  EXPECT_EQ(groups.all[kUnderAdamW].steps[0].item<double>(), 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, StepOnDevice,
-                         testing::Values(Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr));
+INSTANTIATE_TEST_SUITE_P(Methods, StepOnDevice, testing::Values("auto", "rcqr", "cholesky_qr"));
 
 TEST(CapturableStep, UndoesTheScaleOfTheGradients) {
   Groups groups = with_rates(true), reference = with_rates(true);
   const auto scale = [&](double factor) {
-    groups.for_each([&](auto& group) {
+    for (Group& group : groups.all) {
       for (at::Tensor& G : group.G) G.mul_(factor);
-    });
+    }
   };
   scale(1024);
   Step(groups, Nonfinite::propagate, {at::full({}, 1024.0f), at::zeros({})}).run();
@@ -73,11 +72,11 @@ TEST(CapturableStep, SkipsAWholeStepForOneEntryAndCountsAll) {
   EXPECT_NE(report.left_out.item<float>(), 0);
   EXPECT_EQ(report.nonfinite.total(), 2);
   expect_unchanged(groups, before);
-  groups.for_each([](auto& group) {
+  for (Group& group : groups.all) {
     for (at::Tensor& G : group.G) G.nan_to_num_(0, 0, 0);
-  });
-  reference.dion[0].G[0][3][4] = 0;
-  reference.adamw[0].G[1][7] = 0;
+  }
+  reference.all[kMatrices].G[0][3][4] = 0;
+  reference.all[kUnderAdamW].G[1][7] = 0;
   EXPECT_EQ(Step(groups, Nonfinite::skip_step).run().left_out.item<float>(), 0);
   Step(reference, Nonfinite::propagate).run();
   expect_unchanged(groups, snapshot(reference));
@@ -86,13 +85,13 @@ TEST(CapturableStep, SkipsAWholeStepForOneEntryAndCountsAll) {
 TEST(CapturableStep, RefusesWhatWouldMakeTheHostWaitAndCountsElsewhere) {
   EXPECT_THROW(Step(with_rates(true), Nonfinite::raise), c10::ValueError);
   Groups counted_in_integers = with_rates(true);
-  counted_in_integers.lion[0].steps[0] = at::zeros({}, at::kLong);
+  counted_in_integers.all[kUnderLion].steps[0] = at::zeros({}, at::kLong);
   EXPECT_THROW(Step(counted_in_integers, Nonfinite::propagate), c10::ValueError);
   Groups two_rates = with_rates(true);
-  two_rates.dion[0].multipliers.lr = at::ones({2});
+  two_rates.all[kMatrices].multipliers.lr = at::ones({2});
   EXPECT_THROW(Step(two_rates, Nonfinite::propagate), c10::ValueError);
   Groups whole_rate = with_rates(true);
-  whole_rate.adamw[0].multipliers.weight_decay = at::ones({1}, at::kLong);
+  whole_rate.all[kUnderAdamW].multipliers.weight_decay = at::ones({1}, at::kLong);
   EXPECT_THROW(Step(whole_rate, Nonfinite::propagate), c10::ValueError);
 }
 

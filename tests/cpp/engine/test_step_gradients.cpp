@@ -44,13 +44,14 @@ TEST(StepNonfinite, PoliciesDoNothingToFiniteGradients) {
 TEST(StepNonfinite, ZeroCountsThemAsZeroAndSaysHowMany) {
   Groups groups = all_groups(), reference = all_groups();
   put_two_nonfinite(groups);
-  reference.dion[0].G[0][3][4] = 0;
-  reference.adamw[0].G[1][7] = 0;
+  reference.all[kMatrices].G[0][3][4] = 0;
+  reference.all[kUnderAdamW].G[1][7] = 0;
   const Report report = Step(groups, Nonfinite::zero).run();
   Step(reference, Nonfinite::propagate).run();
   EXPECT_EQ(report.nonfinite.total(), 2);
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(bitwise_equal(groups.dion[0].X[i], reference.dion[0].X[i])) << i;
-  EXPECT_TRUE(bitwise_equal(groups.adamw[0].X[1], reference.adamw[0].X[1]));
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(bitwise_equal(groups.all[kMatrices].X[i], reference.all[kMatrices].X[i])) << i;
+  EXPECT_TRUE(bitwise_equal(groups.all[kUnderAdamW].X[1], reference.all[kUnderAdamW].X[1]));
 }
 
 TEST(StepNonfinite, PropagateShowsThemInTheirOwnParametersAlone) {
@@ -58,21 +59,15 @@ TEST(StepNonfinite, PropagateShowsThemInTheirOwnParametersAlone) {
   put_two_nonfinite(groups);
   const Report report = Step(groups, Nonfinite::propagate).run();
   EXPECT_EQ(report.nonfinite.total(), 0) << "not counted";
-  EXPECT_TRUE(groups.dion[0].X[0].isnan().any().item<bool>());
-  EXPECT_TRUE(groups.adamw[0].X[1][7].isnan().item<bool>());
-  EXPECT_TRUE(groups.dion[0].X[2].isfinite().all().item<bool>()) << "the other matrix of the same batch";
-  EXPECT_EQ(groups.adamw[0].X[1].isfinite().logical_not().sum().item<int64_t>(), 1);
+  EXPECT_TRUE(groups.all[kMatrices].X[0].isnan().any().item<bool>());
+  EXPECT_TRUE(groups.all[kUnderAdamW].X[1][7].isnan().item<bool>());
+  EXPECT_TRUE(groups.all[kMatrices].X[2].isfinite().all().item<bool>()) << "the other matrix of the same batch";
+  EXPECT_EQ(groups.all[kUnderAdamW].X[1].isfinite().logical_not().sum().item<int64_t>(), 1);
 }
 
 void scale_gradients(Groups& groups, double scale) {
-  for (DionGroup& g : groups.dion) {
-    for (at::Tensor& G : g.G) G = G * scale;
-  }
-  for (LionGroup& g : groups.lion) {
-    for (at::Tensor& G : g.G) G = G * scale;
-  }
-  for (AdamWGroup& g : groups.adamw) {
-    for (at::Tensor& G : g.G) G = G * scale;
+  for (Group& group : groups.all) {
+    for (at::Tensor& G : group.G) G = G * scale;
   }
 }
 
@@ -80,7 +75,7 @@ TEST(StepOfScaledGradients, IsTheStepOfTheGradientsDividedByTheScaleWhichAreOnly
   for (bool maximize : {false, true}) {
     Groups groups = all_groups(), reference = all_groups();
     for (Groups* each : {&groups, &reference}) {
-      each->dion[0].hyper.maximize = each->lion[0].hyper.maximize = each->adamw[0].hyper.maximize = maximize;
+      for (Group& group : each->all) group.options.set("maximize", maximize);
     }
     scale_gradients(groups, 1024);
     Step(groups, Nonfinite::propagate, {.scale = at::full({1}, 1024.0f), .found_inf = at::zeros({})}).run();

@@ -21,7 +21,7 @@ struct Model {
   std::vector<OptimizerParamGroup> groups(const DionOptions& options = DionOptions(0.1).rank_fraction(0.5)) const {
     DionOptions stack = options, adamw = options;
     stack.batch_dims(1).orientation(Orientation::left);
-    adamw.algorithm(Algorithm::adamw).lr_multiplier(0.5);
+    adamw.algorithm("adamw").lr_multiplier(0.5).rank_fraction(1);  // which AdamW does not have
     std::vector<OptimizerParamGroup> all;
     all.emplace_back(std::vector<at::Tensor>{weight, square, bias}, std::make_unique<DionOptions>(options));
     all.emplace_back(std::vector<at::Tensor>{experts}, std::make_unique<DionOptions>(stack));

@@ -4,9 +4,13 @@
 #include <torchdion/optim.h>
 
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace torchdion {
+
+// The algorithm of groups that leave it to the optimizer, as those of matrices do.
+inline const std::string kOfTheOptimizer;
 
 inline const DionOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
   return static_cast<const DionOptions&>(group.options());

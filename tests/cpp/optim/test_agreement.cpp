@@ -48,9 +48,9 @@ TEST(DionAgreement, OnTheSizesOfQNamesTheParameter) {
       ModelOnMesh other(model, {}, 1, DionOptions(0.1).rank_fraction(0.75));
       other.step(0);
       training.optimizer.load_state_dict(other.optimizer.state_dict());
-      for (auto& group : training.optimizer.param_groups()) {
-        static_cast<DionOptions&>(group.options()).rank_fraction(0.25);
-      }
+    }
+    for (auto& group : training.optimizer.param_groups()) {
+      static_cast<DionOptions&>(group.options()).rank_fraction(0.25);
     }
     EXPECT_NE(message_of([&] { training.step(1); }).find("must agree on the state of parameter 0 (parameter group 0)"),
               std::string::npos);
@@ -111,17 +111,17 @@ TEST(DionAgreement, TellsEveryRankThatOneCannotUpdateWhatItMissesTheGradientOf) 
     at::Tensor weight = training.local.weight;
     const at::Tensor before = training.local.bias.detach().clone();
     const at::Tensor Q = training.optimizer.state_of(weight).Q();
-    auto& own = static_cast<DionParamState&>(*training.optimizer.state().at(weight.unsafeGetTensorImpl()));
+    auto& own = static_cast<ParamState&>(*training.optimizer.state().at(weight.unsafeGetTensorImpl()));
     if (axes.rank == 1) {
       weight.mutable_grad() = at::Tensor();
-      own.Q(at::empty(Q.sizes(), Q.options().device(at::kMeta)));  // of the same shape
+      own.tensor("Q", at::empty(Q.sizes(), Q.options().device(at::kMeta)));  // of the same shape
     }
     const std::string message = message_of([&] { training.optimizer.step(); });
     EXPECT_NE(message.find(axes.rank == 1 ? "must " : "another rank refused this step, and its error says why"),
               std::string::npos)
         << message;
     EXPECT_TRUE(bitwise_equal(training.local.bias.detach(), before));
-    own.Q(Q);
+    own.tensor("Q", Q);
     training.optimizer.step();  // nothing was lost
     EXPECT_FALSE(bitwise_equal(training.local.bias.detach(), before));
   });

@@ -78,17 +78,18 @@ TEST(DionCapturable, ASkippedStepChangesNothingAndIsCounted) {
 
 TEST(DionCapturable, HoldsForTheWholeOptimizer) {
   const Model model;
-  const std::string sentence = "torchdion::Dion: capturable holds for the whole optimizer, got ";
+  const std::string sentence = "torchdion::Dion: capturable ",
+                    alike = sentence + "must be the same in all groups, got ";
   EXPECT_EQ(message_of([&] { Dion(model.groups(), DionOptions().capturable(true)); }),
-            sentence + "false (parameter group 0)");
+            sentence + "holds for the whole optimizer and must be that of the defaults, got false (parameter group 0)");
   std::vector<OptimizerParamGroup> groups = model.groups();
   static_cast<DionOptions&>(groups[1].options()).capturable(true);
-  EXPECT_EQ(message_of([&] { Dion optimizer(groups); }), sentence + "true (parameter group 1)");
+  EXPECT_EQ(message_of([&] { Dion optimizer(groups); }), alike + "true (parameter group 1) beside false");
   Dion optimizer(model.groups(kCapturable));
   optimizer.add_param_group(OptimizerParamGroup({at::zeros({3, 2})}));
   EXPECT_TRUE(options_at(optimizer, 3).capturable());
   options_at(optimizer, 2).capturable(false);
-  EXPECT_EQ(message_of([&] { optimizer.step(); }), sentence + "false (parameter group 2)");
+  EXPECT_EQ(message_of([&] { optimizer.step(); }), alike + "false (parameter group 2) beside true");
 }
 
 struct RefusalCase {

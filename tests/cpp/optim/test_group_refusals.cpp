@@ -13,13 +13,14 @@ TEST(DionRefuses, OptionsOfAnotherOptimizer) {
   std::vector<OptimizerParamGroup> groups;
   groups.emplace_back(std::vector<at::Tensor>{model.weight}, std::make_unique<OtherOptions>());
   EXPECT_EQ(message_of([&] { Dion optimizer(groups); }),
-            "torchdion::Dion: the options of a group must be torchdion::DionOptions (parameter group 0)");
+            "torchdion::Dion: the options of a group must be torchdion::Options (parameter group 0)");
 }
 
 TEST(DionRefuses, GroupsThatDisagreeOnNonfinite) {
   const Model model;
   const std::string sentence =
-      "torchdion::Dion: nonfinite holds for the whole optimizer and must be that of the defaults (parameter group 0)";
+      "torchdion::Dion: nonfinite holds for the whole optimizer and must be that of the defaults, got "
+      "Nonfinite::propagate (parameter group 0)";
   EXPECT_EQ(message_of([&] { Dion(model.groups(), DionOptions().nonfinite(Nonfinite::raise)); }), sentence);
 }
 
@@ -31,10 +32,10 @@ TEST(DionRefuses, AnotherAlgorithmForAMatrixThatHasAQ) {
   const at::Tensor before = param.detach().clone();
   auto& options = static_cast<DionOptions&>(optimizer.param_groups()[0].options());
   const std::string sentence =
-      "torchdion::Dion: the algorithm of parameter 0 (parameter group 0) of shape [6, 4] must stay Algorithm::dion";
+      "torchdion::Dion: the algorithm of parameter 0 (parameter group 0) of shape [6, 4] must stay \"dion\"";
   options.batch_dims(1);
   EXPECT_EQ(message_of([&] { optimizer.step(); }).substr(0, sentence.size()), sentence);
-  options.batch_dims(std::nullopt).algorithm(Algorithm::lion);
+  options.batch_dims(std::nullopt).algorithm("lion");
   EXPECT_EQ(message_of([&] { optimizer.step(); }).substr(0, sentence.size()), sentence);
   EXPECT_TRUE(bitwise_equal(param.detach(), before));
 }
@@ -42,8 +43,10 @@ TEST(DionRefuses, AnotherAlgorithmForAMatrixThatHasAQ) {
 TEST(DionRefuses, GroupsThatDisagreeOnPrecision) {
   const Model model;
   const std::string sentence = "torchdion::Dion: precision ";
-  EXPECT_EQ(message_of([&] { Dion(model.groups(), DionOptions().precision(Precision::medium)); }),
-            sentence + "holds for the whole optimizer and must be that of the defaults (parameter group 0)");
+  EXPECT_EQ(
+      message_of([&] { Dion(model.groups(), DionOptions().precision(Precision::medium)); }),
+      sentence +
+          "holds for the whole optimizer and must be that of the defaults, got Precision::high (parameter group 0)");
   Dion optimizer(model.groups(DionOptions().precision(Precision::highest)));
   optimizer.add_param_group(OptimizerParamGroup({at::zeros({3, 2})}));
   const auto options = [&](std::size_t group) -> DionOptions& {
@@ -53,7 +56,7 @@ TEST(DionRefuses, GroupsThatDisagreeOnPrecision) {
   options(1).precision(Precision::medium);
   EXPECT_EQ(message_of([&] { optimizer.step(); }), sentence +
                                                        "must be the same in all groups, got Precision::medium "
-                                                       "beside Precision::highest (parameter group 1)");
+                                                       "(parameter group 1) beside Precision::highest");
 }
 
 TEST(DionRefuses, APolicyThatIsSetInOneGroupAlone) {
@@ -61,8 +64,8 @@ TEST(DionRefuses, APolicyThatIsSetInOneGroupAlone) {
   Dion optimizer(model.groups(), DionOptions());
   static_cast<DionOptions&>(optimizer.param_groups()[1].options()).nonfinite(Nonfinite::raise);
   EXPECT_EQ(message_of([&] { optimizer.step(); }),
-            "torchdion::Dion: nonfinite must be the same in all groups, got Nonfinite::raise beside "
-            "Nonfinite::propagate (parameter group 1)");
+            "torchdion::Dion: nonfinite must be the same in all groups, got Nonfinite::raise (parameter group 1) "
+            "beside Nonfinite::propagate");
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST_P(DionOnMesh, TakesTheStepsOfOneProcess) {
       const auto piece = [&](const at::Tensor& tensor) { return piece_of(tensor, training.layouts[i], kBatchDims[i]); };
       if (param.numel() == 0) continue;
       EXPECT_LE(travel_error(param.detach(), piece(whole), piece(model.params()[i])), 1e-11) << "parameter " << i;
-      const DionParamState &state = training.optimizer.state_of(param), &of_whole = expected.optimizer.state_of(whole);
+      const ParamState &state = training.optimizer.state_of(param), &of_whole = expected.optimizer.state_of(whole);
       EXPECT_LE(relative_error(state.momentum(), piece(of_whole.momentum())), 1e-11) << "parameter " << i;
       EXPECT_EQ(state.step().item<double>(), kSteps);
     }
@@ -137,6 +137,21 @@ TEST(DionLayouts, PiecesOfAnotherLayoutAreNotLoaded) {
               }),
               "torchdion::Dion: the state Q of parameter 0 (parameter group 0) must be this rank's piece of shape "
               "[8, 2] as its layout says, got [8, 3]");
+    // A piece that no factor of these matrices has: with all of its columns, of which there are too many.
+    const auto left = [&] {
+      auto optimizer =
+          std::make_unique<Dion>(std::vector<at::Tensor>{weight}, DionOptions(0.1).orientation(Orientation::left));
+      optimizer->set_layout(weight, {.cols = axes.fs, .sizes = {8, 8}});
+      return optimizer;
+    };
+    const auto wide = left();
+    wide->step();
+    c10::IValue too_wide = wide->state_dict();
+    entry = too_wide.toGenericDict().at("state").toGenericDict().at(int64_t{0}).toGenericDict();
+    entry.insert_or_assign("Q", at::ones({4, 9}, at::kDouble));
+    EXPECT_EQ(message_of([&] { left()->load_state_dict(too_wide); }),
+              "torchdion::Dion: the state Q of parameter 0 (parameter group 0) must have the shape [8, r] with 1 ≤ r ≤ "
+              "8, got [8, 9]");
   });
 }
 
@@ -169,7 +184,7 @@ TEST_P(RefusedLayout, IsNamedWithItsParameter) {
 }
 
 const std::string kHouseholder =
-    "orthonormalize must be Orthonormalize::automatic, Orthonormalize::rcqr or Orthonormalize::cholesky_qr for ";
+    "orthonormalize must be one of Orthonormalize::automatic, Orthonormalize::rcqr, Orthonormalize::cholesky_qr for ";
 const std::string kName = "parameter 0 (parameter group 0)";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -215,35 +230,38 @@ INSTANTIATE_TEST_SUITE_P(
                    DionOptions().blocks(3),
                    rows,
                    {12, 4},
-                   kName + " of shape [6, 4] has blocks(3) along its rows, which may not be cut"},
-        LayoutCase{"Convolution",
-                   {8, 2, 3, 3},
-                   {},
-                   cols,
-                   {8, 4, 3, 3},
-                   kName +
-                       " of shape [8, 2, 3, 3] is a convolution (batch_dims 0), which may be cut on dimension 0, got a "
-                       "layout that cuts its columns"},
-        LayoutCase{"TransposedConvolution",
-                   {8, 2, 3, 3},
-                   DionOptions().fan_in_first(true),
-                   rows,
-                   {8, 4, 3, 3},
-                   kName +
-                       " of shape [8, 2, 3, 3] is a convolution (batch_dims 0), which may be cut on dimension 0, got a "
-                       "layout that cuts its rows"},
-        LayoutCase{"HouseholderRight",
-                   {6, 4},
-                   DionOptions().orthonormalize(Orthonormalize::qr),
-                   cols,
-                   {6, 8},
-                   kHouseholder + kName + ", whose columns are cut (Orientation::right), got Orthonormalize::qr"},
-        LayoutCase{"HouseholderLeft",
-                   {6, 4},
-                   DionOptions().orthonormalize(Orthonormalize::qr).orientation(Orientation::left),
-                   rows,
-                   {12, 4},
-                   kHouseholder + kName + ", whose rows are cut (Orientation::left), got Orthonormalize::qr"},
+                   kName + " of shape [12, 4] has blocks(3) along its rows, which may not be cut, got a cut of "
+                           "dimension 0; with blocks(1) it is one matrix"},
+        LayoutCase{
+            "Convolution",
+            {8, 2, 3, 3},
+            {},
+            cols,
+            {8, 4, 3, 3},
+            kName + " of shape [8, 4, 3, 3] is a convolution (batch_dims(0)), which may be cut on dimension 0, got a "
+                    "cut of dimension 1"},
+        LayoutCase{
+            "TransposedConvolution",
+            {8, 2, 3, 3},
+            DionOptions().fan_in_first(true),
+            rows,
+            {8, 4, 3, 3},
+            kName + " of shape [8, 4, 3, 3] is a convolution (batch_dims(0)), which may be cut on dimension 0, got a "
+                    "cut of dimension 1"},
+        LayoutCase{
+            "HouseholderRight",
+            {6, 4},
+            DionOptions().orthonormalize(Orthonormalize::qr),
+            cols,
+            {6, 8},
+            kHouseholder + kName + ", whose columns are cut (orientation(Orientation::right)), got Orthonormalize::qr"},
+        LayoutCase{
+            "HouseholderLeft",
+            {6, 4},
+            DionOptions().orthonormalize(Orthonormalize::qr).orientation(Orientation::left),
+            rows,
+            {12, 4},
+            kHouseholder + kName + ", whose rows are cut (orientation(Orientation::left)), got Orthonormalize::qr"},
         LayoutCase{"OneAxisTwice",
                    {6, 4},
                    {},

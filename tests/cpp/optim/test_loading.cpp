@@ -34,7 +34,7 @@ c10::IValue loosened(const c10::IValue& value) {
 std::vector<at::Tensor> tensors_of(const Dion& optimizer, const Model& model) {
   std::vector<at::Tensor> all = model.params();
   for (const at::Tensor& param : model.params()) {
-    const DionParamState& state = optimizer.state_of(param);
+    const ParamState& state = optimizer.state_of(param);
     for (const at::Tensor& tensor : {state.momentum(), state.Q(), state.variance(), state.step()}) {
       if (tensor.defined()) all.push_back(tensor);
     }
@@ -114,7 +114,9 @@ TEST(LoadStateDict, SaysNoMoreOfALongEntryThanItsKind) {
   const Dict group = saved.toGenericDict().at("param_groups").toListRef()[0].toGenericDict();
   group.insert_or_assign("lr", c10::List<int64_t>(std::vector<int64_t>(1000, 1)));
   EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved); }),
-            "torchdion::Dion: lr must be a finite number ≥ 0, got GenericList (parameter group 0)");
+            "torchdion::Dion: lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got GenericList "
+            "(parameter group "
+            "0)");
 }
 
 TEST(LoadStateDict, OfOneParameterTwiceOrOfOddKeysIsRefused) {
@@ -151,7 +153,8 @@ TEST(LoadStateDict, OfATensorForARateNeedsOneWithANumber) {
     const c10::IValue saved = loosened(optimizer.state_dict());
     saved.toGenericDict().at("param_groups").toListRef()[1].toGenericDict().insert_or_assign("lr", lr);
     EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved); }),
-              "torchdion::Dion: lr must be a finite number ≥ 0, got Tensor (parameter group 1)");
+              "torchdion::Dion: lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got Tensor (parameter "
+              "group 1)");
   }
 }
 

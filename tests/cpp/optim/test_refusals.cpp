@@ -42,42 +42,42 @@ const DionOptions kDefaults;
 
 INSTANTIATE_TEST_SUITE_P(
     Range, RefusedOption,
-    testing::Values(OptionCase{DionOptions(-1), "lr must be a finite number ≥ 0, got -1"},
-                    OptionCase{DionOptions(kNaN), "lr must be a finite number ≥ 0, got nan"},
-                    OptionCase{DionOptions(kInfinity), "lr must be a finite number ≥ 0, got inf"},
-                    OptionCase{DionOptions().lr_multiplier(-0.5), "lr_multiplier must be a number ≥ 0, got -0.5"},
-                    OptionCase{DionOptions().mu(1), "mu must be in [0, 1), got 1"},
-                    OptionCase{DionOptions().mu(kNaN), "mu must be in [0, 1), got nan"},
-                    OptionCase{DionOptions().betas(DionOptions::Betas{0.9, 1}),
-                               "betas must be none or two numbers in [0, 1), got {0.9, 1}"},
-                    OptionCase{DionOptions().weight_decay(-1), "weight_decay must be a number ≥ 0, got -1"},
-                    OptionCase{DionOptions().epsilon(kNaN), "epsilon must be a number ≥ 0, got nan"},
-                    OptionCase{DionOptions().rank_fraction(0), "rank_fraction must be in (0, 1], got 0"},
-                    OptionCase{DionOptions().rank_fraction(1.5), "rank_fraction must be in (0, 1], got 1.5"},
-                    OptionCase{DionOptions().rank_multiple_of(0), "rank_multiple_of must be an integer ≥ 1, got 0"},
-                    OptionCase{DionOptions().rcqr_oversample(0.5), "rcqr_oversample must be a number ≥ 1, got 0.5"},
-                    OptionCase{DionOptions().scalar_algorithm(Algorithm::dion),
-                               "scalar_algorithm must be Algorithm::lion or Algorithm::adamw, got Algorithm::dion"},
-                    OptionCase{DionOptions().orientation(static_cast<Orientation>(7)),
-                               "orientation must be Orientation::right or Orientation::left, got 7"},
-                    OptionCase{DionOptions().orthonormalize(static_cast<Orthonormalize>(9)),
-                               "orthonormalize must be Orthonormalize::automatic, Orthonormalize::rcqr, "
-                               "Orthonormalize::cholesky_qr or Orthonormalize::qr, got 9"},
-                    OptionCase{DionOptions().nonfinite(static_cast<Nonfinite>(-1)),
-                               "nonfinite must be Nonfinite::propagate, Nonfinite::zero, Nonfinite::skip_step or "
-                               "Nonfinite::raise, got -1"},
-                    OptionCase{DionOptions().precision(static_cast<Precision>(4)),
-                               "precision must be Precision::highest, Precision::high or Precision::medium, got 4"},
-                    OptionCase{DionOptions().algorithm(static_cast<Algorithm>(3)),
-                               "algorithm must be Algorithm::dion, Algorithm::lion or Algorithm::adamw, got 3"},
-                    OptionCase{DionOptions().Q_dtype(at::kFloat8_e4m3fn),
-                               "Q_dtype must be none or a floating-point dtype, got Float8_e4m3fn"},
-                    OptionCase{DionOptions().batch_dims(-1), "batch_dims must be none or an integer ≥ 0, got -1"},
-                    OptionCase{DionOptions().blocks(0), "blocks must be an integer ≥ 1, got 0"},
-                    OptionCase{DionOptions().blocks(2).fan_in_first(true),
-                               "blocks cannot be combined with fan_in_first"},
-                    OptionCase{DionOptions().momentum_dtype(at::kInt),
-                               "momentum_dtype must be none or a floating-point dtype, got Int"}));
+    testing::Values(
+        OptionCase{DionOptions(-1), "lr must be a finite number ≥ 0, got -1"},
+        OptionCase{DionOptions(kNaN), "lr must be a finite number ≥ 0, got nan"},
+        OptionCase{DionOptions(kInfinity), "lr must be a finite number ≥ 0, got inf"},
+        OptionCase{DionOptions().lr_multiplier(-0.5), "lr_multiplier must be a finite number ≥ 0, got -0.5"},
+        OptionCase{DionOptions().mu(1), "mu must be in [0, 1), got 1"},
+        OptionCase{DionOptions().mu(kNaN), "mu must be in [0, 1), got nan"},
+        OptionCase{DionOptions().betas(DionOptions::Betas{0.9, 1}),
+                   "betas must be none or two numbers in [0, 1), got {0.9, 1}"},
+        OptionCase{DionOptions().weight_decay(-1), "weight_decay must be a finite number ≥ 0, got -1"},
+        OptionCase{DionOptions().epsilon(kNaN), "epsilon must be a finite number ≥ 0, got nan"},
+        OptionCase{DionOptions().rank_fraction(0), "rank_fraction must be in (0, 1], got 0"},
+        OptionCase{DionOptions().rank_fraction(1.5), "rank_fraction must be in (0, 1], got 1.5"},
+        OptionCase{DionOptions().rank_multiple_of(0), "rank_multiple_of must be an integer ≥ 1, got 0"},
+        OptionCase{DionOptions().rcqr_oversample(0.5), "rcqr_oversample must be a finite number ≥ 1, got 0.5"},
+        OptionCase{DionOptions().scalar_algorithm("dion"),
+                   "scalar_algorithm must be one of \"lion\", \"adamw\", got \"dion\""},
+        OptionCase{DionOptions().orientation(static_cast<Orientation>(7)),
+                   "orientation must be one of Orientation::right, Orientation::left, got 7"},
+        OptionCase{DionOptions().orthonormalize(static_cast<Orthonormalize>(9)),
+                   "orthonormalize must be one of Orthonormalize::automatic, Orthonormalize::rcqr, "
+                   "Orthonormalize::cholesky_qr, Orthonormalize::qr, got 9"},
+        OptionCase{DionOptions().nonfinite(static_cast<Nonfinite>(-1)),
+                   "nonfinite must be one of Nonfinite::propagate, Nonfinite::zero, Nonfinite::skip_step, "
+                   "Nonfinite::raise, got -1"},
+        OptionCase{DionOptions().precision(static_cast<Precision>(4)),
+                   "precision must be one of Precision::highest, Precision::high, Precision::medium, got 4"},
+        OptionCase{DionOptions().algorithm("sgd"),
+                   "algorithm must be one of \"dion\", \"lion\", \"adamw\", got \"sgd\""},
+        OptionCase{DionOptions().Q_dtype(at::kFloat8_e4m3fn),
+                   "Q_dtype must be none or a floating-point dtype, got Float8_e4m3fn"},
+        OptionCase{DionOptions().batch_dims(-1), "batch_dims must be none or an integer ≥ 0, got -1"},
+        OptionCase{DionOptions().blocks(0), "blocks must be an integer ≥ 1, got 0"},
+        OptionCase{DionOptions().blocks(2).fan_in_first(true), "blocks cannot be combined with fan_in_first"},
+        OptionCase{DionOptions().momentum_dtype(at::kInt),
+                   "momentum_dtype must be none or a floating-point dtype, got Int"}));
 
 struct ParameterCase {
   std::string name;
@@ -173,12 +173,11 @@ TEST(DionRefuses, WhatAnotherOptimizerHasPutIntoItsGroupsAndStates) {
   const c10::IValue saved = optimizer.state_dict();
   model.give_gradients(1);
   optimizer.state()[model.weight.unsafeGetTensorImpl()] = std::make_unique<torch::optim::AdamWParamState>();
-  const std::string states = "torchdion::Dion: the state of a parameter must be a torchdion::DionParamState";
+  const std::string states = "torchdion::Dion: the state of a parameter must be a torchdion::ParamState";
   EXPECT_EQ(message_of([&] { optimizer.step(); }), states);
   EXPECT_EQ(message_of([&] { optimizer.state_dict(); }), states);
   optimizer.param_groups()[0].set_options(std::make_unique<torch::optim::AdamWOptions>());
-  const std::string options =
-      "torchdion::Dion: the options of a group must be torchdion::DionOptions (parameter group 0)";
+  const std::string options = "torchdion::Dion: the options of a group must be torchdion::Options (parameter group 0)";
   EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved); }), options);
   EXPECT_EQ(message_of([&] { optimizer.step(); }), options);
 }
@@ -199,8 +198,8 @@ TEST_P(RefusedTensor, OfAStepIsNamedByItsParameter) {
   EXPECT_EQ(message_of([&] { optimizer.step(); }), "torchdion::Dion: " + GetParam().sentence);
 }
 
-DionParamState& state_of(Dion& optimizer, const at::Tensor& param) {
-  return static_cast<DionParamState&>(*optimizer.state().at(param.unsafeGetTensorImpl()));
+ParamState& state_of(Dion& optimizer, const at::Tensor& param) {
+  return static_cast<ParamState&>(*optimizer.state().at(param.unsafeGetTensorImpl()));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -217,7 +216,9 @@ INSTANTIATE_TEST_SUITE_P(
                   "the storage of the gradient of parameter 2 (parameter group 0) of shape [7] must hold its 56 bytes, "
                   "got 8"},
         StateCase{"Step",
-                  [](const Model& model, Dion& optimizer) { state_of(optimizer, model.vector).step(at::zeros({2})); },
+                  [](const Model& model, Dion& optimizer) {
+                    state_of(optimizer, model.vector).tensor("step", at::zeros({2}));
+                  },
                   "the state step of parameter 0 (parameter group 2) of shape [5] must be one integer, FP32 or FP64 "
                   "number on the CPU, got CPUFloatType of shape [2]"}),
     [](const auto& info) { return info.param.name; });

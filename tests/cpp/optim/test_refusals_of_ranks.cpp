@@ -17,8 +17,8 @@ using comm::MeshAxes;
 using Call = std::function<void(Dion&)>;
 
 const std::string kForeignOptions =
-    "torchdion::Dion: the options of a group must be torchdion::DionOptions (parameter group 0)";
-const std::string kForeignState = "torchdion::Dion: the state of a parameter must be a torchdion::DionParamState";
+    "torchdion::Dion: the options of a group must be torchdion::Options (parameter group 0)";
+const std::string kForeignState = "torchdion::Dion: the state of a parameter must be a torchdion::ParamState";
 
 std::string another_refused(const std::string& what) {
   return "torchdion::Dion: another rank refused " + what + ", and its error says why";
@@ -155,14 +155,15 @@ TEST(DionRefusalOfARank, OfAStateThatIsOnlyNeededForAGradientOfOthersReachesThem
     training.step(0);
     const std::vector<at::Tensor> before = Model::snapshot(training.local.params());
     const at::Tensor param = training.local.square;
-    auto& state = static_cast<DionParamState&>(*training.optimizer.state().at(param.unsafeGetTensorImpl()));
+    auto& state = static_cast<ParamState&>(*training.optimizer.state().at(param.unsafeGetTensorImpl()));
     const at::Tensor momentum = state.momentum();
-    if (axes.rank == 0) at::Tensor(param).mutable_grad().reset(), state.momentum(at::zeros({2, 2}, at::kDouble));
+    if (axes.rank == 0)
+      at::Tensor(param).mutable_grad().reset(), state.tensor("momentum", at::zeros({2, 2}, at::kDouble));
     const std::string sentence = message_of([&] { training.optimizer.step(); });
     const std::string expected = axes.rank == 0 ? "momentum of parameter 1 " : another_refused("this step");
     EXPECT_NE(sentence.find(expected), std::string::npos) << sentence;
     expect_bitwise_equal(training.local.params(), before);
-    state.momentum(momentum);
+    state.tensor("momentum", momentum);
     EXPECT_EQ(message_of([&] { training.optimizer.step(); }), "");
     training.optimizer.check_replicas();
   });

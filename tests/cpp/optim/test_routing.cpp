@@ -26,17 +26,17 @@ TORCH_MODULE(Network);
 
 TEST(ParamGroups, GiveEachKindItsRule) {
   const Network model;
-  const auto groups = param_groups(*model, DionOptions(0.5).weight_decay(0.25).scalar_algorithm(Algorithm::adamw));
+  const auto groups = param_groups(*model, DionOptions(0.5).weight_decay(0.25).scalar_algorithm("adamw"));
   for (const at::Tensor& vector : {model->hidden->bias, model->convolution->bias, model->scale}) {
-    EXPECT_EQ(options_of(groups, vector).algorithm(), Algorithm::adamw);
+    EXPECT_EQ(options_of(groups, vector).algorithm(), "adamw");
     EXPECT_EQ(options_of(groups, vector).lr_multiplier(), 1);
     EXPECT_EQ(options_of(groups, vector).weight_decay(), 0);
   }
-  EXPECT_EQ(options_of(groups, model->embedding->weight).algorithm(), Algorithm::adamw);
+  EXPECT_EQ(options_of(groups, model->embedding->weight).algorithm(), "adamw");
   EXPECT_EQ(options_of(groups, model->embedding->weight).weight_decay(), 0);
-  EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), Algorithm::adamw);
+  EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), "adamw");
   EXPECT_EQ(options_of(groups, model->output->weight).lr_multiplier(), 0.25);
-  EXPECT_EQ(options_of(groups, model->hidden->weight).algorithm(), Algorithm::dion);
+  EXPECT_EQ(options_of(groups, model->hidden->weight).algorithm(), kOfTheOptimizer);
   EXPECT_EQ(options_of(groups, model->hidden->weight).weight_decay(), 0.25);
   EXPECT_EQ(options_of(groups, model->convolution->weight).batch_dims(), 0);
   EXPECT_FALSE(options_of(groups, model->convolution->weight).fan_in_first());
@@ -65,7 +65,7 @@ TEST(ParamGroups, TakeTheHeadsThatAreNamed) {
   const Network model;
   const auto groups = param_groups(*model, {}, {"embedding"});  // an embedding that is the head too
   EXPECT_EQ(options_of(groups, model->embedding->weight).lr_multiplier(), 0.25);
-  EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), Algorithm::dion);
+  EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), kOfTheOptimizer);
   EXPECT_EQ(message_of([&] { param_groups(*model, {}, {"nothing"}); }),
             "torchdion::param_groups: heads must name modules with a weight of two or more dimensions, got nothing");
 }
@@ -97,9 +97,9 @@ TEST(ParamGroups, TakeMatricesInTheirFormAndNothingThatOnlyLooksLikeOne) {
   const RawImpl model;
   const auto groups = param_groups(model);
   for (const at::Tensor& vector : {model.pos_embed, model.A_log, model.gamma}) {
-    EXPECT_EQ(options_of(groups, vector).algorithm(), Algorithm::lion);
+    EXPECT_EQ(options_of(groups, vector).algorithm(), "lion");
   }
-  EXPECT_EQ(options_of(groups, model.projection).algorithm(), Algorithm::dion);
+  EXPECT_EQ(options_of(groups, model.projection).algorithm(), kOfTheOptimizer);
   EXPECT_EQ(options_of(groups, model.attention->in_proj_weight).blocks(), 3);
   EXPECT_EQ(options_of(groups, model.experts).batch_dims(), 1);
   EXPECT_TRUE(options_of(groups, model.experts).skip_zero_gradients());
@@ -137,14 +137,14 @@ TEST(ParamGroups, KnowEmbeddingsOfOtherTypesAndGainsByTheirNames) {
   const PatchEmbeddingImpl model;
   const auto groups = param_groups(model, DionOptions().weight_decay_tensor(at::ones({})));
   for (const at::Tensor& param : {model.weight, model.gain}) {
-    EXPECT_EQ(options_of(groups, param).algorithm(), Algorithm::lion);
+    EXPECT_EQ(options_of(groups, param).algorithm(), "lion");
     EXPECT_EQ(options_of(groups, param).weight_decay(), 0);
     EXPECT_FALSE(options_of(groups, param).weight_decay_tensor().defined());
   }
   EXPECT_EQ(groups.size(), 2u);
 }
 
-Algorithm algorithm_of(const std::string& key, at::IntArrayRef sizes) {
+std::string algorithm_of(const std::string& key, at::IntArrayRef sizes) {
   torch::nn::Module model;
   const at::Tensor param = model.register_parameter(key, at::ones(sizes));
   return options_of(param_groups(model), param).algorithm();
@@ -153,11 +153,11 @@ Algorithm algorithm_of(const std::string& key, at::IntArrayRef sizes) {
 TEST(ParamGroups, KnowRawParametersByTheirNames) {
   for (const char* key : {"emb_rel_k", "rpb", "pos_embed_window", "mask_emb", "visual_prompt", "dt_proj_bias",
                           "dt_bias", "layer_scale_1", "weight_g", "time_decay"}) {
-    EXPECT_EQ(algorithm_of(key, {4, 6, 5}), Algorithm::lion) << key;
+    EXPECT_EQ(algorithm_of(key, {4, 6, 5}), "lion") << key;
   }
   for (const char* key : {"prompts_visual_projection", "embed_proj", "dt_proj_weight", "token_proj", "W_g", "w_beta",
                           "composition", "time_decay_w1"}) {
-    EXPECT_EQ(algorithm_of(key, {6, 4}), Algorithm::dion) << key;
+    EXPECT_EQ(algorithm_of(key, {6, 4}), kOfTheOptimizer) << key;
   }
 }
 
@@ -165,7 +165,7 @@ TEST(ParamGroups, KnowTheParametersOfAListByItsName) {
   torch::nn::Module model;
   const auto list = model.register_module("prompts", torch::nn::ParameterList());
   list->append(at::ones({4, 8}).requires_grad_());
-  EXPECT_EQ(options_of(param_groups(model), (*list)[0]).algorithm(), Algorithm::lion);
+  EXPECT_EQ(options_of(param_groups(model), (*list)[0]).algorithm(), "lion");
 }
 
 namespace position::norm::expert {
@@ -182,7 +182,7 @@ struct MixerImpl : torch::nn::Module {
 
 TEST(ParamGroups, TakeNoNamespaceForAClass) {
   const position::norm::expert::MixerImpl mixer;
-  EXPECT_EQ(options_of(param_groups(mixer), mixer.weight).algorithm(), Algorithm::dion);
+  EXPECT_EQ(options_of(param_groups(mixer), mixer.weight).algorithm(), kOfTheOptimizer);
   EXPECT_FALSE(options_of(param_groups(mixer), mixer.weight).skip_zero_gradients());
   const position::norm::expert::EmbeddingsImpl embeddings;
   EXPECT_EQ(param_groups(embeddings).size(), 1u);

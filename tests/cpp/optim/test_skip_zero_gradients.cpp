@@ -36,7 +36,7 @@ Dion skipping(const at::Tensor& stack, const DionOptions& options) {
 }
 
 std::vector<at::Tensor> second_expert(Dion& optimizer, const at::Tensor& stack) {
-  const DionParamState& state = optimizer.state_of(stack);
+  const ParamState& state = optimizer.state_of(stack);
   return Model::snapshot({stack[1], state.momentum()[1], state.Q()[1]});
 }
 

@@ -219,16 +219,17 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"OptionOfAnotherType", [](Dict& saved) { group_of(saved, 1).insert_or_assign("mu", "much"); },
                "mu must be in [0, 1), got much (parameter group 1)"},
         Damage{"OptionOutOfRange", [](Dict& saved) { group_of(saved, 2).insert_or_assign("lr", -1.0); },
-               "lr must be a finite number ≥ 0, got -1 (parameter group 2)"},
+               "lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got -1 (parameter group 2)"},
         Damage{"UnknownName", [](Dict& saved) { group_of(saved, 0).insert_or_assign("orthonormalize", "svd"); },
-               "orthonormalize must be \"auto\", \"rcqr\", \"cholesky_qr\" or \"qr\", got svd"},
+               "orthonormalize must be one of 'auto', 'rcqr', 'cholesky_qr', 'qr', got svd"},
         Damage{"NameOfTwoLines", [](Dict& saved) { group_of(saved, 0).insert_or_assign("orthonormalize", "s\nvd"); },
-               "qr\", got String"},
-        Damage{"NoMomentum", [](Dict& saved) { (void)state_of(saved, 4).erase("momentum"); },
-               "the state of parameter 0 (parameter group 2) lacks 'momentum'"},
+               "'qr', got String"},
+        Damage{
+            "NoMomentum", [](Dict& saved) { (void)state_of(saved, 4).erase("momentum"); },
+            "the state of parameter 0 (parameter group 2) of shape [5] lacks the tensor 'momentum': it has 'variance'; "
+            "is it the checkpoint of another optimizer or with other options?"},
         Damage{"QIsNoTensor", [](Dict& saved) { state_of(saved, 3).insert_or_assign("Q", 2.0); },
-               "the state Q of parameter 0 (parameter group 1) must be a dense floating-point tensor with memory of "
-               "its own, got Double"},
+               "the state Q of parameter 0 (parameter group 1) must be a tensor, got Double"},
         Damage{"QOfIntegers",
                [](Dict& saved) {
                  state_of(saved, 0).insert_or_assign("Q", at::ones({12, 6}, at::kLong));
@@ -238,16 +239,17 @@ INSTANTIATE_TEST_SUITE_P(
                [](Dict& saved) {
                  state_of(saved, 0).insert_or_assign("Q", at::ones({13, 6}));
                },
-               "must be 12×r or 20×r"},
+               "must have the shape [12, r] or [20, r]"},
         Damage{
             "MomentumOfAnotherModel",
             [](Dict& saved) {
               state_of(saved, 1).insert_or_assign("momentum", at::ones({9, 8}));
             },
             "the state momentum of parameter 1 (parameter group 0) of shape [9, 9] must have that shape, got [9, 8]"},
-        Damage{"NoVariance", [](Dict& saved) { (void)state_of(saved, 4).erase("variance"); }, "lacks 'variance'"},
+        Damage{"NoVariance", [](Dict& saved) { (void)state_of(saved, 4).erase("variance"); },
+               "lacks the tensor 'variance': it has 'momentum'"},
         Damage{"StepIsNaN", [](Dict& saved) { state_of(saved, 0).insert_or_assign("step", at::full({}, NAN)); },
-               "the step of parameter 0 (parameter group 0) must be a whole number from 0 to 16777216, got nan"},
+               "the state step of parameter 0 (parameter group 0) must be a whole number from 0 to 16777216, got nan"},
         Damage{"NegativeStep", [](Dict& saved) { state_of(saved, 0).insert_or_assign("step", -1); },
                "must be a whole number from 0 to 16777216, got -1"},
         Damage{"StepBeyondIntegers", [](Dict& saved) { state_of(saved, 4).insert_or_assign("step", 1e30); },
@@ -256,12 +258,12 @@ INSTANTIATE_TEST_SUITE_P(
                "must be a whole number from 0 to 16777216, got 2.5"},
         Damage{"MetaStep",
                [](Dict& saved) { state_of(saved, 4).insert_or_assign("step", at::zeros({}, at::device(at::kMeta))); },
-               "must be a number, got Tensor"},
+               "the state step of parameter 0 (parameter group 2) must be a whole number, got Tensor"},
         Damage{"MetaQ",
                [](Dict& saved) {
                  state_of(saved, 0).insert_or_assign("Q", at::ones({12, 4}, at::device(at::kMeta)));
                },
-               "with memory of its own"}),
+               "the state Q of parameter 0 (parameter group 0) must have memory, got meta without any"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(StateDict, OfNoDictIsRefused) {
@@ -316,7 +318,7 @@ TEST(Options, AndStateSerializeByThemselves) {
   EXPECT_EQ(read.betas(), (DionOptions::Betas{0.8, 0.9}));
   EXPECT_EQ(read.batch_dims(), 1);
   EXPECT_EQ(read.Q_dtype(), at::kBFloat16);
-  DionParamState state;
+  ParamState state;
   state.serialize(state_input);
   EXPECT_TRUE(bitwise_equal(state.variance(), optimizer.state_of(model.vector).variance()));
   EXPECT_FALSE(state.Q().defined());

@@ -1,0 +1,102 @@
+// What an algorithm declares of itself: all that the engine and both languages know of it.
+#pragma once
+
+#include <torchdion/layout.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "algorithms/option.h"
+#include "comm/task.h"
+
+namespace torchdion::algorithms {
+
+struct Batch;
+
+enum class Takes {
+  matrices,  // parameters of two or more dimensions, as the group's form says
+  elements,  // any parameter, entry by entry
+};
+
+// Of a parameter that is [stack..., m, n] as matrices.
+enum class StateShape {
+  like_parameter,
+  factor,  // [stack..., m or n, r]: Q, with the m rows of Orientation::right or the n rows of Orientation::left
+  rows,    // [stack..., m]: a number for each row
+};
+
+enum class Start { zeros, normal };
+
+enum class Holder {
+  every_piece,   // who holds a piece of the parameter holds that of the state, and copies hold the same
+  each_replica,  // where batches are compressed each replica has its own; the mean over them is the state of one
+                 // process
+};
+
+// What is kept of a parameter between steps, beside the count of them that each has ("step").
+struct State {
+  std::string_view name;
+  StateShape shape = StateShape::like_parameter;
+  Start start = Start::zeros;
+  Holder holder = Holder::every_piece;
+  std::string_view dtype_option = {};  // of the group: its dtype; none there: that of the parameter
+};
+
+// Matrices that owners on each axis were assigned before: the next one's owner follows theirs.
+struct Assigned {
+  int64_t cols = 0, replicas = 0;
+};
+
+// What one task updates, by its sizes: matrices as the body of the algorithm has them, or tensors.
+struct BatchShape {
+  int64_t count = 0;            // matrices, or tensors, of which this rank has a piece
+  int64_t numel = 0;            // entries of the pieces
+  int64_t m = 0, n = 0, r = 0;  // of each whole matrix, and of its factor
+  int64_t rows = 0, cols = 0;   // of the pieces of matrices
+  bool compressed = false;      // replicas exchange factors
+  Assigned assigned = {};
+  at::ScalarType parameter = at::kFloat, computing = at::kFloat;
+  std::vector<at::ScalarType> states = {};
+};
+
+// What an axis carries for a batch: elements of the full tensors of this rank's collectives, as Table 2 of the paper
+// counts them, and the bytes that this rank sends of them.
+struct AxisCost {
+  int64_t elements = 0, bytes = 0;
+};
+
+struct Cost {
+  AxisCost rows = {}, cols = {}, replicas = {};  // of the layout that the body sees
+  int64_t operations = 0;                        // floating-point, of products and factorizations
+  int64_t memory_bytes = 0;                      // that passes over whole matrices read and write
+  int64_t workspace = 0;                         // elements of the computing dtype
+  int64_t temporary_bytes = 0;                   // beside it, on a GPU
+};
+
+struct Algorithm {
+  std::string_view name;   // of groups and state dicts
+  std::string_view title;  // in sentences
+  Takes takes;
+  std::span<const Option> options;  // beside those that all have
+  std::span<const State> states;
+  Cost (*cost)(const BatchShape& shape, const Layout& layout, const Options& options);
+  comm::Task<> (*update)(Batch batch, Options options);
+  // Whether a batch may hold only parameters that have taken the same number of steps; null: it never must.
+  bool (*needs_equal_steps)(const Options& options) = nullptr;
+  // Whether replicas of matrices whose largest pieces are rows×cols exchange factors of r columns; null: they never do.
+  bool (*compresses)(int64_t rows, int64_t cols, int64_t r) = nullptr;
+  // Throws c10::ValueError for a layout, as the body sees it, on which the options cannot be followed; null: there is
+  // none. `transposed`: the body sees the transposed matrices of the parameter of this name.
+  void (*check_layout)(const Layout& layout, bool transposed, const Options& options,
+                       const std::string& name) = nullptr;
+
+  bool takes_matrices() const { return takes == Takes::matrices; }
+};
+
+// The place of a state among those of the algorithm; -1: it has none of this shape or name.
+int64_t place_of(const Algorithm& algorithm, StateShape shape);
+int64_t place_of(const Algorithm& algorithm, std::string_view state);
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,44 @@
+// What one task updates together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/layout.h>
+
+#include <vector>
+
+#include "algorithms/algorithm.h"
+#include "comm/sums.h"
+#include "linalg/cholesky_qr.h"
+#include "linalg/elementwise.h"
+#include "linalg/matrices.h"
+#include "linalg/rates.h"
+#include "linalg/step_numbers.h"
+
+namespace torchdion::algorithms {
+
+struct Batch {
+  // Of an algorithm that takes matrices: equally shaped ones. Where a factor of Orientation::right is among the states,
+  // weights, gradients and states like them are the transposes of the user's. Of cut matrices each is this rank's
+  // piece.
+  linalg::Matrices X, G;                 // weights and gradients, m×n
+  std::vector<linalg::Matrices> states;  // in the order of the declaration: m×n, factors n×r, rows m×1
+  std::vector<at::Tensor> unchanged;     // of each matrix one FP32 number, not 0: it stays; empty: none does
+  double shape_factor = 1;               // sqrt(fan-out / fan-in) of the user's X
+  int64_t step = 0;                      // this one included
+  const float* steps_before = nullptr;   // in the memory of the device, where it is counted there: step − 1
+
+  // Of one that takes elements: whole tensors. Where replicas average, its G are views of `mean`.
+  linalg::ElementwiseLists lists;
+  std::vector<at::Tensor> own;  // gradients of this replica
+  at::Tensor mean;
+
+  BatchShape shape;
+  Layout layout;                         // as the body sees the matrices
+  comm::Order order = comm::Order::any;  // of sums over rows and columns
+  linalg::SignalCounts counts;           // of columns of factors
+  linalg::GradientRule gradients;        // how G counts
+  linalg::Multipliers multipliers;       // of the learning rate and weight decay
+  at::Tensor workspace;                  // as the cost has it; undefined where that is nothing
+};
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,191 @@
+#include "algorithms/option.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "words.h"
+
+namespace torchdion::algorithms {
+
+using torchdion::shown;
+
+namespace {
+
+constexpr c10::ScalarType kDtypes[] = {c10::ScalarType::Double, c10::ScalarType::Float, c10::ScalarType::BFloat16,
+                                       c10::ScalarType::Half};  // in the order of their names
+
+bool in_python() { return words().language == Language::python; }
+
+bool is_between(const Allowed& allowed, double value) {
+  const bool above = allowed.without_least ? value > allowed.least : value >= allowed.least;
+  const bool below = allowed.without_most ? value < allowed.most : value <= allowed.most;
+  return above && below && std::isfinite(value);
+}
+
+// A number, of which an integer is one.
+std::optional<double> as_number(const Value& value) {
+  if (const auto* integer = std::get_if<int64_t>(&value)) return static_cast<double>(*integer);
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  return std::nullopt;
+}
+
+std::string words_of_numbers(const Allowed& allowed, const char* noun) {
+  if (!std::isfinite(allowed.least)) return noun;
+  if (!std::isfinite(allowed.most)) return c10::str(noun, " ≥ ", shown(allowed.least));
+  return c10::str("in ", allowed.without_least ? "(" : "[", shown(allowed.least), ", ", shown(allowed.most),
+                  allowed.without_most ? ")" : "]");
+}
+
+std::string shown_choice(const Choices& choices, const Choice& choice) {
+  if (in_python()) return c10::str("'", choice.name, "'");
+  if (choices.enumeration.empty()) return c10::str('"', choice.name, '"');
+  return c10::str(choices.enumeration, "::", choice.enumerator);
+}
+
+std::string words_of_choices(const Choices& choices) {
+  std::string all = "one of ";
+  for (std::size_t i = 0; i < choices.all.size(); ++i) {
+    all += c10::str(i == 0 ? "" : ", ", shown_choice(choices, choices.all[i]));
+  }
+  return all;
+}
+
+std::string words_of_kind(const Allowed& allowed) {
+  switch (allowed.kind) {
+    case Allowed::Kind::flag:
+      return c10::str(shown(true), " or ", shown(false));
+    case Allowed::Kind::integer:
+      return words_of_numbers(allowed, std::isfinite(allowed.least) ? "an integer" : "an integer of 64 bits");
+    case Allowed::Kind::number:
+      return words_of_numbers(allowed, "a finite number");
+    case Allowed::Kind::pair:
+      return c10::str("two numbers ", words_of_numbers(allowed, ""));
+    case Allowed::Kind::text:
+      return words_of_choices(allowed.choices);
+    case Allowed::Kind::dtype:
+      return in_python() ? "a floating-point torch.dtype or its name" : "a floating-point dtype";
+  }
+  return {};
+}
+
+}  // namespace
+
+c10::ScalarType dtype_of(std::string_view name) {
+  const auto found = std::find_if(std::begin(kDtypeNames), std::end(kDtypeNames),
+                                  [&](const Choice& known) { return known.name == name; });
+  return kDtypes[found - std::begin(kDtypeNames)];
+}
+
+std::string_view name_of(c10::ScalarType dtype) {
+  const auto found = std::find(std::begin(kDtypes), std::end(kDtypes), dtype);
+  return found == std::end(kDtypes) ? std::string_view() : kDtypeNames[found - std::begin(kDtypes)].name;
+}
+
+std::optional<Value> accepted(const Option& option, const Value& given) {
+  const Allowed& allowed = option.allowed;
+  if (std::holds_alternative<std::monostate>(given)) return allowed.or_none ? std::optional(given) : std::nullopt;
+  switch (allowed.kind) {
+    case Allowed::Kind::flag:
+      if (std::holds_alternative<bool>(given)) return given;
+      return std::nullopt;
+    case Allowed::Kind::integer: {
+      const auto* integer = std::get_if<int64_t>(&given);
+      if (!integer || static_cast<double>(*integer) < allowed.least) return std::nullopt;
+      return given;
+    }
+    case Allowed::Kind::number: {
+      const std::optional<double> number = as_number(given);
+      if (!number || !is_between(allowed, *number)) return std::nullopt;
+      return *number;
+    }
+    case Allowed::Kind::pair: {
+      const auto* pair = std::get_if<Pair>(&given);
+      if (!pair || !is_between(allowed, pair->first) || !is_between(allowed, pair->second)) return std::nullopt;
+      return given;
+    }
+    case Allowed::Kind::text:
+    case Allowed::Kind::dtype: {
+      const auto* text = std::get_if<std::string_view>(&given);
+      if (!text) return std::nullopt;
+      for (const Choice& choice : allowed.choices.all) {
+        if (choice.name == *text) return Value(choice.name);
+      }
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string words_of(const Option& option) {
+  std::string all = words_of_kind(option.allowed);
+  if (option.allowed.or_none) {
+    const bool is_listed = option.allowed.kind == Allowed::Kind::dtype && in_python();
+    all = c10::str(shown_none(), is_listed ? ", " : " or ", all);
+  }
+  if (option.may_be_tensor && in_python()) all += c10::str(" (a Tensor ", option.name, " must be 1-element)");
+  return all;
+}
+
+std::string shown(const Option& option, const Value& value) {
+  if (std::holds_alternative<std::monostate>(value)) return shown_none();
+  if (const auto* flag = std::get_if<bool>(&value)) return shown(*flag);
+  if (const auto* integer = std::get_if<int64_t>(&value)) return std::to_string(*integer);
+  if (const auto* number = std::get_if<double>(&value)) return shown(*number);
+  if (const auto* pair = std::get_if<Pair>(&value)) {
+    const auto [open, close] = in_python() ? std::pair("(", ")") : std::pair("{", "}");
+    return c10::str(open, shown(pair->first), ", ", shown(pair->second), close);
+  }
+  const std::string_view text = std::get<std::string_view>(value);
+  for (const Choice& choice : option.allowed.choices.all) {
+    if (choice.name != text) continue;
+    if (option.allowed.kind == Allowed::Kind::dtype) return shown(dtype_of(text));
+    return shown_choice(option.allowed.choices, choice);
+  }
+  return in_python() ? c10::str("'", text, "'") : c10::str('"', text, '"');
+}
+
+std::string assigned(const Option& option, const Value& value) {
+  if (in_python()) return c10::str(option.name, "=", shown(option, value));
+  return c10::str(option.name, "(", shown(option, value), ")");
+}
+
+std::string refusal(const Option& option, const std::string& given, const std::string& where) {
+  return c10::str(prefix(), option.name, " must be ", words_of(option), ", got ", given, where);
+}
+
+void Options::set(std::string_view name, Value value) {
+  for (auto& [known, old] : values_) {
+    if (known != name) continue;
+    old = value;
+    return;
+  }
+  values_.emplace_back(name, value);
+}
+
+const Value* Options::find(std::string_view name) const {
+  for (const auto& [known, value] : values_) {
+    if (known == name) return &value;
+  }
+  return nullptr;
+}
+
+const Value& Options::at(std::string_view name) const {
+  const Value* value = find(name);
+  TORCH_INTERNAL_ASSERT(value, "the option ", name, " is not declared");
+  return *value;
+}
+
+int64_t Options::integer_or_zero(std::string_view name) const {
+  const auto* integer = std::get_if<int64_t>(&at(name));
+  return integer ? *integer : 0;
+}
+
+c10::ScalarType Options::dtype_or(std::string_view name, c10::ScalarType fallback) const {
+  const auto* text = std::get_if<std::string_view>(&at(name));
+  return text ? dtype_of(*text) : fallback;
+}
+
+}  // namespace torchdion::algorithms

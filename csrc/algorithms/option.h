@@ -1,0 +1,118 @@
+// The options of parameter groups: each is declared once, for the engine and for both languages.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace torchdion::algorithms {
+
+using Pair = std::pair<double, double>;
+
+// The value of an option. Texts are those of a declaration, of which they are views; a dtype is its name in Python.
+using Value = std::variant<std::monostate, bool, int64_t, double, Pair, std::string_view>;
+
+inline bool is_none(const Value& value) { return std::holds_alternative<std::monostate>(value); }
+
+// A text that an option may have, as Python and state dicts write it, and the enumerator that C++ calls it.
+struct Choice {
+  std::string_view name, enumerator;
+};
+
+// All of them, in the order of the enumeration in C++; without one C++ writes the texts too.
+struct Choices {
+  std::string_view enumeration = {};
+  std::span<const Choice> all = {};
+};
+
+struct Allowed {
+  enum class Kind { flag, integer, number, pair, text, dtype };
+  Kind kind;
+  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
+  bool without_least = false, without_most = false;  // whether the bounds themselves are not allowed
+  Choices choices = {};
+  bool or_none = false;
+};
+
+struct Option {
+  std::string_view name;
+  Value initial;  // of a group that is given nothing
+  Allowed allowed;
+  std::string_view doc;        // one line, with its source
+  bool may_be_tensor = false;  // of one number, which steps read anew
+  Value waits = {};            // with this value the host waits for the device: no graph captures such a step
+  bool of_optimizer = false;   // alike in all groups
+};
+
+// What allowed values are called in a sentence, in the language of words().
+inline constexpr Allowed kFlag{Allowed::Kind::flag};
+inline constexpr Allowed kAnyInteger{Allowed::Kind::integer};
+inline constexpr Allowed kNotNegative{.kind = Allowed::Kind::number, .least = 0};
+inline constexpr Allowed kBelowOne{.kind = Allowed::Kind::number, .least = 0, .most = 1, .without_most = true};
+inline constexpr Allowed kFraction{.kind = Allowed::Kind::number, .least = 0, .most = 1, .without_least = true};
+inline constexpr Allowed kAtLeastOne{.kind = Allowed::Kind::number, .least = 1};
+inline constexpr Allowed kCounting{.kind = Allowed::Kind::integer, .least = 1};
+inline constexpr Allowed kDimsOrNone{.kind = Allowed::Kind::integer, .least = 0, .or_none = true};
+inline constexpr Allowed kBetas{
+    .kind = Allowed::Kind::pair, .least = 0, .most = 1, .without_most = true, .or_none = true};
+inline constexpr Allowed one_of(Choices choices) { return {.kind = Allowed::Kind::text, .choices = choices}; }
+
+// The dtypes of parameters, gradients and states.
+inline constexpr Choice kDtypeNames[] = {
+    {"float64", "Double"}, {"float32", "Float"}, {"bfloat16", "BFloat16"}, {"float16", "Half"}};
+inline constexpr Allowed kDtypeOrNone{.kind = Allowed::Kind::dtype, .choices = {"", kDtypeNames}, .or_none = true};
+c10::ScalarType dtype_of(std::string_view name);
+std::string_view name_of(c10::ScalarType dtype);  // empty: it is none of them
+
+// What of a value may be given: the text of the declaration that a given text equals, the number of an integer; none
+// where the option does not take it.
+std::optional<Value> accepted(const Option& option, const Value& given);
+
+// "in [0, 1)", "one of 'right', 'left'", in the language of words().
+std::string words_of(const Option& option);
+// The value as a program writes it: 0.95, "right", Orientation::right.
+std::string shown(const Option& option, const Value& value);
+// "capturable=True" or "capturable(true)".
+std::string assigned(const Option& option, const Value& value);
+// "torchdion.Dion: mu must be in [0, 1), got 1.5 (parameter group 2)", of what was given as the program wrote it.
+std::string refusal(const Option& option, const std::string& given, const std::string& where);
+
+// Values by the names of options, all of which are declared.
+class Options {
+ public:
+  void set(std::string_view name, Value value);
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  const Value& at(std::string_view name) const;
+
+  bool flag(std::string_view name) const { return std::get<bool>(at(name)); }
+  int64_t integer(std::string_view name) const { return std::get<int64_t>(at(name)); }
+  double number(std::string_view name) const { return std::get<double>(at(name)); }
+  Pair pair(std::string_view name) const { return std::get<Pair>(at(name)); }
+  std::string_view text(std::string_view name) const { return std::get<std::string_view>(at(name)); }
+  // None: 0.
+  int64_t integer_or_zero(std::string_view name) const;
+  // Of an option with none: the fallback.
+  c10::ScalarType dtype_or(std::string_view name, c10::ScalarType fallback) const;
+
+ private:
+  const Value* find(std::string_view name) const;
+  std::vector<std::pair<std::string_view, Value>> values_;
+};
+
+// The enumerator of a text, in the order of whose enumeration the choices stand.
+template <class Enum>
+Enum enumerator(const Choices& choices, std::string_view name) {
+  int64_t place = 0;
+  while (choices.all[place].name != name) ++place;
+  return static_cast<Enum>(place);
+}
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,27 @@
+// Options that several algorithms have.
+#pragma once
+
+#include <torchdion/options.h>
+
+#include <span>
+
+#include "algorithms/option.h"
+
+namespace torchdion::algorithms {
+
+inline constexpr Choice kNonfiniteNames[] = {
+    {"propagate", "propagate"}, {"zero", "zero"}, {"skip_step", "skip_step"}, {"raise", "raise"}};
+inline constexpr Choices kNonfinite{"Nonfinite", kNonfiniteNames};
+inline constexpr Choice kPrecisionNames[] = {{"highest", "highest"}, {"high", "high"}, {"medium", "medium"}};
+inline constexpr Choices kPrecision{"Precision", kPrecisionNames};
+inline constexpr Choice kOrientationNames[] = {{"right", "right"}, {"left", "left"}};
+inline constexpr Choices kOrientation{"Orientation", kOrientationNames};
+
+inline constexpr Option kMomentumDtype{"momentum_dtype", {}, kDtypeOrNone, "dtype of the momentum"};
+
+// Of every algorithm.
+std::span<const Option> shared_options();
+// Of every algorithm that takes matrices: how they lie in parameters.
+std::span<const Option> matrix_options();
+
+}  // namespace torchdion::algorithms

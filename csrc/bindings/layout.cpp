@@ -1,0 +1,115 @@
+// Axes and layouts, and what ranks agree on along them.
+#include <torchdion/layout.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "bindings/bindings.h"
+#include "comm/copies.h"
+#include "comm/pieces.h"
+#include "engine/agreement.h"
+#include "engine/claims.h"
+
+namespace torchdion::bindings {
+
+namespace {
+
+void bind_agreement(py::module_& m) {
+  py::enum_<engine::Operation>(m, "Operation")
+      .value("step", engine::Operation::step)
+      .value("resize_rank", engine::Operation::resize_rank)
+      .value("synchronize_for_checkpoint", engine::Operation::synchronize_for_checkpoint)
+      .value("check_replicas", engine::Operation::check_replicas)
+      .value("synchronize_replicas", engine::Operation::synchronize_replicas);
+  py::class_<engine::Claim>(m, "Claim")
+      .def(py::init([](std::string name, std::vector<std::pair<std::string, std::string>> properties,
+                       std::vector<Axis> axes, bool is_parameter, std::optional<at::ScalarType> gradient,
+                       std::vector<Axis> shared) {
+             return engine::Claim{std::move(name), std::move(properties), std::move(axes), is_parameter,
+                                  gradient,        std::move(shared)};
+           }),
+           py::arg("name"), py::arg("properties"), py::arg("axes"), py::kw_only(), py::arg("is_parameter") = true,
+           py::arg("gradient") = py::none(), py::arg("shared") = std::vector<Axis>());
+  py::class_<engine::Held>(m, "Held").def(
+      py::init([](std::string name, std::size_t group, std::vector<int64_t> sizes, at::ScalarType dtype,
+                  std::string device, std::string layout, bool requires_grad, std::optional<double> steps,
+                  std::vector<std::tuple<std::string, at::ScalarType, std::vector<int64_t>>> states,
+                  std::vector<Axis> axes, std::optional<at::ScalarType> gradient, std::vector<Axis> shared) {
+        engine::Held held{
+            std::move(name), group, std::move(sizes), dtype,    std::move(device), std::move(layout), requires_grad,
+            steps,           {},    std::move(axes),  gradient, std::move(shared)};
+        for (auto& [state, of_state, whole] : states) held.states.push_back({state, of_state, std::move(whole)});
+        return held;
+      }),
+      py::kw_only(), py::arg("name"), py::arg("group"), py::arg("sizes"), py::arg("dtype"), py::arg("device"),
+      py::arg("layout"), py::arg("requires_grad"), py::arg("steps"), py::arg("states"), py::arg("axes"),
+      py::arg("gradient") = py::none(), py::arg("shared") = std::vector<Axis>());
+  m.def(
+      "claims_of",
+      [](const std::vector<engine::Held>& held, const std::vector<const engine::GroupOptions*>& groups,
+         std::vector<std::pair<std::string, std::string>> optimizer,
+         engine::Operation operation) { return engine::claims_of(held, groups, std::move(optimizer), operation); },
+      py::arg("held"), py::arg("groups"), py::arg("optimizer"), py::arg("operation"), py::call_guard<PythonWords>());
+  m.def("average", &comm::average, py::arg("tensor"), py::arg("axis"),
+        py::call_guard<py::gil_scoped_release, PythonWords>());
+  m.def("differing", &comm::differing, py::arg("tensors"), py::arg("axis"),
+        py::call_guard<py::gil_scoped_release, PythonWords>());
+  m.def("copy_from_first", &comm::copy_from_first, py::arg("tensor"), py::arg("axis"),
+        py::call_guard<py::gil_scoped_release, PythonWords>());
+  m.def("agree", &engine::agree, py::arg("operation"), py::arg("refuses"), py::arg("claims"),
+        py::arg("provide") = py::none(), py::call_guard<py::gil_scoped_release, PythonWords>());
+}
+
+}  // namespace
+
+void bind_layout(py::module_& m) {
+  const auto counted = [](const Traffic& traffic) {
+    return py::dict(py::arg("calls") = traffic.calls, py::arg("elements") = traffic.elements,
+                    py::arg("bytes") = traffic.bytes);
+  };
+  py::class_<Axis>(m, "Axis")
+      .def(py::init<>())
+      .def(py::init([](c10::intrusive_ptr<c10d::ProcessGroup> group, std::string name, std::vector<int> chunks,
+                       std::vector<int> places, bool real_when_alone) {
+             return Axis(std::move(group), {std::move(name), std::move(chunks), std::move(places), real_when_alone});
+           }),
+           py::arg("group"), py::kw_only(), py::arg("name") = "", py::arg("chunks") = std::vector<int>(),
+           py::arg("places") = std::vector<int>(), py::arg("real_when_alone") = false)
+      .def_readonly("rank", &Axis::rank)
+      .def_readonly("size", &Axis::size)
+      .def_property_readonly("name", &Axis::name)
+      .def_property_readonly("absent", &Axis::absent)
+      .def(
+          "piece",
+          [](const Axis& self, int64_t length, std::optional<int> rank) {
+            const Piece piece = self.piece(length, rank.value_or(self.rank));
+            return std::pair(piece.begin, piece.size);
+          },
+          py::arg("length"), py::arg("rank") = py::none())
+      .def("traffic", [counted](const Axis& self) {
+        const AxisTraffic traffic = self.traffic();
+        return py::dict(py::arg("all_reduce") = counted(traffic.all_reduce),
+                        py::arg("reduce_scatter") = counted(traffic.reduce_scatter),
+                        py::arg("all_gather") = counted(traffic.all_gather),
+                        py::arg("completion") = counted(traffic.completion),
+                        py::arg("agreement") = counted(traffic.agreement));
+      });
+  py::class_<Layout>(m, "Layout")
+      .def(py::init([](Axis rows, Axis cols, Axis replicas, Axis batch, std::vector<int64_t> sizes,
+                       bool has_averaged_copies) {
+             return Layout{std::move(rows),  std::move(cols),  std::move(replicas),
+                           std::move(batch), std::move(sizes), has_averaged_copies};
+           }),
+           py::kw_only(), py::arg("rows") = Axis(), py::arg("cols") = Axis(), py::arg("replicas") = Axis(),
+           py::arg("batch") = Axis(), py::arg("sizes") = std::vector<int64_t>(), py::arg("has_averaged_copies") = false)
+      .def_readonly("rows", &Layout::rows)
+      .def_readonly("cols", &Layout::cols)
+      .def_readonly("replicas", &Layout::replicas)
+      .def_readonly("batch", &Layout::batch)
+      .def_readonly("sizes", &Layout::sizes)
+      .def_readonly("has_averaged_copies", &Layout::has_averaged_copies)
+      .def_property_readonly("is_local", &Layout::is_local);
+  bind_agreement(m);
+  m.def("gather_pieces", &comm::gather_pieces, py::arg("piece"), py::arg("dim"), py::arg("length"), py::arg("axis"),
+        py::call_guard<py::gil_scoped_release, PythonWords>());
+}
+
+}  // namespace torchdion::bindings

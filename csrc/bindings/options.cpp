@@ -1,0 +1,174 @@
+// The table of options and algorithms, and the values of a group's options.
+#include <c10/util/Exception.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cmath>
+
+#include "algorithms/all.h"
+#include "bindings/bindings.h"
+#include "engine/group_options.h"
+#include "linalg/memory.h"
+
+namespace torchdion::bindings {
+
+using algorithms::Option;
+using algorithms::Value;
+
+namespace {
+
+py::object as_python(const Value& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return py::bool_(*flag);
+  if (const auto* integer = std::get_if<int64_t>(&value)) return py::int_(*integer);
+  if (const auto* number = std::get_if<double>(&value)) return py::float_(*number);
+  if (const auto* pair = std::get_if<algorithms::Pair>(&value)) return py::make_tuple(pair->first, pair->second);
+  if (const auto* text = std::get_if<std::string_view>(&value)) return py::str(std::string(*text));
+  return py::none();
+}
+
+bool is_a(py::handle value, const char* kind) {
+  return py::isinstance(value, py::module_::import("numbers").attr(kind));
+}
+
+// A number, of which NumPy's are too; an integer where it has 64 bits.
+std::optional<Value> number_of(py::handle given) {
+  if (PyBool_Check(given.ptr())) return std::nullopt;
+  if (PyFloat_Check(given.ptr())) return PyFloat_AS_DOUBLE(given.ptr());
+  if (PyLong_Check(given.ptr()) || is_a(given, "Integral")) {
+    int overflow = 0;
+    const long long integer =
+        PyLong_AsLongLongAndOverflow(py::int_(py::reinterpret_borrow<py::object>(given)).ptr(), &overflow);
+    if (overflow != 0) return std::numeric_limits<double>::infinity();
+    return static_cast<int64_t>(integer);
+  }
+  if (!is_a(given, "Real")) return std::nullopt;
+  return py::float_(py::reinterpret_borrow<py::object>(given)).cast<double>();
+}
+
+// What is given, as far as some option may be it. A text is the object's own.
+std::optional<Value> value_of(py::handle given) {
+  if (given.is_none()) return Value();
+  if (PyBool_Check(given.ptr())) return given.ptr() == Py_True;
+  if (PyUnicode_Check(given.ptr())) {
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(given.ptr(), &size);
+    if (!text) PyErr_Clear();  // a lone surrogate
+    return text ? std::optional<Value>(std::string_view(text, size)) : std::nullopt;
+  }
+  if (THPDtype_Check(given.ptr())) {
+    const std::string_view name = algorithms::name_of(reinterpret_cast<THPDtype*>(given.ptr())->scalar_type);
+    return name.empty() ? std::nullopt : std::optional<Value>(name);
+  }
+  if ((PyTuple_Check(given.ptr()) || PyList_Check(given.ptr())) && py::len(given) == 2) {
+    const auto both = py::reinterpret_borrow<py::sequence>(given);
+    const std::optional<Value> first = number_of(both[0]), second = number_of(both[1]);
+    if (!first || !second) return std::nullopt;
+    const auto number = [](const Value& value) {
+      const auto* integer = std::get_if<int64_t>(&value);
+      return integer ? static_cast<double>(*integer) : std::get<double>(value);
+    };
+    return algorithms::Pair{number(*first), number(*second)};
+  }
+  return number_of(given);
+}
+
+// A tensor on another device than the CPU is not looked at, which would make the host wait.
+bool is_rate(const at::Tensor& tensor) {
+  if (!linalg::has_memory(tensor) || tensor.numel() != 1 || tensor.is_complex()) return false;
+  if (!tensor.is_cpu()) return true;
+  const double number = tensor.item<double>();
+  return std::isfinite(number) && number >= 0;
+}
+
+[[noreturn]] void refuse(const Option& option, py::handle given, const std::string& where) {
+  const auto shown = py::module_::import("torchdion.words").attr("shown")(given).cast<std::string>();
+  TORCH_CHECK_VALUE(false, algorithms::refusal(option, shown, where));
+}
+
+// The value of an option, and the tensor that may be in its place.
+Value read(const Option& option, py::handle given, const std::string& where, at::Tensor* tensor) {
+  if (option.may_be_tensor && THPVariable_Check(given.ptr())) {
+    at::Tensor rate = THPVariable_Unpack(given.ptr());
+    if (!is_rate(rate)) refuse(option, given, where);
+    if (tensor) *tensor = std::move(rate);
+    return option.initial;
+  }
+  const std::optional<Value> value = value_of(given);
+  const std::optional<Value> taken = value ? algorithms::accepted(option, *value) : std::nullopt;
+  if (!taken) refuse(option, given, where);
+  return *taken;
+}
+
+engine::GroupOptions read_group(const py::dict& group, const std::string& where, bool whole) {
+  engine::GroupOptions options;
+  for (const Option& option : algorithms::options()) {
+    const py::str name(option.name.data(), option.name.size());
+    if (!group.contains(name)) {
+      TORCH_CHECK_VALUE(!whole, prefix(), option.name, " must be in the group, which lacks it", where);
+      continue;
+    }
+    at::Tensor* tensor = option.name == "lr" ? &options.lr : &options.weight_decay;
+    options.values.set(option.name, read(option, group[name], where, tensor));
+  }
+  engine::check_combinations(options.values, where);
+  return options;
+}
+
+py::dict described(const Option& option) {
+  py::list algorithms;
+  for (const algorithms::Algorithm* algorithm : algorithms::all()) {
+    if (algorithms::has_option(*algorithm, option.name)) algorithms.append(std::string(algorithm->name));
+  }
+  return py::dict(py::arg("name") = std::string(option.name), py::arg("default") = as_python(option.initial),
+                  py::arg("words") = algorithms::words_of(option), py::arg("doc") = std::string(option.doc),
+                  py::arg("algorithms") = algorithms, py::arg("of_optimizer") = option.of_optimizer,
+                  py::arg("may_be_tensor") = option.may_be_tensor);
+}
+
+py::dict described(const algorithms::State& state) {
+  static constexpr const char* kShapes[] = {"like_parameter", "factor", "rows"};
+  return py::dict(py::arg("name") = std::string(state.name),
+                  py::arg("shape") = kShapes[static_cast<std::size_t>(state.shape)],
+                  py::arg("dtype_option") = std::string(state.dtype_option));
+}
+
+py::dict described(const algorithms::Algorithm& algorithm) {
+  py::list states;
+  for (const algorithms::State& state : algorithm.states) states.append(described(state));
+  Value betas;
+  for (const Option& option : algorithm.options) {
+    if (option.name == "betas") betas = option.initial;
+  }
+  return py::dict(py::arg("name") = std::string(algorithm.name), py::arg("takes_matrices") = algorithm.takes_matrices(),
+                  py::arg("states") = states, py::arg("betas") = as_python(betas));
+}
+
+}  // namespace
+
+void bind_options(py::module_& m) {
+  m.def("options", [] {
+    const PythonWords words;
+    py::list all;
+    for (const Option& option : algorithms::options()) all.append(described(option));
+    return all;
+  });
+  m.def("algorithms", [] {
+    py::list all;
+    for (const algorithms::Algorithm* algorithm : algorithms::all()) all.append(described(*algorithm));
+    return all;
+  });
+  m.def(
+      "check_options", [](const py::dict& group, const std::string& where) { read_group(group, where, false); },
+      py::arg("group"), py::arg("where"), py::call_guard<PythonWords>());
+  py::class_<engine::GroupOptions>(m, "GroupOptions")
+      .def(py::init([](const py::dict& group, const std::string& where) { return read_group(group, where, true); }),
+           py::arg("group"), py::arg("where"), py::call_guard<PythonWords>());
+  m.def(
+      "algorithm_of",
+      [](int64_t dims, const std::string& algorithm, const std::string& scalar_algorithm, int64_t batch_dims) {
+        return std::string(algorithms::algorithm_of(dims, algorithm, scalar_algorithm, batch_dims).name);
+      },
+      py::arg("dims"), py::arg("algorithm"), py::arg("scalar_algorithm"), py::arg("batch_dims"));
+}
+
+}  // namespace torchdion::bindings

@@ -1,0 +1,112 @@
+#include "engine/device_tasks.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+
+#include "linalg/accumulate.h"
+#include "linalg/matrices.h"
+
+namespace torchdion::engine {
+
+namespace {
+
+// Tasks alive at a time where ranks communicate: one computes while the others wait. Elsewhere there is nothing to
+// overlap.
+constexpr int kWidth = 3;
+
+constexpr int64_t kCacheLine = 64;  // bytes
+
+}  // namespace
+
+DeviceTasks::DeviceTasks(c10::Device device, const NonfinitePolicy& policy, const GradientScaling& scaling,
+                         bool capturable)
+    : device_(device) {
+  const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
+  if (policy.nonfinite == Nonfinite::zero) zeroed_ = at::zeros({1}, options.dtype(at::kLong));
+  if (capturable && policy.may_leave_out()) left_out_ = at::empty({1}, options);
+  if (scaling.scale.defined()) divisor_ = scaling.scale.to(options, /*non_blocking=*/device.is_cuda());
+}
+
+linalg::GradientRule DeviceTasks::rule() const {
+  linalg::GradientRule rule;
+  if (zeroed_.defined()) rule.zeroed = zeroed_.mutable_data_ptr<int64_t>();
+  if (left_out_.defined()) rule.left_out = left_out_.const_data_ptr<float>();
+  if (divisor_.defined()) rule.divisor = divisor_.const_data_ptr<float>();
+  return rule;
+}
+
+void DeviceTasks::add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
+  batch.gradients = rule();
+  if (group.factor() >= 0) {
+    if (!signal_.defined()) signal_ = at::zeros({2}, at::TensorOptions(at::kLong).device(device_));
+    batch.counts = {signal_.mutable_data_ptr<int64_t>(), signal_.mutable_data_ptr<int64_t>() + 1};
+  }
+  const int64_t bytes = workspace * static_cast<int64_t>(c10::elementSize(batch.shape.computing));
+  tasks_.push_back({std::move(batch), &group, bytes, std::move(what)});
+}
+
+void DeviceTasks::allocate(bool communicates) {
+  slots_ = communicates ? kWidth : 1;
+  int64_t bytes = 0;
+  for (const PlannedTask& task : tasks_) bytes = std::max(bytes, task.bytes);
+  // A product's last bits may depend on where its operands begin in a cache line: every slot begins one, so that copies
+  // of a matrix stay equal on ranks whose other matrices need workspaces of other sizes.
+  if (communicates) bytes = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+  workspace_ = at::empty({slots_, bytes}, at::TensorOptions(at::kByte).device(device_));
+}
+
+void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t planned) {
+  const c10::DeviceGuard guard(device_);
+  std::vector<comm::Scheduler::Factory> factories;
+  for (PlannedTask& task : tasks_) {
+    factories.push_back([this, &task](int slot) {
+      if (task.bytes > 0) {  // empty slots begin anywhere
+        task.batch.workspace = workspace_[slot].narrow(0, 0, task.bytes).view(task.batch.shape.computing);
+      }
+      return task.group->algorithm->update(std::move(task.batch), task.group->options);
+    });
+  }
+  comm::Scheduler scheduler(slots_);
+  try {
+    scheduler.run(factories);
+    completed = before + scheduler.completed();
+  } catch (const c10::DistBackendError& error) {
+    completed = before + scheduler.completed();
+    const std::size_t failed = scheduler.failed();
+    C10_THROW_ERROR(DistBackendError, c10::str(error.msg(), " (in batch ", before + failed + 1, " of ", planned, ", ",
+                                               tasks_[failed].what, ")"));
+  } catch (...) {
+    completed = before + scheduler.completed();
+    throw;
+  }
+}
+
+// At once for all parameters of the device.
+void DeviceTasks::increment(const Groups& groups) const {
+  const c10::DeviceGuard guard(device_);
+  std::vector<at::Tensor> steps;
+  for (const Group& group : groups.all) {
+    for (const at::Tensor& step : group.steps) {
+      if (step.device() == device_) steps.push_back(step.view({1, 1}));
+    }
+  }
+  const std::vector<at::Tensor> ones(steps.size(), at::ones({1, 1}, steps.front().options()));
+  linalg::GradientRule rule;
+  if (left_out_.defined()) rule.left_out = left_out_.const_data_ptr<float>();
+  linalg::accumulate_(linalg::Matrices(steps), linalg::Matrices(ones), rule);
+}
+
+void DeviceTasks::report(Report& report) const {
+  if (signal_.defined()) {
+    if (left_out_.defined()) signal_.masked_fill_(left_out_.ne(0), 0);  // factors are zero in a step that is left out
+    report.without_signal.add(signal_.narrow(0, 0, 1));
+    report.in_margin.add(signal_.narrow(0, 1, 1));
+  }
+  if (zeroed_.defined()) report.nonfinite.add(zeroed_);
+}
+
+}  // namespace torchdion::engine

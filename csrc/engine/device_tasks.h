@@ -1,0 +1,74 @@
+// The tasks of a step that run on one device, and the numbers in its memory that they share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "algorithms/batch.h"
+#include "comm/scheduler.h"
+#include "engine/count.h"
+#include "engine/groups.h"
+#include "engine/nonfinite_policy.h"
+
+namespace torchdion::engine {
+
+// What a step found and did.
+struct Report {
+  bool skipped = false;         // left out whole, because of Nonfinite::skip_step or GradientScaling::found_inf
+  at::Tensor left_out;          // or one number, not 0 where it is, that a device is still computing
+  Count nonfinite;              // gradient entries that were NaN or infinite; not counted under propagate
+  Count without_signal;         // columns of factors, in what this rank orthonormalized
+  Count in_margin;              // those of them that were longer than their noise
+  int64_t batches = 0;          // tasks that the step was cut into
+  int64_t workspace_bytes = 0;  // of their factors
+  std::map<std::string, int64_t> expected_traffic;  // elements by axis, by the formula: what its counters will add
+};
+
+class DeviceTasks {
+ public:
+  DeviceTasks(c10::Device device, const NonfinitePolicy& policy, const GradientScaling& scaling, bool capturable);
+
+  // Gives the batch what the device's batches share, and so many elements of workspace. `what`: its name in the error
+  // of a collective.
+  void add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what);
+  // Workspaces for as many tasks as are alive at a time.
+  void allocate(bool communicates);
+
+  // Waits for all tasks. `completed` becomes the number of those that have ended, also when one fails; the error of a
+  // collective names the batch: `before` of the step's `planned` ones are on other devices.
+  void run(std::size_t& completed, std::size_t before, std::size_t planned);
+  // Each count of steps grows by one, unless the step is left out.
+  void increment(const Groups& groups) const;
+  // Adds what the tasks have counted.
+  void report(Report& report) const;
+
+  c10::Device device() const { return device_; }
+  std::size_t size() const { return tasks_.size(); }
+  int64_t workspace_bytes() const { return workspace_.numel(); }
+  // One FP32 number, not 0 where the step is left out; undefined where only the host decides.
+  const at::Tensor& left_out() const { return left_out_; }
+
+ private:
+  struct PlannedTask {
+    algorithms::Batch batch;
+    const Group* group;
+    int64_t bytes;  // of workspace
+    std::string what;
+  };
+
+  linalg::GradientRule rule() const;
+
+  c10::Device device_;
+  std::vector<PlannedTask> tasks_;
+  at::Tensor workspace_;
+  int slots_ = 1;  // tasks alive at a time
+  at::Tensor left_out_;
+  at::Tensor zeroed_;   // int64: gradient entries that counted as zero
+  at::Tensor signal_;   // int64: without_signal and in_margin of Report
+  at::Tensor divisor_;  // FP32: what a gradient scaler has multiplied by
+};
+
+}  // namespace torchdion::engine

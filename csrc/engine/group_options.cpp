@@ -1,0 +1,37 @@
+#include "engine/group_options.h"
+
+#include <c10/util/Exception.h>
+
+#include "words.h"
+
+namespace torchdion::engine {
+
+using algorithms::Option;
+
+void check_combinations(const algorithms::Options& group, const std::string& where) {
+  if (group.has("fan_in_first") && group.has("blocks")) {
+    TORCH_CHECK_VALUE(!group.flag("fan_in_first") || group.integer("blocks") == 1, prefix(),
+                      "blocks cannot be combined with fan_in_first", where);
+  }
+  if (!group.has("capturable") || !group.flag("capturable")) return;
+  for (const Option& option : algorithms::options()) {
+    if (algorithms::is_none(option.waits) || !group.has(option.name)) continue;
+    TORCH_CHECK_VALUE(group.at(option.name) != option.waits, prefix(), algorithms::assigned(option, option.waits),
+                      " cannot be combined with ", algorithms::assigned(*algorithms::option("capturable"), true),
+                      ": the host would wait for the device", where);
+  }
+}
+
+void check_alike(const std::vector<const algorithms::Options*>& groups, const std::string& whose) {
+  for (const Option& option : algorithms::options()) {
+    if (!option.of_optimizer) continue;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const algorithms::Value &value = groups[i]->at(option.name), &first = groups.front()->at(option.name);
+      TORCH_CHECK_VALUE(value == first, prefix(), option.name, " must be the same in all groups, got ",
+                        algorithms::shown(option, value), " (parameter group ", i, whose, ") beside ",
+                        algorithms::shown(option, first));
+    }
+  }
+}
+
+}  // namespace torchdion::engine

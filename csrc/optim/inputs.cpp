@@ -1,0 +1,111 @@
+#include "optim/inputs.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "engine/checks.h"
+#include "engine/shapes.h"
+#include "engine/state.h"
+#include "optim/capturable.h"
+#include "optim/options.h"
+#include "optim/parameters.h"
+#include "optim/private.h"
+#include "words.h"
+
+namespace torchdion::optim {
+
+namespace {
+
+void check_layout_of(const engine::Group& group, std::size_t i, const std::string& name) {
+  const Layout& layout = group.layouts[i];
+  if (layout.is_local() || !group.algorithm->check_layout) return;
+  const engine::ParameterShape shape = engine::shape_of(group, i);  // the factor's own orientation counts
+  group.algorithm->check_layout(shape.right ? layout.t() : layout, shape.right, group.options, name);
+}
+
+}  // namespace
+
+void StepInputs::add(const torch::optim::OptimizerParamGroup& param_group, std::size_t group_index) {
+  const Options& given = options_of(param_group, group_index);
+  const engine::GroupOptions options = values_of(given, group_name(group_index));
+  for (const algorithms::Algorithm* algorithm : algorithms::all()) {
+    int64_t index = index_;
+    std::optional<engine::Group> group;
+    for (std::size_t k = 0; k < param_group.params().size(); ++k, ++index) {
+      const at::Tensor& param = param_group.params()[k];
+      if (&algorithm_of(param, given) != algorithm || !gradient_of(param).defined()) continue;
+      if (!group) group = engine::group_of(*algorithm, options, param.device().type());
+      append(*group, param, state_of(param, *algorithm, options, index), parameter_name(k, group_index));
+    }
+    if (!group) continue;
+    const auto is_local = [](const Layout& layout) { return layout.is_local(); };
+    if (std::all_of(group->layouts.begin(), group->layouts.end(), is_local)) {
+      group->layouts.clear();
+      group->whole_factors.clear();
+    }
+    groups.all.push_back(std::move(*group));
+  }
+  index_ += static_cast<int64_t>(param_group.params().size());
+}
+
+at::Tensor StepInputs::gradient_of(const at::Tensor& param) const {
+  const auto missing = missing_.find(param.unsafeGetTensorImpl());
+  if (param.grad().defined() || missing == missing_.end()) return param.grad();
+  return at::zeros(param.sizes(), param.options().dtype(missing->second));
+}
+
+bool StepInputs::averages() const {
+  return std::any_of(groups.all.begin(), groups.all.end(), [](const engine::Group& group) {
+    return group.takes_matrices() && std::any_of(group.layouts.begin(), group.layouts.end(),
+                                                 [](const Layout& layout) { return !layout.replicas.absent(); });
+  });
+}
+
+void StepInputs::keep_new_states() {
+  for (auto& [param, state] : made_) states_[param] = std::move(state);
+}
+
+const ParamState& StepInputs::state_of(const at::Tensor& param, const algorithms::Algorithm& algorithm,
+                                       const engine::GroupOptions& options, int64_t index) {
+  const auto found = states_.find(param.unsafeGetTensorImpl());
+  if (found != states_.end()) return ours(*found->second);
+  TORCH_CHECK(!is_captured(param), prefix(), "a CUDA graph cannot capture a parameter's first step: take one before");
+  made_.emplace_back(param.unsafeGetTensorImpl(), std::make_unique<ParamState>());
+  ParamState& made = *made_.back().second;
+  const c10::Device counter = options.values.flag("capturable") ? param.device() : c10::Device(c10::kCPU);
+  made.tensor("step", at::zeros({}, at::TensorOptions(at::kFloat).device(counter)));
+  const Layout& layout = layout_of(layouts_, param);
+  const at::IntArrayRef sizes = engine::whole_sizes(param, layout);
+  for (const algorithms::State& state : algorithm.states) {
+    const at::ScalarType dtype = options.values.dtype_or(state.dtype_option, param.scalar_type());
+    made.tensor(std::string(state.name), engine::start_of(state, sizes, param.sizes(), options.values, index,
+                                                          param.options().dtype(dtype), layout));
+    if (state.shape == algorithms::StateShape::factor && !layout.is_local()) {
+      made.whole_factor(engine::whole_state_sizes(state, sizes, options.values));
+    }
+  }
+  return made;
+}
+
+void StepInputs::append(engine::Group& group, const at::Tensor& param, const ParamState& state,
+                        const std::string& name) {
+  engine::check_state_names(*group.algorithm, names_of(state), param.sizes(), name);
+  TORCH_CHECK_VALUE(state.step().defined(), prefix(), "the state of ", name, " of shape ", param.sizes(),
+                    " lacks the tensor 'step'");
+  group.X.push_back(param);
+  group.G.push_back(gradient_of(param));
+  group.steps.push_back(state.step());
+  group.layouts.push_back(layout_of(layouts_, param));
+  group.states.resize(group.algorithm->states.size());
+  for (std::size_t k = 0; k < group.states.size(); ++k) {
+    group.states[k].push_back(state.tensor(std::string(group.algorithm->states[k].name)));
+  }
+  const int64_t factor = group.factor();
+  if (factor < 0) return;
+  const at::IntArrayRef own = group.states[factor].back().sizes();
+  group.whole_factors.push_back(state.whole_factor().empty() ? own.vec() : state.whole_factor());
+  check_layout_of(group, group.X.size() - 1, name);
+}
+
+}  // namespace torchdion::optim

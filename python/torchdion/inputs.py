@@ -1,0 +1,155 @@
+"""What a step gives to the C++ engine: parameters, gradients, states and options, by algorithm."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from torchdion import _C
+from torchdion.dtensor import local_gradient, local_part, local_piece
+from torchdion.layout import Layouts, Place
+from torchdion.optimizer_wide import check_groups
+from torchdion.parameters import check_gradient, name_of
+from torchdion.state import check_is_state, check_keys, check_placements, create_state
+from torchdion.table import ALGORITHMS, Algorithm, algorithm_of
+from torchdion.words import front, shown
+from torchdion.wrappers import Writes, check_plain, readable
+
+
+class Member(NamedTuple):
+    """A parameter that a step updates."""
+
+    param: Tensor
+    gradient: Tensor  # this rank's piece
+    place: Place
+    name: str
+
+
+def engine_groups(
+    optimizer: Optimizer,
+    layouts: Layouts,
+    created: list[Tensor],
+    writes: Writes,
+    missing: Mapping[Tensor, torch.dtype],
+) -> _C.Groups:
+    """The parameters that have gradients, in the engine's terms: this rank's pieces, and where they lie.
+
+    Args:
+        created: gets the parameters whose states were missing and are new.
+        writes: gets the parameters that have no memory of their own, to be written once the step has run.
+        missing: parameters whose gradient only other ranks have, and its dtype there; it is zero here.
+
+    Raises:
+        ValueError: an option that was set after construction is out of its range, or a state or a gradient cannot be.
+    """
+    options = check_groups(optimizer.param_groups, optimizer.defaults)
+    groups = _C.Groups(capturable=optimizer.defaults["capturable"])
+    for index, group in enumerate(optimizer.param_groups):
+        where = f" (parameter group {index})"
+        members: dict[str, list[Member]] = {name: [] for name in ALGORITHMS}
+        for place, param in enumerate(group["params"]):
+            member = _member(param, group, layouts, name_of(group, place, where), missing.get(param))
+            if member is not None:
+                members[algorithm_of(param, group).name].append(member)
+        for name, ours in members.items():
+            if ours:
+                _make_states(optimizer, ours, group, created)
+                _add(groups, optimizer, ALGORITHMS[name], ours, group, options[index], writes)
+    return groups
+
+
+def _member(
+    param: Tensor, group: dict[str, Any], layouts: Layouts, name: str, missing: torch.dtype | None
+) -> Member | None:
+    if param.grad is None and missing is None:
+        return None
+    if param.grad is not None:
+        check_gradient(param.grad, param)
+    place = layouts.of(param, group, name)
+    if param.grad is not None:
+        gradient = readable(local_piece(local_gradient(param, name), place.shape), f"the gradient of {name}")
+        return Member(param, gradient, place, name)
+    piece = local_piece(param, place.shape)
+    return Member(param, torch.zeros(piece.shape, dtype=missing, device=piece.device), place, name)
+
+
+def _make_states(optimizer: Optimizer, members: list[Member], group: dict[str, Any], created: list[Tensor]) -> None:
+    states = [optimizer.state.get(member.param, {}) for member in members]
+    for member, state in zip(members, states, strict=True):
+        check_is_state(state, member.name)
+    if all(states):
+        return
+    indices = _indices(optimizer)
+    for (param, _, place, _), state in zip(members, states, strict=True):
+        if not state:
+            optimizer.state[param] = create_state(param, group, indices[param], place)
+            created.append(param)
+
+
+def _add(
+    groups: _C.Groups,
+    optimizer: Optimizer,
+    algorithm: Algorithm,
+    members: list[Member],
+    group: dict[str, Any],
+    options: _C.GroupOptions,
+    writes: Writes,
+) -> None:
+    """The members of a group with one algorithm: this rank's pieces, and where they lie."""
+    keys = [state.name for state in algorithm.states]
+    factor = algorithm.factor
+    states = [optimizer.state[member.param] for member in members]
+    for member, state in zip(members, states, strict=True):
+        check_keys(member.param, state, algorithm, member.name)
+        check_placements(state, member.param, group, member.name)
+        for key in (*keys, "step"):
+            check_plain(local_part(state[key]), f"the state {key} of {member.name}")
+        if factor is not None and not member.place.layout.is_local:
+            sizes = list(state[factor.name].shape), list(member.param.shape)
+            _C.check_layout(algorithm.name, *sizes, options, member.place.layout, member.name)
+    writes.params += [member.param for member in members]
+    layouts = [member.place.layout for member in members]
+    is_local = all(layout.is_local for layout in layouts)
+    groups.add(
+        algorithm.name,
+        options,
+        X=[writes.to(local_piece(member.param, member.place.shape), member.name) for member in members],
+        G=[member.gradient for member in members],
+        states=[[local_part(state[key]) for state in states] for key in keys],
+        steps=[local_part(state["step"]) for state in states],
+        layouts=[] if is_local else layouts,
+        whole_factors=[] if is_local or factor is None else [list(state[factor.name].shape) for state in states],
+    )
+
+
+def _indices(optimizer: Optimizer) -> dict[Tensor, int]:
+    """Each parameter's place among all: what Q's start is drawn by."""
+    every = (param for group in optimizer.param_groups for param in group["params"])
+    return {param: index for index, param in enumerate(every)}
+
+
+def gradient_scaling(optimizer: Optimizer, layouts: Layouts) -> tuple[Tensor | None, Tensor | None]:
+    """The scale of the gradients and whether one overflowed, where a GradScaler has set them.
+
+    Raises:
+        TypeError: they are no numbers.
+        ValueError: the optimizer averages over replicas, whose scalers part with the first overflow that one sees.
+    """
+    scale, overflow = (_tensor(getattr(optimizer, name, None), name) for name in ("grad_scale", "found_inf"))
+    if layouts.averages and not (scale is None and overflow is None):
+        raise ValueError(
+            f"{front()}: a GradScaler must not be used with a replicate_mesh, because each replica's sees only its "
+            "own gradients' overflows; train in BF16, which needs none"
+        )
+    return scale, overflow
+
+
+def _tensor(number: Any, name: str) -> Tensor | None:
+    """What a GradScaler has set; the sum of its flags is a plain 0 where no parameter has a gradient."""
+    if number is None or isinstance(number, Tensor):
+        return number
+    if not isinstance(number, float) and not (isinstance(number, int) and abs(number) < 2**63):
+        raise TypeError(f"{front()}: {name} must be a tensor of one element or a number, got {shown(number)}")
+    return torch.as_tensor(number, device="cpu")

@@ -1,0 +1,172 @@
+"""What all optimizers are: they own parameters and state, and give both to the C++ engine once a step."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor
+
+from torchdion import _C
+from torchdion.agreement import Missing, agree, missing_when_alone, refusing
+from torchdion.checkpoints import CheckpointedOptimizer
+from torchdion.inputs import engine_groups, gradient_scaling
+from torchdion.layout import Layouts
+from torchdion.meshes import read_meshes
+from torchdion.mixed_precision import name_dtypes, state_dtypes
+from torchdion.optimizer_wide import check_optimizer_wide, optimizer_wide_with
+from torchdion.options import (
+    DEFAULTS,
+    as_plain_numbers,
+    check_options,
+    refuse_unknown,
+    resolve_betas,
+    warn_of_near_misses,
+    warn_of_other_algorithms,
+)
+from torchdion.parameters import check_named_algorithm, check_parameters, check_params, entries_of
+from torchdion.state import is_recorded
+from torchdion.stats import NO_STEPS, CountedOptimizer, count
+from torchdion.torch_versions import disable_dynamo
+from torchdion.words import speaking
+from torchdion.wrappers import Writes
+
+
+class Optimizer(CheckpointedOptimizer, CountedOptimizer):
+    """The class of an algorithm has its signature and documentation, and gives what it was called with to _set_up()."""
+
+    algorithm: ClassVar[str]
+    """Of groups that name none."""
+    title: ClassVar[str]
+    """What sentences call the class."""
+
+    _step_supports_amp_scaling = True  # GradScaler leaves unscaling, and leaving out a step, to step()
+
+    @speaking
+    def _set_up(self, params: Any, given: dict[str, Any]) -> None:
+        """Checks the arguments of the constructor before torch's own begins.
+
+        Args:
+            given: all of them by their names: options, ``replicate_mesh`` and so on, and ``unknown`` ones.
+        """
+        if given["unknown"]:
+            refuse_unknown(given["unknown"])
+        defaults = DEFAULTS | {"algorithm": self.algorithm}
+        defaults |= {name: given[name] for name in defaults if name in given}
+        defaults = as_plain_numbers(defaults | state_dtypes(given["mixed_precision_config"], ""))
+        check_options(defaults, "")
+        check_params(params)
+        name_dtypes(defaults)
+        self._broken: str | None = None
+        self._agreed = False  # ranks have compared what they take the parameters for
+        self._counts = dict(NO_STEPS)
+        replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
+        self._layouts = Layouts(read_meshes(replicate, outer, inner, given["replicate_mesh_grad_sync"]))
+        super().__init__(params, defaults)
+
+    @speaking
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group after checking it: nothing is added when an option or a parameter is refused.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: see the class; the sentence names the group.
+        """
+        where = f" (parameter group {len(self.param_groups)})"
+        entries = entries_of(param_group, where)
+        group = as_plain_numbers({**param_group, "params": entries})
+        if "mixed_precision_config" in group:
+            group |= state_dtypes(group.pop("mixed_precision_config"), where)
+        wide = optimizer_wide_with(group, self.param_groups, self.defaults)
+        group = {**wide, **group}
+        options = {**self.defaults, **group}
+        check_options(options, where)
+        check_optimizer_wide(group, wide, where)
+        resolve_betas(group, options)
+        name_dtypes(group)
+        warn_of_near_misses(group, where)
+        warn_of_other_algorithms(param_group, options, self.defaults, where)
+        check_parameters(entries, options, where)
+        check_named_algorithm(entries, group, where)
+        if not self.param_groups:
+            self.defaults |= wide
+        given = dict(param_group)
+        param_group.clear()
+        param_group.update(group)
+        try:
+            super().add_param_group(param_group)  # the caller's own dict, as torch keeps it
+        except BaseException:
+            param_group.clear()
+            param_group.update(given)
+            raise
+        self._agreed = False
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One optimization step. Everything is checked and allocated before anything is written.
+
+        Args:
+            closure: recomputes the loss and its gradients; its result is returned.
+
+        Raises:
+            TypeError: ``grad_scale`` or ``found_inf``, which a GradScaler sets, is no number.
+            ValueError: a gradient or a state that does not fit its parameter, or, with ``nonfinite="raise"``,
+                gradients that are not finite, or ranks that disagree on options or layouts. Nothing was written.
+            NotImplementedError: a parameter has moved to a device that this build has no kernels for.
+            RuntimeError: a gradient is sparse, another rank refused this step, an earlier one failed after it had begun
+                to write, or a collective failed; its sentence names the axis and, once weights are written, the batch.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._update()
+        return loss
+
+    @disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
+    @speaking
+    def _update(self) -> None:
+        step = None
+        created: list[Tensor] = []
+        try:
+            step, writes = self._planned_step(created)
+            self._decoupled = self._decoupled or self._layouts.averages
+            report = step.run()
+            if isinstance(report.skipped, Tensor) or not report.skipped:
+                writes.finish()
+        except BaseException:
+            if step is not None and step.wrote and not is_recorded(self):
+                self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
+            else:
+                for param in created:
+                    del self.state[param]
+            raise
+        count(self._counts, report)
+
+    def _planned_step(self, created: list[Tensor]) -> tuple[_C.Step, Writes]:
+        """Checked on this rank, and on all others."""
+        # A captured step has no time for what ranks have to say, once they have compared their parameters.
+        is_alone = self._agreed and self.defaults["capturable"]
+
+        def plan(missing: Missing) -> tuple[_C.Step, Writes]:
+            self._refuse_if_broken()
+            writes = Writes()
+            scaling = gradient_scaling(self, self._layouts)
+            groups = engine_groups(self, self._layouts, created, writes, missing)
+            return _C.Step(groups, _C.Nonfinite.__members__[self.param_groups[0]["nonfinite"]], *scaling), writes
+
+        if is_alone:
+            return plan(missing_when_alone(self, self._layouts))
+        with refusing(self, self._layouts):
+            planned = plan({})
+
+        def provide(missing: Missing) -> None:
+            nonlocal planned
+            if missing:
+                planned = plan(missing)
+
+        agree(self, self._layouts, provide=provide)
+        self._agreed = True
+        return planned

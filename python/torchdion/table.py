@@ -1,0 +1,67 @@
+"""The algorithms and their options, as csrc/algorithms declares them."""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from torchdion import _C
+
+
+class State(NamedTuple):
+    """What is kept of a parameter between steps, beside the count of them ("step").
+
+    Args:
+        shape: "like_parameter", "factor" ([stack..., m or n, r]) or "rows" ([stack..., m]).
+        dtype_option: the group key that gives its dtype.
+    """
+
+    name: str
+    shape: str
+    dtype_option: str
+
+
+class Algorithm(NamedTuple):
+    """An update rule of matrices, or of any tensors entry by entry."""
+
+    name: str
+    takes_matrices: bool
+    states: tuple[State, ...]
+    betas: tuple[float, float] | None
+
+    @property
+    def factor(self) -> State | None:
+        return next((state for state in self.states if state.shape == "factor"), None)
+
+
+def _algorithm(declared: dict[str, Any]) -> Algorithm:
+    return Algorithm(**declared | {"states": tuple(State(**state) for state in declared["states"])})
+
+
+ALGORITHMS = {declared["name"]: _algorithm(declared) for declared in _C.algorithms()}
+"""By name, in the order in which a step updates their parameters."""
+
+OPTIONS = {declared["name"]: declared for declared in _C.options()}
+"""Each option of a group: its ``default``, the ``words`` for what is allowed, the ``algorithms`` that have it."""
+
+STATE_DTYPES = {state.name: state.dtype_option for algorithm in ALGORITHMS.values() for state in algorithm.states}
+"""The group key that gives the dtype of each state."""
+
+
+def algorithm_of(param: Tensor, group: dict[str, Any]) -> Algorithm:
+    """The algorithm that updates a parameter of the group."""
+    return _algorithm_of(param.dim(), group["algorithm"], group["scalar_algorithm"], group["batch_dims"] or 0)
+
+
+@lru_cache  # asked for several times a step
+def _algorithm_of(dims: int, algorithm: str, scalar_algorithm: str, batch_dims: int) -> Algorithm:
+    return ALGORITHMS[_C.algorithm_of(dims, algorithm, scalar_algorithm, batch_dims)]
+
+
+def options_of(group: dict[str, Any], where: str = "") -> _C.GroupOptions:
+    """The options of a group, checked, as the engine takes them.
+
+    Raises:
+        ValueError: the group lacks one, or it is out of its range; ``where`` names the group.
+    """
+    return _C.GroupOptions(group, where)

@@ -1,0 +1,88 @@
+// refusals IN OUT: what a C++ optimizer says where a Python one says the same. IN holds parameters, the numbers of
+// those in each group, a state dict that fits, and others that do not; OUT gets the state dict of a fresh optimizer, a
+// sentence for each of those others (empty: it was taken), and one for each option with a value that it may not have.
+#include <torch/torch.h>
+#include <torchdion/torchdion.h>
+
+#include <functional>
+#include <iostream>
+
+namespace {
+
+using torchdion::Options;
+
+struct Refused {
+  const char* option;
+  std::function<void(Options&)> give;
+};
+
+const std::vector<Refused> kRefused{
+    {"lr", [](Options& options) { options.lr(-1.5); }},
+    {"lr_multiplier", [](Options& options) { options.lr_multiplier(-1.5); }},
+    {"mu", [](Options& options) { options.mu(1.5); }},
+    {"betas", [](Options& options) { options.betas(Options::Betas(0.5, 1.5)); }},
+    {"weight_decay", [](Options& options) { options.weight_decay(-1.5); }},
+    {"epsilon", [](Options& options) { options.epsilon(-1.5); }},
+    {"rank_fraction", [](Options& options) { options.rank_fraction(1.5); }},
+    {"rank_multiple_of", [](Options& options) { options.rank_multiple_of(-3); }},
+    {"rcqr_oversample", [](Options& options) { options.rcqr_oversample(0.5); }},
+    {"batch_dims", [](Options& options) { options.batch_dims(-3); }},
+    {"blocks", [](Options& options) { options.blocks(-3); }},
+};
+
+std::string sentence_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+c10::IValue of(const std::vector<std::string>& sentences) {
+  c10::impl::GenericList list(c10::StringType::get());
+  for (const std::string& sentence : sentences) list.push_back(sentence);
+  return list;
+}
+
+int run(const std::string& input, const std::string& output) {
+  const auto given = torchdion::read_checkpoint(input).toGenericDict();
+  std::vector<at::Tensor> params;
+  for (const c10::IValue& param : given.at("params").toListRef()) params.push_back(param.toTensor().requires_grad_());
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  auto next = params.begin();
+  for (const c10::IValue& count : given.at("counts").toListRef()) {
+    groups.emplace_back(std::vector<at::Tensor>(next, next + count.toInt()));
+    next += count.toInt();
+  }
+  const auto fresh = [&] { return torchdion::Dion(groups); };
+
+  std::vector<std::string> loading, options;
+  for (const c10::IValue& state_dict : given.at("spoiled").toListRef()) {
+    torchdion::Dion optimizer = fresh();
+    optimizer.load_state_dict(given.at("fitting"));
+    loading.push_back(sentence_of([&] { optimizer.load_state_dict(state_dict); }));
+  }
+  c10::impl::GenericDict of_options(c10::StringType::get(), c10::AnyType::get());
+  for (const Refused& refused : kRefused) {
+    Options given_options;
+    refused.give(given_options);
+    of_options.insert(refused.option, sentence_of([&] { torchdion::Dion(groups, given_options); }));
+  }
+  c10::impl::GenericDict result(c10::StringType::get(), c10::AnyType::get());
+  result.insert("fresh", fresh().state_dict());
+  result.insert("loading", of(loading));
+  result.insert("options", of_options);
+  torchdion::write_checkpoint(result, output);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::cerr << "usage: refusals IN OUT" << std::endl;
+    return 2;
+  }
+  return run(argv[1], argv[2]);
+}

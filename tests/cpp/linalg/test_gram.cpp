@@ -1,0 +1,84 @@
+#include "linalg/gram.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <limits>
+
+#include "linalg/backend.h"
+#include "tensors.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+struct GramSize {
+  int64_t count, m, r;
+};
+
+class Gram : public testing::TestWithParam<GramSize> {};
+
+// Of more than 96 columns the blocks above the diagonal are left out, and more than 192 rows are summed in pieces.
+const auto kGramSizes = testing::Values(GramSize{1, 1, 1}, GramSize{3, 5, 1}, GramSize{2, 4, 7}, GramSize{1, 200, 30},
+                                        GramSize{2, 500, 97}, GramSize{1, 193, 200});
+
+TEST_P(Gram, IsTheLowerTriangleOfPTransposedPInFP64) {
+  const auto [count, m, r] = GetParam();
+  for (at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    const at::Tensor P = normal({count, m, r}, 1, dtype), exact = P.to(at::kDouble);
+    const at::Tensor H = gram(Matrices(P));
+    ASSERT_EQ(H.scalar_type(), at::kDouble);
+    const at::Tensor magnitude = exact.abs().mT().matmul(exact.abs());
+    const at::Tensor error = (H - exact.mT().matmul(exact)).abs().tril();
+    EXPECT_TRUE(error.le(magnitude * 0x1p-53 * 2 * static_cast<double>(m)).all().item<bool>()) << dtype;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Gram, kGramSizes);
+
+// A GPU copies 2²³ entries to FP64 at a time.
+TEST(GramOfAStack, OfMoreRowsThanAreCopiedAtOnceIsThatOfAll) {
+  const int64_t m = (1 << 22) + 7;
+  const at::Tensor P = normal({2, m, 1}, 1, at::kFloat), H = gram(Matrices(P));
+  EXPECT_LE(relative_error(H.flatten(), P.to(at::kDouble).square().sum({1, 2})), 1e-12);
+}
+
+TEST(GramOfAStack, OfNoMatrixOrNoRowsIsEmptyOrZero) {
+  EXPECT_EQ(gram(Matrices(at::empty({0, 5, 3}, at::kFloat))).sizes(), at::IntArrayRef({0, 3, 3}));
+  EXPECT_TRUE(at::equal(gram(Matrices(at::empty({2, 0, 3}, at::kFloat))), at::zeros({2, 3, 3}, at::kDouble)));
+}
+
+class GramPrecision : public testing::TestWithParam<Precision> {};
+
+TEST_P(GramPrecision, IsThatOfPWithTheEntriesThatItLeavesInPlace) {
+  const at::Tensor P = normal({2, 50, 9}, 1, at::kFloat), H = gram(Matrices(P), GetParam()), exact = P.to(at::kDouble);
+  EXPECT_LE(relative_error(H.tril(), exact.mT().matmul(exact).tril()), 1e-15);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, GramPrecision,
+                         testing::Values(Precision::highest, Precision::high, Precision::medium));
+
+// TF32 keeps 10 bits of the mantissa, BF16 7.
+TEST(RoundOperand, GivesTheNearestNumberOfSoManyBits) {
+  for (const auto& [precision, kept] : {std::pair{Precision::high, 10}, std::pair{Precision::medium, 7}}) {
+    const float unit = std::ldexp(1.0f, -kept), nan_of_low_bits = std::bit_cast<float>(0x7f800001);
+    const float tiny = std::ldexp(1.0f, -149), infinity = std::numeric_limits<float>::infinity();
+    const at::Tensor given = at::tensor({1 + unit, 1 + unit / 2, -1 - unit / 2, 1 + 3 * unit / 2, 1 + 0.51f * unit,
+                                         2 - unit / 8, tiny, -0.0f, infinity, -infinity, nan_of_low_bits});
+    const at::Tensor nearest = at::tensor(
+        {1 + unit, 1.0f, -1.0f, 1 + 2 * unit, 1 + unit, 2.0f, 0.0f, -0.0f, infinity, -infinity, std::nanf("")});
+    const at::Tensor P = given.clone(), expected = backend_of(at::kCPU).rounds_operands ? nearest : given;
+    round_operand_(P, precision);
+    EXPECT_TRUE(at::allclose(P, expected, 0, 0, /*equal_nan=*/true)) << kept << " bits: " << P;
+    EXPECT_TRUE(at::equal(P.signbit(), given.signbit())) << kept;
+  }
+  const at::Tensor P = normal({3001}, 1, at::kFloat), before = P.clone();
+  round_operand_(P, Precision::highest);
+  EXPECT_TRUE(at::equal(P, before));
+  round_operand_(P, Precision::medium);
+  EXPECT_TRUE(at::equal(P, backend_of(at::kCPU).rounds_operands ? before.to(at::kBFloat16).to(at::kFloat) : before));
+}
+
+}  // namespace
+
+}  // namespace torchdion::linalg

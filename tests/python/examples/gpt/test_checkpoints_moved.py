@@ -1,0 +1,128 @@
+"""A run of examples/gpt goes on with other processes than it began with, with the losses of one that was not
+interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import checkpoint
+import log
+import pytest
+import train
+import trainer
+from ranks import run_ranks
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt" / "train.py"
+SHAPE = ["--layers", "2", "--d-model", "32", "--heads", "4", "--context", "16"]
+RUN = ["--batch", "8", "--steps", "10", "--val-every", "5", "--val-sequences", "8", "--rank-fraction", "0.25"]
+SMALL = [*SHAPE, *RUN, "--sample-length", "0", "--dtype", "float64", "--clip", "0", "--checkpoint-every", "4"]
+
+
+def job(dp: int, fs: int, tp: int, compress: bool = False) -> list[str]:
+    return ["--dp", str(dp), "--fs", str(fs), "--tp", str(tp), *(["--compress"] if compress else [])]
+
+
+ONE, FSDP, TP = job(1, 1, 1), job(1, 2, 1), job(1, 1, 2)
+DDP, COMPRESSED = job(2, 1, 1), job(2, 2, 1, compress=True)
+
+
+def losses(folder: Path) -> list[float]:
+    return [record["loss"] for record in log.read(folder / log.NAME) if "loss" in record]
+
+
+def train_rank(rank: int, world_size: int, flags: list[str], stop_at: int | None) -> None:
+    os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)})
+    if stop_at is not None:
+        step = trainer.Trainer.train_step
+
+        def stopping(self: trainer.Trainer) -> trainer.StepReport:
+            if self.step == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)  # asks for the end after this step
+            return step(self)
+
+        trainer.Trainer.train_step = stopping
+    assert train.main(flags) == (0 if stop_at is None else 128 + signal.SIGTERM)
+
+
+def run(flags: list[str], mesh: list[str], folder: Path, stop_at: int | None = None) -> None:
+    size = int(mesh[1]) * int(mesh[3]) * int(mesh[5])
+    run_ranks(train_rank, size, [*flags, *mesh, "--run", str(folder)], stop_at)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    run(SMALL, ONE, folder)
+    assert len(losses(folder)) == 12
+    return losses(folder)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(ONE, COMPRESSED), (COMPRESSED, TP), (TP, FSDP), (FSDP, ONE), (DDP, FSDP)],
+    ids=["one to compressed", "compressed to tp", "tp to fsdp", "fsdp to one", "ddp to fsdp"],
+)
+def test_a_run_goes_on_with_other_processes(
+    alone: list[float], tmp_path: Path, first: list[str], second: list[str]
+) -> None:
+    run(SMALL, first, tmp_path, stop_at=5)
+    assert [path.name.removesuffix(".pt") for path in checkpoint.saved(tmp_path)] == [
+        "checkpoint-00000006",
+        "checkpoint-00000004",
+    ]
+    run(["--resume", "--sample-length", "0", "--checkpoint-every", "4"], second, tmp_path)
+    assert losses(tmp_path) == pytest.approx(alone, rel=1e-9)
+    assert [path.name.removesuffix(".pt") for path in checkpoint.saved(tmp_path)] == [
+        "checkpoint-00000010",
+        "checkpoint-00000008",
+    ]
+    assert not list(tmp_path.glob("*" + checkpoint.UNFINISHED))
+
+
+@pytest.mark.parametrize("mesh", [FSDP, COMPRESSED], ids=["fsdp", "compressed"])
+def test_on_the_same_processes_it_goes_on_bit_for_bit(tmp_path: Path, mesh: list[str]) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(SMALL, mesh, whole)
+    run(SMALL, mesh, parts, stop_at=7)  # where the whole run synchronizes and saves too
+    run(["--resume", "--sample-length", "0"], mesh, parts)
+    assert losses(parts) == losses(whole)
+
+
+def test_a_damaged_folder_is_passed_over(alone: list[float], tmp_path: Path) -> None:
+    run(SMALL, FSDP, tmp_path, stop_at=5)
+    [shard] = (tmp_path / "checkpoint-00000006").glob("__1_*.distcp")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    said: list[str] = []
+    state = checkpoint.newest(tmp_path, said.append)
+    assert state is not None
+    assert state["step"] == 4
+    assert said == [f"{tmp_path / 'checkpoint-00000006'} is damaged and passed over"]
+    (tmp_path / "checkpoint-00000004" / ".metadata").unlink()
+    with pytest.raises(Exception, match=r"no checkpoint in .* can be read"):
+        checkpoint.newest(tmp_path, said.append)
+
+
+def test_torchrun_starts_a_run_anew_whose_process_was_killed(alone: list[float], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", "3", "--monitor-interval", "0.1", "--", str(EXAMPLE), "--resume"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    process = subprocess.Popen(
+        [*command, *SMALL, *FSDP, "--run", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    deadline = time.monotonic() + 60
+    while not (folder / "checkpoint-00000004").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    [worker] = worker_pids(process.pid)[-1:]
+    os.kill(worker, signal.SIGKILL)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error.decode()
+    assert "failed (exitcode:" in error.decode()
+    assert losses(folder) == pytest.approx(alone, rel=1e-9)
+
+
+def worker_pids(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]

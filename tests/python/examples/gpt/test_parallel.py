@@ -1,0 +1,175 @@
+"""examples/gpt on several processes: the losses of the run on one, whatever the job's directions."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import log
+import options
+import parallel
+import pytest
+import torch
+import train
+from errors import Problem
+from processes import Job
+from ranks import run_ranks
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt" / "train.py"
+SHAPE = ["--layers", "2", "--d-model", "32", "--heads", "4", "--context", "16"]
+RUN = ["--batch", "8", "--steps", "10", "--val-every", "5", "--val-sequences", "8", "--rank-fraction", "0.25"]
+SMALL = [*SHAPE, *RUN, "--sample-length", "0"]
+MESHES = [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (2, 2, 2)]
+
+
+def train_rank(rank: int, world_size: int, flags: list[str]) -> None:
+    os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)})
+    assert train.main(flags) == 0
+
+
+def job(dp: int, fs: int, tp: int) -> list[str]:
+    return ["--dp", str(dp), "--fs", str(fs), "--tp", str(tp)]
+
+
+def losses(folder: Path) -> list[float]:
+    """Of ten training steps and two validations."""
+    found = [record["loss"] for record in log.read(folder / log.NAME) if "loss" in record]
+    assert len(found) == 12
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """The losses of runs on one process, by their flags."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = {}
+    for flags in ("--dtype float64 --clip 0", "--dtype float64 --clip 0.2", "--dtype float32 --clip 0"):
+        folder = tmp_path_factory.mktemp("runs") / "alone"
+        assert train.main([*SMALL, *flags.split(), "--run", str(folder)]) == 0
+        found[flags] = losses(folder)
+    torch.set_num_threads(threads)
+    return found
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_the_losses_are_those_of_one_process(alone: dict[str, list[float]], tmp_path: Path, mesh) -> None:
+    flags = "--dtype float64 --clip 0.2"
+    run_ranks(train_rank, mesh[0] * mesh[1] * mesh[2], [*SMALL, *flags.split(), *job(*mesh), "--run", str(tmp_path)])
+    assert losses(tmp_path) == pytest.approx(alone[flags], rel=1e-9)
+    assert losses(tmp_path) != pytest.approx(alone["--dtype float64 --clip 0"], rel=1e-4)
+
+
+@pytest.mark.parametrize("mesh", [mesh for mesh in MESHES if mesh[0] > 1], ids=str)
+def test_compressed_replicas_that_accumulate_gradients_have_the_losses_of_one_process(
+    alone: dict[str, list[float]], tmp_path: Path, mesh
+) -> None:
+    flags = "--dtype float64 --clip 0"
+    own = ["--compress", "--micro-batch", "1", *job(*mesh), "--run", str(tmp_path)]
+    run_ranks(train_rank, mesh[0] * mesh[1] * mesh[2], [*SMALL, *flags.split(), *own])
+    assert losses(tmp_path) == pytest.approx(alone[flags], rel=1e-9)
+
+
+def test_torchrun_starts_eight_processes_of_which_one_speaks(alone: dict[str, list[float]], tmp_path: Path) -> None:
+    flags = "--dtype float32 --clip 0"
+    own = [*SMALL, *flags.split(), "--compress", *job(2, 2, 2), "--run", str(tmp_path), "--sample-length", "8"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "8",
+        "--",
+        str(EXAMPLE),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    result = subprocess.run([*command, *own], capture_output=True, text=True, env=environment, timeout=240)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [bool(re.match(r"step \d+/10: ", line)) for line in lines[:12]] == [True] * 12
+    assert sum(line.startswith("step 10/10: validation loss ") for line in lines) == 1
+    assert losses(tmp_path) == pytest.approx(alone[flags], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "processes", "sentence"),
+    [
+        ("--dp 2 --fs 2", 1, "--dp × --fs × --tp is 4, but torchrun started 1 (--nproc-per-node)"),
+        ("", 2, "--dp × --fs × --tp is 1, but torchrun started 2 (--nproc-per-node)"),
+        ("--fs 2 --compress", 2, "--compress is about what replicas send to each other; it needs --dp 2 or more"),
+        ("--dp 2 --optimizer muon", 2, "--optimizer muon runs on one process; --dp, --fs and --tp need dion"),
+        ("--tp 3", 3, "--tp 3 does not divide --heads 4"),
+        ("--dp 3", 3, "--dp × --fs = 3 does not divide --batch 32"),
+    ],
+)
+def test_a_job_that_cannot_be_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, flags: str, processes: int, sentence: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    given = options.parse(flags.split())
+    with pytest.raises(Problem) as problem:
+        options.recipe(given, options.session(given).device)
+    assert str(problem.value).startswith(sentence)
+
+
+EIGHT = "--dp 2 --fs 2 --tp 2"
+TOO_FEW = "--device cuda: {} processes need a GPU each, and PyTorch finds {}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus", "here", "expected"),
+    [
+        ("", 0, None, "cpu"),
+        ("", 1, None, "cuda"),
+        ("--device cuda:1", 2, None, "cuda:1"),
+        (EIGHT, 8, "8", "cuda"),
+        (EIGHT, 7, "8", "cpu"),
+        (EIGHT, 4, "4", "cuda"),
+        (f"{EIGHT} --device cpu", 8, "8", "cpu"),
+        (f"{EIGHT} --device cuda", 7, "8", TOO_FEW.format(8, 7)),
+        (f"{EIGHT} --device cuda", 3, "4", TOO_FEW.format(4, 3)),
+        (f"{EIGHT} --device cuda:1", 8, "8",
+         "--device cuda:1 is one GPU for 8 processes; --device cuda gives each its own"),
+    ],
+)  # fmt: skip
+def test_each_process_has_a_gpu_or_none_has(
+    monkeypatch: pytest.MonkeyPatch, flags: str, gpus: int, here: str | None, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    if here is not None:
+        monkeypatch.setenv("WORLD_SIZE", "8")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    given = options.parse(flags.split())
+    try:
+        found = str(options.session(given).device)
+    except Problem as problem:
+        found = str(problem)
+    assert found == expected
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
+def test_processes_meet_over_what_moves_their_tensors(
+    monkeypatch: pytest.MonkeyPatch, device: str, backend: str
+) -> None:
+    calls: list[object] = []
+
+    def stop(*mesh: object, **names: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(parallel, "_meet", calls.append)
+    monkeypatch.setattr(parallel, "init_device_mesh", stop)
+    with pytest.raises(InterruptedError):
+        parallel.ManyProcesses(Job(dp=4), device)
+    assert calls == [*([3] if device == "cuda" else []), backend]
+
+
+def test_sequences_that_cannot_be_shared_out_evenly_are_one_sentence(tmp_path: Path) -> None:
+    flags = [*SMALL, "--val-sequences", "7", "--dp", "2", "--run", str(tmp_path / "run")]
+    with pytest.raises(Problem, match="--val-sequences: 7 sequences cannot be shared out evenly to --dp × --fs = 2"):
+        run_ranks(train_rank, 2, flags)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,34 @@
+"""The law for every algorithm of the table: its step on every mesh is that of one process, as its oracle has it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from law import MESHES, Job, Run, assert_equal_to_one_process, one_process, run_on_mesh
+from ranks import run_ranks
+from roles import CORE, ROLES, Role
+
+from torchdion.table import ALGORITHMS
+
+STEPS = 4
+
+
+def roles_of(algorithm: str, roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    """The roles that it can have, under it."""
+    dims = 2 if ALGORITHMS[algorithm].takes_matrices else 0
+    fitting = [role for role in roles if len(role.shape) - role.form["batch_dims"] >= dims]
+    return tuple(replace(role, options=role.options | {"algorithm": algorithm}) for role in fitting)
+
+
+def run_job(rank: int, world_size: int, job: Job) -> Run:
+    return run_on_mesh(job)
+
+
+@pytest.mark.filterwarnings("ignore:.*is one of:UserWarning")  # options that only other algorithms have
+@pytest.mark.parametrize("sizes", MESHES, ids=[f"dp{dp}-fs{fs}-tp{tp}" for dp, fs, tp in MESHES])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_mesh_equals_one_process(algorithm: str, sizes: tuple[int, int, int]) -> None:
+    roles = roles_of(algorithm, ROLES if sizes == (2, 2, 2) else CORE)
+    job = Job(sizes, roles, torch.float64, STEPS, {"rank_fraction": 0.25})
+    dp, fs, tp = sizes
+    assert_equal_to_one_process(job, run_ranks(run_job, dp * fs * tp, job), one_process(job))

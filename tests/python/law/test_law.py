@@ -1,0 +1,88 @@
+"""The law: a step on every mesh equals the step of one process with the mean gradient."""
+
+import pytest
+import torch
+from law import MESHES, Absence, Job, Run, assert_equal_to_one_process, members, one_process, run_on_mesh
+from ranks import run_ranks
+from roles import CORE, ROLES, Role
+
+# Square factors B Q have large condition numbers; at full rank these roles have none, or small ones.
+FULL_RANK = ("tall", "wide", "empty pieces", "rows cut twice", "columns cut twice", "experts, stack whole")
+
+FEW_STEPS = 8  # of what the law of 20 steps holds for in another test
+
+SIZES = pytest.mark.parametrize("sizes", MESHES, ids=[f"dp{dp}-fs{fs}-tp{tp}" for dp, fs, tp in MESHES])
+ORIENTATIONS = pytest.mark.parametrize("orientation", ["left", "right"])
+
+
+def jobs(sizes: tuple[int, int, int], dtype: torch.dtype, orientation: str) -> dict[str, Job]:
+    def job(rank_fraction: float, roles: tuple = ROLES, **kwargs) -> Job:
+        options = {"orientation": orientation, "rank_fraction": rank_fraction}
+        return Job(sizes, roles, dtype, 20, options, **kwargs)
+
+    roles = roles_on(sizes, dtype)
+    dense = {"dense": job(0.75, roles)} if sizes[0] > 1 else {}
+    at_full_rank = {"full rank": job(1.0, tuple(role for role in ROLES if role.name in FULL_RANK))}
+    return {"compressed": job(0.15, roles), **dense, **(at_full_rank if dtype == torch.float64 else {})}
+
+
+def roles_on(sizes: tuple[int, int, int], dtype: torch.dtype) -> tuple[Role, ...]:
+    return ROLES if dtype == torch.float64 and sizes in ((2, 2, 2), (2, 3, 1)) else CORE
+
+
+def run_jobs(rank: int, world_size: int, jobs: dict[str, Job]) -> dict[str, Run]:
+    return {name: run_on_mesh(job) for name, job in jobs.items()}
+
+
+def assert_law(jobs: dict[str, Job]) -> dict[str, list[Run]]:
+    dp, fs, tp = next(iter(jobs.values())).sizes
+    by_rank = run_ranks(run_jobs, dp * fs * tp, jobs)
+    runs = {name: [of_rank[name] for of_rank in by_rank] for name in jobs}
+    for name, job in jobs.items():
+        assert_equal_to_one_process(job, runs[name], one_process(job))
+    return runs
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@ORIENTATIONS
+@SIZES
+def test_every_mesh_equals_one_process(sizes: tuple[int, int, int], orientation: str, dtype: torch.dtype) -> None:
+    runs = assert_law(jobs(sizes, dtype, orientation))
+    roles = roles_on(sizes, dtype)
+    for role, states in zip(members(roles), runs["compressed"][0].states, strict=True):
+        if role.name in ("tall", "wide", "uneven"):
+            assert states["Q"].shape[0] == role.shape[orientation == "left"]
+
+
+@pytest.mark.parametrize("method", ["qr", "cholesky_qr", "rcqr"])
+@ORIENTATIONS
+def test_every_method_equals_one_process(orientation: str, method: str) -> None:
+    options = {"orientation": orientation, "orthonormalize": method, "rank_fraction": 0.25}
+    roles = tuple(role for role in ROLES if method != "qr" or has_whole_rows_of_P(role, orientation))
+    assert_law({method: Job((2, 2, 2), roles, torch.float64, FEW_STEPS, options)})
+
+
+def has_whole_rows_of_P(role: Role, orientation: str) -> bool:
+    """What "qr" needs: P has a row for each column of the matrix if "right", for each row if "left"."""
+    first = role.form["batch_dims"]
+    dim = first + ((orientation == "right") != role.form["fan_in_first"])
+    return not role.is_dion or dim not in (role.fs, role.tp)
+
+
+@ORIENTATIONS
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 1, 1), (1, 3, 1)], ids=["dp2-fs2-tp2", "dp3", "fs3"])
+def test_missing_gradients_count_as_zero_where_replicas_are_averaged_and_frozen_parameters_rest(
+    sizes: tuple[int, int, int], orientation: str
+) -> None:
+    options = {"orientation": orientation, "rank_fraction": 0.25}
+    absence = Absence(of_replica=0.4 if sizes[0] > 1 else 0.0, of_all=0.3)
+    assert_law({"missing": Job(sizes, ROLES, torch.float64, FEW_STEPS, options, absence)})
+
+
+@ORIENTATIONS
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 3, 1)], ids=["dp2-fs2-tp2", "dp2-fs3"])
+def test_copies_with_averaged_gradients_equal_one_process(sizes: tuple[int, int, int], orientation: str) -> None:
+    """Native HSDP: dp is a mesh dimension of the parameters, and the optimizer averages nothing."""
+    options = {"orientation": orientation, "rank_fraction": 0.25}
+    absence = Absence(of_all=0.3)
+    assert_law({"native": Job(sizes, ROLES, torch.float64, FEW_STEPS, options, absence, native=True)})

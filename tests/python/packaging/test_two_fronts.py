@@ -1,0 +1,119 @@
+"""Both languages have the same options with the same defaults, and refuse the same with the same sentences."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from consumer import build_with_package, run
+from refused import trained
+from same import assert_same
+from spoiled import SPOILED
+
+import torchdion
+from torchdion.table import OPTIONS
+
+CHOICES = {"algorithm", "scalar_algorithm", "orientation", "orthonormalize", "nonfinite", "precision"}
+DTYPES = {"momentum_dtype", "Q_dtype", "variance_dtype"}
+"""Of these and of flags C++ has types whose values are allowed, or are called otherwise than in Python."""
+
+REFUSED: dict[str, Any] = {
+    "lr": -1.5,
+    "lr_multiplier": -1.5,
+    "mu": 1.5,
+    "betas": (0.5, 1.5),
+    "weight_decay": -1.5,
+    "epsilon": -1.5,
+    "rank_fraction": 1.5,
+    "rank_multiple_of": -3,
+    "rcqr_oversample": 0.5,
+    "batch_dims": -3,
+    "blocks": -3,
+}
+"""As tests/consumer/refusals.cpp has them."""
+
+NOT_IN_FILES = {
+    "a sparse momentum",
+    "an integer step beyond it",
+    "a step on the meta device",
+    "a momentum on the meta device",
+    "a freed Q",
+    "a momentum that no one can read",
+    "a fake Q",
+    "a quantized momentum",
+    "a freed state of no use",
+    "a state of a tensor",
+    "a state of None",
+    "an lr of more digits than Python prints",
+    "a dtype that no state has",
+}
+"""What no file holds that both languages read."""
+
+
+def fitting() -> dict[str, Any]:
+    return copy.deepcopy(trained()[1].state_dict())
+
+
+def spoiled(name: str) -> dict[str, Any]:
+    state_dict = fitting()
+    SPOILED[name][0](state_dict)
+    return state_dict
+
+
+def sentence_of(act: Any) -> str:
+    """Without the class that says it."""
+    with pytest.raises((ValueError, TypeError)) as refusal:
+        act()
+    return str(refusal.value).removeprefix("torchdion.Dion: ")
+
+
+@pytest.fixture(scope="module")
+def in_cpp(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/consumer/refusals.cpp finds; its sentences without the class that says them."""
+    folder = tmp_path_factory.mktemp("refusals")
+    program = build_with_package(folder / "tree", "refusals")
+    params, optimizer = trained()
+    given = {
+        "params": [param.detach() for param in params],
+        "counts": [len(group["params"]) for group in optimizer.param_groups],
+        "fitting": fitting(),
+        "spoiled": [spoiled(name) for name in SPOILED if name not in NOT_IN_FILES],
+    }
+    torch.save(given, folder / "in.pt")
+    done = run(program, folder / "in.pt", folder / "out.pt")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = torch.load(folder / "out.pt", weights_only=True)
+    names = [name for name in SPOILED if name not in NOT_IN_FILES]
+    loading = [sentence.removeprefix("torchdion::Dion: ") for sentence in found["loading"]]
+    options = {name: sentence.removeprefix("torchdion::Dion: ") for name, sentence in found["options"].items()}
+    return found | {"loading": dict(zip(names, loading, strict=True)), "options": options}
+
+
+@pytest.mark.timeout(600)
+def test_fresh_optimizers_have_the_same_options_with_the_same_values(in_cpp: dict[str, Any]) -> None:
+    params, trained_one = trained()
+    sizes = [len(group["params"]) for group in trained_one.param_groups]
+    optimizer = torchdion.Dion([{"params": list(part)} for part in torch.tensor(range(len(params))).split(sizes)])
+    for own, other in zip(optimizer.state_dict()["param_groups"], in_cpp["fresh"]["param_groups"], strict=True):
+        assert other.keys() - own.keys() == set()
+        assert own.keys() - other.keys() <= {"differentiable", "param_names"}
+        assert other.keys() >= OPTIONS.keys()
+        assert_same({key: own[key] for key in other}, other)
+
+
+@pytest.mark.timeout(600)
+def test_options_are_refused_in_the_same_sentences(in_cpp: dict[str, Any]) -> None:
+    typed = {name for name, declared in OPTIONS.items() if isinstance(declared["default"], bool)} | {"seed"}
+    assert OPTIONS.keys() == REFUSED.keys() | CHOICES | DTYPES | typed
+    assert in_cpp["options"].keys() == REFUSED.keys()
+    for name, value in REFUSED.items():
+        group = {"params": trained()[0], name: value}
+        in_python = sentence_of(lambda group=group: torchdion.Dion([group]))
+        assert in_python.removesuffix(" (parameter group 0)") == in_cpp["options"][name].partition(" (par")[0]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [name for name in SPOILED if name not in NOT_IN_FILES])
+def test_spoiled_state_dicts_are_refused_in_the_same_sentences(in_cpp: dict[str, Any], name: str) -> None:
+    optimizer = trained()[1]
+    assert in_cpp["loading"][name] == sentence_of(lambda: optimizer.load_state_dict(spoiled(name)))

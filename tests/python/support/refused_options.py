@@ -1,0 +1,40 @@
+"""Values that no option may have."""
+
+import math
+
+import torch
+
+NAN, INF = math.nan, math.inf
+DTYPE = "None, a floating-point torch.dtype or its name"
+
+# option: (what the sentence says is allowed, values that are refused)
+REFUSED = {
+    "lr": ("a finite number ≥ 0", [-1e-9, NAN, INF, "0.1", None, True, 1j, torch.ones(2), torch.tensor(NAN)]),
+    "mu": ("in [0, 1)", [-0.1, 1, 1.0, NAN, INF, "0.9", None, True]),
+    "betas": ("two numbers in [0, 1)", [0.9, (0.9,), (0.9, 0.9, 0.9), (0.9, 1.0), (NAN, 0.9), ("a", "b"), (-0.1, 0.9)]),
+    "weight_decay": ("a finite number ≥ 0", [-0.1, NAN, INF, "0", None, False, torch.ones(2), torch.tensor(-1.0)]),
+    "epsilon": ("a finite number ≥ 0", [-1e-8, NAN, INF, "0", None]),
+    "rank_fraction": ("in (0, 1]", [0, 0.0, -0.5, 1.5, NAN, INF, "1", None, True]),
+    "rank_multiple_of": ("an integer ≥ 1", [0, -8, 1.0, 8.5, NAN, "8", None, True]),
+    "orientation": ("one of 'right', 'left'", ["up", "", None, 0, ["left"]]),
+    "orthonormalize": ("one of 'auto', 'rcqr', 'cholesky_qr', 'qr'", ["svd", "QR", None, 1]),
+    "rcqr_oversample": ("a finite number ≥ 1", [0.99, 0, -1, NAN, INF, "2", None]),
+    "scalar_algorithm": ("one of 'lion', 'adamw'", ["dion", "adam", None, 0]),
+    "maximize": ("True or False", [0, 1, None, "yes"]),
+    "capturable": ("True or False", [0, None, "yes"]),
+    "nonfinite": ("one of 'propagate', 'zero', 'skip_step', 'raise'", ["ignore", None, 0]),
+    "precision": ("one of 'highest', 'high', 'medium'", ["low", None, 32]),
+    "seed": ("an integer of 64 bits", [1.0, "0", None, 2**63, -(2**63) - 1, True]),
+}
+GROUP_REFUSED = {
+    "algorithm": ("one of 'dion', 'lion', 'adamw'", ["muon", None, 0]),
+    "lr_multiplier": ("a finite number ≥ 0", [-1, NAN, INF, "1", None]),
+    "batch_dims": ("None or an integer ≥ 0", [-1, 1.0, "1", True]),
+    "blocks": ("an integer ≥ 1", [0, -3, 3.0, "3", None]),
+    "fan_in_first": ("True or False", [0, "yes", None]),
+    "skip_zero_gradients": ("True or False", [1, "experts", None]),
+    "differentiable": ("False", [True, 1, 0, None]),
+    "momentum_dtype": (DTYPE, [torch.int32, torch.complex64, "int32", "torch.float32", float]),
+    "Q_dtype": (DTYPE, [torch.bool, 32]),
+    "variance_dtype": (DTYPE, [torch.uint8, ""]),
+}

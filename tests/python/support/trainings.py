@@ -1,0 +1,97 @@
+"""A small network and its optimizer on every layout that training uses; all layouts follow one trajectory."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import torchdion
+
+TENSOR_PARALLEL = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+
+
+class Network(nn.Module):
+    """Matrices that no mesh here divides evenly, vectors, and an embedding under Lion."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up = nn.Linear(12, 22)
+        self.down = nn.Linear(22, 10, bias=False)
+        self.odd = nn.Linear(13, 9)
+        self.embedding = nn.Embedding(7, 5)
+        self.norm = nn.LayerNorm(3)
+
+
+class Layout(NamedTuple):
+    name: str
+    sizes: tuple[int, ...] = ()
+    dims: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(self.sizes)
+
+    def __str__(self) -> str:
+        return f"{self.name}{''.join(map(str, self.sizes))}"
+
+
+LAYOUTS = (
+    Layout("one"),
+    Layout("ddp", (2,), ("dp",)),
+    Layout("fsdp", (2,), ("fs",)),
+    Layout("tp", (2,), ("tp",)),
+    Layout("fsdp", (4,), ("fs",)),
+    Layout("hsdp", (2, 2), ("dp", "fs")),
+    Layout("fsdp-tp", (2, 2), ("fs", "tp")),
+    Layout("compressed", (2, 2), ("dp", "fs")),
+)
+
+
+class Training:
+    """The network and its optimizer on a layout; all layouts follow one trajectory."""
+
+    def __init__(self, layout: Layout, model: nn.Module | None = None, **options: Any) -> None:
+        self.model = (model or Network()).double()
+        self.mesh = init_device_mesh("cpu", layout.sizes, mesh_dim_names=layout.dims) if layout.sizes else None
+        self.averages = layout.name == "compressed"
+        if self.mesh is not None:
+            self._distribute(layout, self.mesh)
+        options = {"lr": 0.05, "rank_fraction": 0.25, **options}
+        replicas = {"replicate_mesh": self.mesh["dp"]} if self.averages and self.mesh is not None else {}
+        self.optimizer = torchdion.Dion(torchdion.param_groups(self.model), **options, **replicas)
+
+    def _distribute(self, layout: Layout, mesh: DeviceMesh) -> None:
+        if layout.name == "ddp":
+            DistributedDataParallel(self.model, device_mesh=mesh)
+        if "tp" in layout.dims:
+            parallelize_module(self.model, mesh["tp"], TENSOR_PARALLEL)
+        if "fs" in layout.dims:
+            shards = mesh if layout.name in ("fsdp", "hsdp") else mesh["fs"]
+            fully_shard(self.model, mesh=shards)
+
+    def run(self, start: int, stop: int) -> None:
+        for step in range(start, stop):
+            for index, param in enumerate(self.model.parameters()):
+                param.grad = self._gradient(param, index, step)
+            self.optimizer.step()
+
+    def _gradient(self, param: Tensor, index: int, step: int) -> Tensor:
+        """Replicas that the optimizer averages have gradients of their own, whose mean all layouts share."""
+        generator = torch.Generator().manual_seed(1000 * step + index)
+        mean, apart = torch.randn((2, *param.shape), generator=generator, dtype=torch.float64)
+        if self.averages and self.mesh is not None:
+            mean = mean + apart * (1 - 2 * self.mesh.get_local_rank("dp"))
+        if not isinstance(param, DTensor):
+            return mean
+        return distribute_tensor(mean, param.device_mesh, param.placements, src_data_rank=None)
+
+    def weights(self) -> list[Tensor]:
+        params = (param.detach() for param in self.model.parameters())
+        return [param.full_tensor() if isinstance(param, DTensor) else param.clone() for param in params]
