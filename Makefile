@@ -27,7 +27,7 @@ LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 JOBS := $(if $(MAX_JOBS),-j$(MAX_JOBS))
 SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake' -o -name '*.in')
 SCRIPTS := .ci/run benchmarks/gpu/run.sh $(wildcard benchmarks/gpu/stand_ins/*)
-CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz examples -name '*.cpp' -o -name '*.h' -o -name '*.cu')
+CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz tests/new_algorithm examples -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 
 .PHONY: help
 help:  ## list the targets
@@ -90,8 +90,7 @@ test-cpp: build gtest  ## the C++ tests
 test-sanitizers: .venv/.installed gtest  ## the C++ tests under the address and undefined-behaviour sanitizers
 	@cmake -S . -B $(ASAN) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(PY) -DTORCHDION_PYTHON=OFF -DTORCHDION_TESTS=ON \
 	  -DTORCHDION_CUDA=OFF -DTORCHDION_WERROR=ON -DTORCHDION_SANITIZE=address,undefined \
-	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=14 \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -D_GLIBCXX_ASSERTIONS" > /dev/null
+	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=14 > /dev/null
 	@cmake --build $(ASAN) $(JOBS)
 	@ctest --test-dir $(ASAN) -j2 $(CTEST) --output-on-failure --output-junit results/ctest.xml
 

@@ -90,15 +90,15 @@ linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const H
   return options;
 }
 
-// linalg::DionFactors as the product takes them.
+// linalg::UpdateFactors as the product takes them.
 struct Factors {
   linalg::Factor update, keep;
 };
 
 Factors factors_of(const Batch& batch, const Hyperparameters& hyper) {
   if (!batch.multipliers.defined() && !batch.gradients.left_out) {
-    const linalg::DionFactors all =
-        linalg::dion_factors(batch.shape_factor, hyper.lr, hyper.weight_decay, /*left_out=*/false);
+    const linalg::UpdateFactors all =
+        linalg::update_factors(batch.shape_factor, hyper.lr, hyper.weight_decay, /*left_out=*/false);
     return {all.update, all.keep};
   }
   const linalg::FactorRule rule{batch.shape_factor, hyper.lr, hyper.weight_decay, batch.multipliers,

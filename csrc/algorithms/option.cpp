@@ -184,7 +184,7 @@ int64_t Options::integer_or_zero(std::string_view name) const {
 }
 
 c10::ScalarType Options::dtype_or(std::string_view name, c10::ScalarType fallback) const {
-  const auto* text = std::get_if<std::string_view>(&at(name));
+  const auto* text = name.empty() ? nullptr : std::get_if<std::string_view>(&at(name));
   return text ? dtype_of(*text) : fallback;
 }
 

@@ -99,7 +99,7 @@ class Options {
   std::string_view text(std::string_view name) const { return std::get<std::string_view>(at(name)); }
   // None: 0.
   int64_t integer_or_zero(std::string_view name) const;
-  // Of an option with none: the fallback.
+  // Of an option with none, and of no option (an empty name): the fallback.
   c10::ScalarType dtype_or(std::string_view name, c10::ScalarType fallback) const;
 
  private:

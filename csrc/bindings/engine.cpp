@@ -82,6 +82,8 @@ void bind_state(py::module_& m) {
         return engine::matrix_sizes(sizes, engine::form_of(options.values));
       },
       py::arg("sizes"), py::arg("options"), py::call_guard<PythonWords>());
+  m.def("check_blocks", &engine::check_blocks, py::arg("rows"), py::arg("blocks"), py::arg("whose"),
+        py::call_guard<PythonWords>());
   m.def(
       "rank_of",
       [](std::vector<int64_t> sizes, const engine::GroupOptions& options) {

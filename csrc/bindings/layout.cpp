@@ -68,11 +68,11 @@ void bind_layout(py::module_& m) {
   py::class_<Axis>(m, "Axis")
       .def(py::init<>())
       .def(py::init([](c10::intrusive_ptr<c10d::ProcessGroup> group, std::string name, std::vector<int> chunks,
-                       std::vector<int> places, bool real_when_alone) {
-             return Axis(std::move(group), {std::move(name), std::move(chunks), std::move(places), real_when_alone});
+                       std::vector<int> pieces, bool real_when_alone) {
+             return Axis(std::move(group), {std::move(name), std::move(chunks), std::move(pieces), real_when_alone});
            }),
            py::arg("group"), py::kw_only(), py::arg("name") = "", py::arg("chunks") = std::vector<int>(),
-           py::arg("places") = std::vector<int>(), py::arg("real_when_alone") = false)
+           py::arg("pieces") = std::vector<int>(), py::arg("real_when_alone") = false)
       .def_readonly("rank", &Axis::rank)
       .def_readonly("size", &Axis::size)
       .def_property_readonly("name", &Axis::name)

@@ -13,11 +13,11 @@ void check_options(const AxisOptions& options, int size) {
   const int chunks = std::accumulate(options.chunks.begin(), options.chunks.end(), 1, std::multiplies<>());
   TORCH_CHECK_VALUE(chunks == size, "torchdion::Axis: chunks must be as many as the group has ranks, ", size, ", got ",
                     chunks);
-  std::vector<int> places = options.places;
-  std::sort(places.begin(), places.end());
+  std::vector<int> pieces = options.pieces;
+  std::sort(pieces.begin(), pieces.end());
   for (int i = 0; i < size; ++i) {
-    TORCH_CHECK_VALUE(static_cast<int>(places.size()) == size && places[i] == i,
-                      "torchdion::Axis: places must hold every number below ", size, " once, got ", options.places);
+    TORCH_CHECK_VALUE(static_cast<int>(pieces.size()) == size && pieces[i] == i,
+                      "torchdion::Axis: pieces must hold every number below ", size, " once, got ", options.pieces);
   }
 }
 
@@ -38,9 +38,9 @@ Axis::Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& opti
     : rank(there(group)->getRank()), size(group->getSize()) {
   AxisOptions all = options;
   if (all.chunks.empty()) all.chunks = {size};
-  if (all.places.empty()) {
-    all.places.resize(size);
-    std::iota(all.places.begin(), all.places.end(), 0);
+  if (all.pieces.empty()) {
+    all.pieces.resize(size);
+    std::iota(all.pieces.begin(), all.pieces.end(), 0);
   }
   check_options(all, size);
   if (size == 1 && !options.real_when_alone) return;
@@ -53,11 +53,11 @@ Axis::Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& opti
 Piece Axis::piece(int64_t length, int of_rank) const {
   Piece piece{0, length};
   if (absent()) return piece;
-  int place = line->options.places[of_rank], finer = size;
+  int index = line->options.pieces[of_rank], finer = size;
   for (const int count : line->options.chunks) {
     finer /= count;
-    piece = chunk(piece, place / finer, count);
-    place %= finer;
+    piece = chunk(piece, index / finer, count);
+    index %= finer;
   }
   return piece;
 }

@@ -24,9 +24,9 @@ Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, int64_t fi
 // stack ← the shares of all ranks, the inverse of sum_shares().
 Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, int64_t first);
 
-// How many of a stack's entries are a rank's share where they are dealt out like cards: one to each rank in turn,
-// beginning with rank first % size. A caller of many stacks whose `first` is what it has dealt out before gives all
-// ranks as much, but for one entry. Shares lie in the stack in the order of the ranks.
+// How many of a stack's entries are a rank's share: the first goes to rank first % size, each later one to the next
+// rank. A caller of many stacks gives as `first` the number of entries before: all ranks then have as many, but for
+// one. Shares lie in the stack in the order of the ranks.
 int64_t share_of(int64_t count, int rank, int size, int64_t first);
 
 // The largest of the numbers that the ranks of all these axes have. Waits for them.

@@ -36,9 +36,9 @@ double largest_of(at::ScalarType dtype) {
 
 void check_loaded_tensor(const at::Tensor& tensor, const std::string& state, const std::string& name) {
   const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided && at::isFloatingType(tensor.scalar_type());
-  TORCH_CHECK_VALUE(is_dense, prefix(), "the state ", state, " of ", name,
-                    " must be a dense floating-point tensor, got ",
-                    tensor.defined() ? tensor.toString() : "an undefined one");
+  TORCH_CHECK_VALUE(
+      is_dense, prefix(), "the state ", state, " of ", name, " must be a dense floating-point tensor, got ",
+      tensor.defined() ? c10::str(tensor.layout(), " ", shown(tensor.scalar_type())) : "an undefined one");
   TORCH_CHECK_VALUE(linalg::has_memory(tensor), prefix(), "the state ", state, " of ", name, " must have memory, got ",
                     tensor.device(), " without any");
 }

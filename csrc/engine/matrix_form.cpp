@@ -16,8 +16,7 @@ std::vector<int64_t> stacked_sizes(at::IntArrayRef sizes, MatrixForm form) {
                     "a parameter of shape ", sizes, " has no matrices after ", form.batch_dims,
                     " leading dimensions (batch_dims)");
   const auto rows = sizes.begin() + form.batch_dims;
-  TORCH_CHECK_VALUE(form.blocks >= 1 && *rows % form.blocks == 0, prefix(), "blocks must divide the ", *rows,
-                    " rows of a parameter of shape ", sizes, ", got ", form.blocks);
+  check_blocks(*rows, form.blocks, c10::str("a parameter of shape ", sizes));
   std::vector<int64_t> stacked(sizes.begin(), rows);
   if (form.blocks > 1) stacked.push_back(form.blocks);
   stacked.push_back(*rows / form.blocks);
@@ -26,6 +25,11 @@ std::vector<int64_t> stacked_sizes(at::IntArrayRef sizes, MatrixForm form) {
 }
 
 }  // namespace
+
+void check_blocks(int64_t rows, int64_t blocks, const std::string& whose) {
+  TORCH_CHECK_VALUE(blocks >= 1 && rows % blocks == 0, prefix(), "blocks must divide the ", rows, " rows of ", whose,
+                    ", got ", blocks);
+}
 
 MatrixForm form_of(const algorithms::Options& options) {
   return {options.integer_or_zero("batch_dims"), options.integer("blocks"), options.flag("fan_in_first")};

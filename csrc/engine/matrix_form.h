@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 
 #include "algorithms/option.h"
 
@@ -17,6 +18,9 @@ struct MatrixForm {
 
 // That of the options of a group or an algorithm.
 MatrixForm form_of(const algorithms::Options& options);
+
+// Throws c10::ValueError where blocks do not divide the rows; whose: the parameter's name.
+void check_blocks(int64_t rows, int64_t blocks, const std::string& whose);
 
 // The matrices of `tensor` as a view of shape [stack..., m, n], or nothing where its strides allow no such view. What
 // follows the rows is flattened into the columns.

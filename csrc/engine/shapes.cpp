@@ -19,7 +19,7 @@ namespace {
 bool is_same_line(const Axis& a, const Axis& b) {
   if (a.absent() || b.absent()) return a.absent() == b.absent();
   return a.line == b.line || (a.line->group == b.line->group && a.line->options.chunks == b.line->options.chunks &&
-                              a.line->options.places == b.line->options.places);
+                              a.line->options.pieces == b.line->options.pieces);
 }
 
 void check_piece(const std::string& what, at::IntArrayRef whole, at::IntArrayRef sizes, at::IntArrayRef expected) {

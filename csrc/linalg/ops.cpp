@@ -205,9 +205,7 @@ void register_kernels(torch::Library& m) {
 
 TORCH_LIBRARY_IMPL(torchdion, CPU, m) { register_kernels(m); }
 
-#ifdef TORCHDION_WITH_CUDA
-TORCH_LIBRARY_IMPL(torchdion, CUDA, m) { register_kernels(m); }
-#endif
+TORCH_LIBRARY_IMPL(torchdion, CUDA, m) { register_kernels(m); }  // which a build without CUDA refuses
 
 TORCH_LIBRARY_IMPL(torchdion, Meta, m) {
   m.impl("column_normalize", column_normalize_meta);

@@ -19,14 +19,14 @@ struct Multipliers {
   }
 };
 
-// What dion_factors() is told.
+// What update_factors() is told.
 struct FactorRule {
   double shape_factor = 1, lr = 0, weight_decay = 0;
   Multipliers multipliers = {};
   const float* left_out = nullptr;  // one number on the device, or null
 };
 
-// The two DionFactors, in the dtype and on the device of the options.
+// The two UpdateFactors, in the dtype and on the device of the options.
 at::Tensor device_factors(const FactorRule& rule, at::TensorOptions options);
 
 }  // namespace torchdion::linalg

@@ -21,11 +21,11 @@ struct GradientRule {
 };
 
 // The factors of X = keep · X + update · P Qᵀ.
-struct DionFactors {
+struct UpdateFactors {
   double update, keep;
 };
 
-TORCHDION_HOST_DEVICE DionFactors dion_factors(double shape_factor, double lr, double weight_decay, bool left_out) {
+TORCHDION_HOST_DEVICE UpdateFactors update_factors(double shape_factor, double lr, double weight_decay, bool left_out) {
   if (left_out) return {0, 1};
   return {-lr * shape_factor, 1 - lr * weight_decay};
 }

@@ -22,7 +22,9 @@ using torch::optim::OptimizerParamGroup;
 
 namespace optim {
 
-std::string group_name(std::size_t index) { return " (parameter group " + std::to_string(index) + ")"; }
+std::string group_name(std::size_t index, const std::string& whose) {
+  return " (parameter group " + std::to_string(index) + whose + ")";
+}
 
 std::string parameter_name(std::size_t place, std::size_t group) {
   return "parameter " + std::to_string(place) + group_name(group);
@@ -52,12 +54,12 @@ const Options& first_options(const std::vector<OptimizerParamGroup>& groups, con
   return groups.empty() || !groups[0].has_options() ? defaults : options_of(groups[0], 0);
 }
 
-void check_groups(const std::vector<OptimizerParamGroup>& groups, const Options& defaults) {
+void check_groups(const std::vector<OptimizerParamGroup>& groups, const Options& defaults, const std::string& whose) {
   std::vector<engine::GroupOptions> values;
   std::unordered_set<const void*> seen;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const Options& options = groups[i].has_options() ? options_of(groups[i], i) : defaults;
-    values.push_back(values_of(options, group_name(i)));
+    values.push_back(values_of(options, group_name(i, whose)));
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = parameter_name(k, i);
@@ -67,7 +69,7 @@ void check_groups(const std::vector<OptimizerParamGroup>& groups, const Options&
   }
   std::vector<const algorithms::Options*> all;
   for (const engine::GroupOptions& group : values) all.push_back(&group.values);
-  engine::check_alike(all);
+  engine::check_alike(all, whose);
 }
 
 namespace {

@@ -2,14 +2,13 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <type_traits>
 
 #include "algorithms/all.h"
 #include "engine/group_options.h"
 #include "linalg/memory.h"
+#include "optim/entries.h"
 #include "words.h"
 
 namespace torchdion::optim {
@@ -172,17 +171,6 @@ algorithms::Pair betas_of(const algorithms::Options& values) {
 }
 
 }  // namespace
-
-std::string entry_text(const c10::IValue& entry) {
-  const auto fits = [](const std::string& text) {
-    return text.size() <= 100 &&
-           std::none_of(text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c); });
-  };
-  if (entry.isDouble()) return shown(entry.toDouble());  // 1, not "1."
-  const bool is_shown =
-      entry.isNone() || entry.isBool() || entry.isInt() || (entry.isString() && fits(entry.toStringRef()));
-  return is_shown ? c10::str(entry) : entry.tagKind();
-}
 
 double lr_of(const Options& options) { return number_of(options.lr(), options.lr_tensor()); }
 double weight_decay_of(const Options& options) {

@@ -36,7 +36,4 @@ void keep_options_of(std::string_view algorithm, Options& options);
 // group has.
 std::vector<std::string> foreign_options(const Options& options, const Options& defaults);
 
-// An entry in an error: its value, or no more than its kind where that may be long or of several lines.
-std::string entry_text(const c10::IValue& entry);
-
 }  // namespace torchdion::optim

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/checks.h"
+#include "engine/matrix_form.h"
 #include "linalg/backend.h"
 #include "words.h"
 
@@ -37,9 +38,7 @@ void check_parameter(const at::Tensor& param, const Options& options, const std:
   TORCH_CHECK_NOT_IMPLEMENTED(linalg::has_backend(param.device().type()), prefix(), name, " is on ", param.device(),
                               ", which this build has no kernels for");
   if (!algorithm_of(param, options).takes_matrices()) return;
-  const int64_t rows = param.size(options.batch_dims().value_or(0));
-  TORCH_CHECK_VALUE(rows % options.blocks() == 0, prefix(), "blocks must divide the ", rows, " rows of ", name,
-                    ", got ", options.blocks());
+  engine::check_blocks(param.size(options.batch_dims().value_or(0)), options.blocks(), name);
 }
 
 void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name) {

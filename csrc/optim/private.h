@@ -64,7 +64,9 @@ struct Optimizer::Private {
 
 namespace optim {
 
-std::string group_name(std::size_t index);
+// " (parameter group 2)", " (parameter group 2 of the state dict)"; whose: kOfStateDict, of the second.
+std::string group_name(std::size_t index, const std::string& whose = "");
+inline constexpr char kOfStateDict[] = " of the state dict";
 std::string parameter_name(std::size_t place, std::size_t group);
 const Options& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);
 
@@ -78,7 +80,8 @@ std::vector<std::string> names_of(const ParamState& state);
 const Options& first_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults);
 
 // Throws c10::ValueError with one sentence for what no step could use: an option, a parameter, one that is given twice.
-void check_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults);
+void check_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults,
+                  const std::string& whose = "");
 
 }  // namespace optim
 

@@ -5,8 +5,12 @@
 #include <ATen/ops/full.h>
 #include <torch/serialize/archive.h>
 
+#include <cmath>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
+#include <variant>
 
 #include "engine/checks.h"
 #include "engine/loaded_state.h"
@@ -15,6 +19,7 @@
 #include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
+#include "optim/entries.h"
 #include "optim/nesting.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
@@ -32,7 +37,6 @@ namespace {
 
 using Tensors = c10::Dict<std::string, at::Tensor>;
 using GenericDict = c10::impl::GenericDict;
-using States = std::map<int64_t, GenericDict>;
 
 Tensors to_tensors(const ParamState& state) {
   Tensors tensors;
@@ -48,48 +52,83 @@ GenericDict to_dict(const Entries& entries) {
   return dict;
 }
 
-IValue entry(const GenericDict& dict, const char* key, const char* whose) {
+// What a state dict calls a parameter.
+using Key = std::variant<int64_t, std::string>;
+
+std::optional<Key> to_key(const IValue& value) {
+  if (value.isInt()) return value.toInt();
+  if (value.isString()) return value.toStringRef();
+  return std::nullopt;
+}
+
+// The entry of this name and kind.
+template <class Is>
+IValue entry(const GenericDict& dict, const char* key, const char* kind, const Is& is) {
   const auto found = dict.find(key);
-  TORCH_CHECK_VALUE(found != dict.end(), prefix(), whose, " must have the key '", key, "'");
-  return found->value();
+  if (found != dict.end() && is(found->value())) return found->value();
+  c10::impl::GenericList keys(c10::AnyType::get());
+  for (const auto& item : dict) keys.push_back(item.key());
+  TORCH_CHECK_VALUE(false, prefix(), "state_dict must have the ", kind, " '", key, "', got the keys ",
+                    optim::entry_text(keys));
 }
 
-GenericDict to_dict(const IValue& value, const std::string& what) {
-  TORCH_CHECK_VALUE(value.isGenericDict(), prefix(), what, " must be a dict, got ", value.tagKind());
-  return value.toGenericDict();
-}
+// The options of a saved group, and the parameters that it names.
+struct SavedGroup {
+  Entries options;
+  std::vector<IValue> params;
 
-std::vector<IValue> to_list(const IValue& value, const std::string& what) {
-  TORCH_CHECK_VALUE(value.isList(), prefix(), what, " must be a list, got ", value.tagKind());
-  return value.toListRef().vec();
-}
-
-Entries to_entries(const IValue& value, const std::string& what) {
-  Entries entries;
-  for (const auto& item : to_dict(value, what)) {
-    if (item.key().isString()) entries.emplace(item.key().toStringRef(), item.value());
+  SavedGroup(const IValue& saved, const std::string& where) {
+    if (saved.isGenericDict()) {
+      for (const auto& item : saved.toGenericDict()) {
+        if (item.key().isString()) options.emplace(item.key().toStringRef(), item.value());
+      }
+    }
+    const auto found = options.find("params");
+    TORCH_CHECK_VALUE(found != options.end() && found->second.isList(), prefix(),
+                      "a parameter group must be a dict with the list 'params'", where);
+    params = found->second.toListRef().vec();
+    options.erase(found);
+    options.erase("capturable");  // a matter of this run
   }
-  return entries;
+};
+
+// Of a group of so many parameters. known: those of the groups before; gets those of this one.
+std::vector<Key> keys_of(const SavedGroup& saved, std::size_t count, std::set<Key>& known, const std::string& where) {
+  TORCH_CHECK_VALUE(saved.params.size() == count, prefix(),
+                    "the loaded group doesn't match the size of the optimizer's: ", saved.params.size(),
+                    " parameters, where it has ", count, where);
+  std::vector<Key> keys;
+  for (const IValue& param : saved.params) {
+    const std::optional<Key> key = to_key(param);
+    TORCH_CHECK_VALUE(key && known.insert(*key).second, prefix(), "'params' must be distinct numbers or names, got ",
+                      optim::entry_text(param), key ? " again" : "", where);
+    keys.push_back(*key);
+  }
+  return keys;
 }
 
-States to_states(const IValue& value) {
-  States states;
-  for (const auto& item : to_dict(value, "the state dict's state")) {
-    TORCH_CHECK_VALUE(item.key().isInt() || item.key().isString(), prefix(),
-                      "the keys of 'state' must be numbers or names, got ", item.key().tagKind());
-    if (!item.key().isInt()) continue;
-    const std::string what = "the state of parameter " + std::to_string(item.key().toInt());
-    states.emplace(item.key().toInt(), to_dict(item.value(), what));
+std::map<Key, IValue> to_states(const GenericDict& saved) {
+  std::map<Key, IValue> states;
+  for (const auto& item : saved) {
+    const std::optional<Key> key = to_key(item.key());
+    TORCH_CHECK_VALUE(key, prefix(), "the keys of 'state' must be numbers or names, got ",
+                      optim::entry_text(item.key()));
+    states.emplace(*key, item.value());
   }
   return states;
+}
+
+void check_is_state(const IValue& saved, const std::string& name) {
+  TORCH_CHECK_VALUE(saved.isGenericDict(), prefix(), "the state of ", name, " must be a dict, got ",
+                    optim::kind_of(saved));
 }
 
 // The saved state of one parameter: checked, copied, in the dtypes that the options ask for.
 class SavedState {
  public:
-  SavedState(const GenericDict& saved, const at::Tensor& param, const Layout& layout,
-             const engine::GroupOptions& options, std::string name)
-      : saved_(saved),
+  SavedState(GenericDict saved, const at::Tensor& param, const Layout& layout, const engine::GroupOptions& options,
+             std::string name)
+      : saved_(std::move(saved)),
         param_(param),
         layout_(layout),
         options_(options),
@@ -128,7 +167,7 @@ class SavedState {
     const std::string key(state.name);
     const IValue saved = saved_.at(key);
     TORCH_CHECK_VALUE(saved.isTensor(), prefix(), "the state ", key, " of ", name_, " must be a tensor, got ",
-                      saved.tagKind());
+                      optim::kind_of(saved));
     engine::check_loaded_tensor(saved.toTensor(), key, name_);
     return saved.toTensor();
   }
@@ -152,18 +191,20 @@ class SavedState {
     const auto found = saved_.find("step");
     TORCH_CHECK_VALUE(found != saved_.end(), prefix(), "the state of ", name_, " lacks 'step'");
     const IValue saved = found->value();
-    const bool one = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
-                     (at::isFloatingType(saved.toTensor().scalar_type()) ||
-                      at::isIntegralType(saved.toTensor().scalar_type(), /*includeBool=*/false));
-    TORCH_CHECK_VALUE(one || saved.isInt() || saved.isDouble(), prefix(), "the state step of ", name_,
-                      " must be a whole number, got ", saved.tagKind());
-    const double count = one ? saved.toTensor().item<double>() : saved.toScalar().toDouble();
-    engine::check_loaded_step(count, shown(count), name_);
+    const bool is_read = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
+                         (at::isFloatingType(saved.toTensor().scalar_type()) ||
+                          at::isIntegralType(saved.toTensor().scalar_type(), /*includeBool=*/false));
+    const IValue number = is_read ? IValue(saved.toTensor().item<double>()) : saved;
+    const bool is_number = number.isInt() || number.isDouble();
+    const double count = is_number ? number.toScalar().toDouble() : std::nan("");
+    const std::string got =
+        number.isTensor() ? c10::str("a Tensor of shape ", number.toTensor().sizes()) : optim::entry_text(number);
+    engine::check_loaded_step(count, got, name_);
     const c10::Device device = options_.values.flag("capturable") ? param_.device() : c10::Device(c10::kCPU);
     return at::full({}, count, at::TensorOptions(at::kFloat).device(device));
   }
 
-  const GenericDict& saved_;
+  GenericDict saved_;
   const at::Tensor& param_;
   const Layout& layout_;
   const engine::GroupOptions& options_;
@@ -216,46 +257,48 @@ IValue Optimizer::state_dict_of(bool whole) const try {
 }
 
 void Optimizer::load_state_dict(const IValue& state_dict) try {
-  const Speaking speaking(private_->words(*this));
+  Words words = private_->words(*this);
+  words.language = Language::python;  // whose values a state dict holds
+  const Speaking speaking(std::move(words));
   optim::check_nesting(state_dict, prefix() + "the state dict");
-  const GenericDict saved = to_dict(state_dict, "a state dict");
-  const States saved_states = to_states(entry(saved, "state", "a state dict"));
-  const std::vector<IValue> saved_groups = to_list(entry(saved, "param_groups", "a state dict"), "param_groups");
-  TORCH_CHECK_VALUE(saved_groups.size() == param_groups().size(), prefix(), "the state dict has ", saved_groups.size(),
-                    " parameter groups, the optimizer ", param_groups().size());
+  TORCH_CHECK_VALUE(state_dict.isGenericDict(), prefix(), "state_dict must be a dict, got ",
+                    optim::kind_of(state_dict));
+  const GenericDict saved = state_dict.toGenericDict();
+  const IValue saved_state = entry(saved, "state", "dict", [](const IValue& value) { return value.isGenericDict(); });
+  const IValue saved_groups = entry(saved, "param_groups", "list", [](const IValue& value) { return value.isList(); });
+  const std::size_t count = saved_groups.toListRef().size();
+  TORCH_CHECK_VALUE(count == param_groups().size(), prefix(),
+                    "the loaded state dict has a different number of parameter groups: ", count,
+                    ", where the optimizer has ", param_groups().size());
+  const std::map<Key, IValue> saved_states = to_states(saved_state.toGenericDict());
 
   std::vector<OptimizerParamGroup> groups = param_groups();
   std::vector<Entries> unknown;
   std::decay_t<decltype(state())> states;
-  std::set<int64_t> known;
+  std::set<Key> known;
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const std::string where = optim::group_name(i);
-    Entries entries = to_entries(saved_groups[i], "a parameter group" + where);
-    TORCH_CHECK_VALUE(entries.contains("params"), prefix(), "a parameter group must have the key 'params'", where);
-    const std::vector<IValue> indices = to_list(entries.at("params"), "params" + where);
-    TORCH_CHECK_VALUE(indices.size() == groups[i].params().size(), prefix(), "the state dict has ", indices.size(),
-                      " parameters", where, ", the optimizer ", groups[i].params().size());
-    entries.erase("params");
-    entries.erase("capturable");      // a matter of this run
+    const std::string where = optim::group_name(i, optim::kOfStateDict);
+    const SavedGroup group(saved_groups.toListRef()[i], where);
+    const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
     optim::options_of(groups[i], i);  // refuses those of another optimizer
     auto& options = static_cast<Options&>(groups[i].options());
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
-    unknown.push_back(optim::from_entries(entries, options, where));
+    unknown.push_back(optim::from_entries(group.options, options, where));
     const engine::GroupOptions values = optim::values_of(options, where);
-    for (std::size_t k = 0; k < indices.size(); ++k) {
+    for (std::size_t k = 0; k < keys.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = optim::parameter_name(k, i);
-      TORCH_CHECK_VALUE(indices[k].isInt() && known.insert(indices[k].toInt()).second, prefix(), "params", where,
-                        " must be distinct integers, got ", optim::entry_text(indices[k]));
+      const auto found = saved_states.find(keys[k]);
+      if (found != saved_states.end()) check_is_state(found->second, name);
       optim::check_parameter(param, options, name);
       const Layout& layout = optim::layout_of(private_->layouts, param);
       optim::check_layout(param, layout, values, name);
-      const auto found = saved_states.find(indices[k].toInt());
-      if (found == saved_states.end() || found->second.empty()) continue;
-      states[param.unsafeGetTensorImpl()] = SavedState(found->second, param, layout, values, name).load();
+      if (found == saved_states.end() || found->second.toGenericDict().empty()) continue;
+      states[param.unsafeGetTensorImpl()] =
+          SavedState(found->second.toGenericDict(), param, layout, values, name).load();
     }
   }
-  optim::check_groups(groups, static_cast<const Options&>(defaults()));
+  optim::check_groups(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);
   optim::check_shared_rates(groups);
 
   param_groups_ = std::move(groups);

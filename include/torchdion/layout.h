@@ -46,7 +46,7 @@ struct Piece {
 struct AxisOptions {
   std::string name = {};         // in stats and errors; empty: the group's
   std::vector<int> chunks = {};  // a dimension is cut into chunks[0], each of these into chunks[1], …; empty: {size}
-  std::vector<int> places = {};  // of the ranks of the group among the chunks of all levels; empty: their order
+  std::vector<int> pieces = {};  // which one is that of each rank of the group; empty: they have them in their order
   bool real_when_alone = false;  // a group of one communicates too: for tests of a backend
 };
 
@@ -58,7 +58,7 @@ struct Axis {
   std::shared_ptr<comm::Line> line;  // null when the axis is absent
 
   Axis() = default;
-  // Throws c10::ValueError for chunks and places that are not those of the group's ranks.
+  // Throws c10::ValueError for chunks and pieces that are not those of the group's ranks.
   explicit Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& options = {});
 
   bool absent() const { return !line; }

@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
 from torchdion.parameters import name_of
 from torchdion.state import is_capturing
@@ -33,7 +33,7 @@ class Shared(NamedTuple):
 
     param: Tensor
     group: dict[str, Any]
-    place: int  # of the group
+    group_index: int
     name: str
     axes: list[_C.Axis]  # of the ranks that hold it too
 
@@ -120,10 +120,10 @@ def _shared(
     shared = []
     for index, group in enumerate(optimizer.param_groups):
         of_group = group | (options or {})
-        for place, param in enumerate(group["params"]):
-            if not is_lazy(param) and (of_copies or layouts.averages or is_dtensor(param)):
-                name = name_of(group, place, f" (parameter group {index})")
-                shared.append(Shared(param, of_group, index, name, layouts.axes_of(param) + of_copies))
+        for position, param in enumerate(group["params"]):
+            if not is_lazy(param) and (of_copies or layouts.axes.averages or is_dtensor(param)):
+                name = name_of(group, position, f" (parameter group {index})")
+                shared.append(Shared(param, of_group, index, name, layouts.axes.of(param) + of_copies))
     return shared
 
 
@@ -131,7 +131,7 @@ def _claims(
     optimizer: "ReplicatedOptimizer", layouts: Layouts, shared: list[Shared], operation: _C.Operation
 ) -> list[_C.Claim]:
     """Of the optimizer and its groups, then of each parameter."""
-    options = {one.place: one.group for one in shared}
+    options = {one.group_index: one.group for one in shared}
     groups = [
         options_of(options.get(index, group), f" (parameter group {index})")
         for index, group in enumerate(optimizer.param_groups)
@@ -150,7 +150,7 @@ def _of_optimizer(optimizer: "ReplicatedOptimizer") -> list[tuple[str, str]]:
 
 
 def _held(shared: Shared, optimizer: Optimizer, layouts: Layouts, operation: _C.Operation) -> _C.Held:
-    param, group, place, name, axes = shared
+    param, group, group_index, name, axes = shared
     state = optimizer.state.get(param, {})
     of_step: dict[str, Any] = {}
     if operation == _C.Operation.step:
@@ -160,7 +160,7 @@ def _held(shared: Shared, optimizer: Optimizer, layouts: Layouts, operation: _C.
     tensors = [(key, state[key]) for key in STATE_DTYPES if isinstance(state.get(key), Tensor)]
     return _C.Held(
         name=name,
-        group=place,
+        group=group_index,
         sizes=list(param.shape),
         dtype=param.dtype,
         device=param.device.type,
@@ -175,7 +175,7 @@ def _held(shared: Shared, optimizer: Optimizer, layouts: Layouts, operation: _C.
 
 def missing_when_alone(optimizer: Optimizer, layouts: Layouts) -> Missing:
     """Where ranks exchange no messages: zero are the missing gradients of parameters that replicas have stepped."""
-    if not layouts.averages:
+    if not layouts.axes.averages:
         return {}
     params = (param for group in optimizer.param_groups for param in group["params"])
     stepped = (param for param in params if param.grad is None and param.requires_grad and optimizer.state.get(param))

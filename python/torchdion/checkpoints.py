@@ -6,7 +6,7 @@ import torch
 
 from torchdion import _C
 from torchdion.agreement import begin
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
@@ -103,8 +103,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                 continue
             r, key = _C.rank_of(list(param.shape), options_of(group)), factor.name
             if state[key].shape[-1] != r:
-                place = self._layouts.of(param, group, name)
-                whole = whole_state(state[key], key, param, group, place).cpu()
+                piece = self._layouts.of(param, group, name)
+                whole = whole_state(state[key], key, param, group, piece).cpu()
                 resized = _C.resized_factor(whole, r, group["seed"], index)
-                state[key] = piece_of_state(resized.to(param.device), key, param, group, place)
+                state[key] = piece_of_state(resized.to(param.device), key, param, group, piece)
         self._agreed = False

@@ -80,16 +80,16 @@ def cuts_of(param: "DTensor", name: str) -> Cuts:
         if placement.is_partial() or not hasattr(placement, "dim"):
             raise ValueError(f"{front()}: the placements of {name} must be Shard or Replicate, got {placement}")
         outer = cuts.setdefault(placement.dim, [])
-        place, shards = 0, 1
-        while shards < getattr(placement, "split_factor", 1) and place < len(outer):
-            shards *= param.device_mesh.size(outer[place])
-            place += 1
+        position, shards = 0, 1
+        while shards < getattr(placement, "split_factor", 1) and position < len(outer):
+            shards *= param.device_mesh.size(outer[position])
+            position += 1
         if shards != getattr(placement, "split_factor", 1):
             raise ValueError(
                 f"{front()}: {placement} of {name} must have a split factor that some of the mesh dimensions to "
                 f"its right make up, got {param.placements} on a mesh of {tuple(param.device_mesh.shape)}"
             )
-        outer.insert(place, mesh_dim)
+        outer.insert(position, mesh_dim)
     return {dim: tuple(mesh_dims) for dim, mesh_dims in sorted(cuts.items())}
 
 

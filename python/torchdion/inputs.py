@@ -9,7 +9,8 @@ from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.dtensor import local_gradient, local_part, local_piece
-from torchdion.layout import Layouts, Place
+from torchdion.layout import Piece
+from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
 from torchdion.parameters import check_gradient, name_of
 from torchdion.state import check_is_state, check_keys, check_placements, create_state
@@ -23,7 +24,7 @@ class Member(NamedTuple):
 
     param: Tensor
     gradient: Tensor  # this rank's piece
-    place: Place
+    piece: Piece
     name: str
 
 
@@ -49,8 +50,8 @@ def engine_groups(
     for index, group in enumerate(optimizer.param_groups):
         where = f" (parameter group {index})"
         members: dict[str, list[Member]] = {name: [] for name in ALGORITHMS}
-        for place, param in enumerate(group["params"]):
-            member = _member(param, group, layouts, name_of(group, place, where), missing.get(param))
+        for position, param in enumerate(group["params"]):
+            member = _member(param, group, layouts, name_of(group, position, where), missing.get(param))
             if member is not None:
                 members[algorithm_of(param, group).name].append(member)
         for name, ours in members.items():
@@ -67,12 +68,12 @@ def _member(
         return None
     if param.grad is not None:
         check_gradient(param.grad, param)
-    place = layouts.of(param, group, name)
+    piece = layouts.of(param, group, name)
     if param.grad is not None:
-        gradient = readable(local_piece(local_gradient(param, name), place.shape), f"the gradient of {name}")
-        return Member(param, gradient, place, name)
-    piece = local_piece(param, place.shape)
-    return Member(param, torch.zeros(piece.shape, dtype=missing, device=piece.device), place, name)
+        gradient = readable(local_piece(local_gradient(param, name), piece.shape), f"the gradient of {name}")
+        return Member(param, gradient, piece, name)
+    local = local_piece(param, piece.shape)
+    return Member(param, torch.zeros(local.shape, dtype=missing, device=local.device), piece, name)
 
 
 def _make_states(optimizer: Optimizer, members: list[Member], group: dict[str, Any], created: list[Tensor]) -> None:
@@ -82,9 +83,9 @@ def _make_states(optimizer: Optimizer, members: list[Member], group: dict[str, A
     if all(states):
         return
     indices = _indices(optimizer)
-    for (param, _, place, _), state in zip(members, states, strict=True):
+    for (param, _, piece, _), state in zip(members, states, strict=True):
         if not state:
-            optimizer.state[param] = create_state(param, group, indices[param], place)
+            optimizer.state[param] = create_state(param, group, indices[param], piece)
             created.append(param)
 
 
@@ -106,16 +107,16 @@ def _add(
         check_placements(state, member.param, group, member.name)
         for key in (*keys, "step"):
             check_plain(local_part(state[key]), f"the state {key} of {member.name}")
-        if factor is not None and not member.place.layout.is_local:
+        if factor is not None and not member.piece.layout.is_local:
             sizes = list(state[factor.name].shape), list(member.param.shape)
-            _C.check_layout(algorithm.name, *sizes, options, member.place.layout, member.name)
+            _C.check_layout(algorithm.name, *sizes, options, member.piece.layout, member.name)
     writes.params += [member.param for member in members]
-    layouts = [member.place.layout for member in members]
+    layouts = [member.piece.layout for member in members]
     is_local = all(layout.is_local for layout in layouts)
     groups.add(
         algorithm.name,
         options,
-        X=[writes.to(local_piece(member.param, member.place.shape), member.name) for member in members],
+        X=[writes.to(local_piece(member.param, member.piece.shape), member.name) for member in members],
         G=[member.gradient for member in members],
         states=[[local_part(state[key]) for state in states] for key in keys],
         steps=[local_part(state["step"]) for state in states],
@@ -125,7 +126,7 @@ def _add(
 
 
 def _indices(optimizer: Optimizer) -> dict[Tensor, int]:
-    """Each parameter's place among all: what Q's start is drawn by."""
+    """Each parameter's number among all: what Q's start is drawn by."""
     every = (param for group in optimizer.param_groups for param in group["params"])
     return {param: index for index, param in enumerate(every)}
 
@@ -138,7 +139,7 @@ def gradient_scaling(optimizer: Optimizer, layouts: Layouts) -> tuple[Tensor | N
         ValueError: the optimizer averages over replicas, whose scalers part with the first overflow that one sees.
     """
     scale, overflow = (_tensor(getattr(optimizer, name, None), name) for name in ("grad_scale", "found_inf"))
-    if layouts.averages and not (scale is None and overflow is None):
+    if layouts.axes.averages and not (scale is None and overflow is None):
         raise ValueError(
             f"{front()}: a GradScaler must not be used with a replicate_mesh, because each replica's sees only its "
             "own gradients' overflows; train in BF16, which needs none"

@@ -12,11 +12,11 @@ from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor, is_plain, local_part, state_like
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.mixed_precision import dtype_of, name_dtypes
 from torchdion.optimizer_wide import optimizer_wide
 from torchdion.options import as_plain_numbers, check_options, rename_saved_options
-from torchdion.parameters import name_of
+from torchdion.parameters import check_blocks, name_of
 from torchdion.pieces import piece_of_state
 from torchdion.state import check_is_state, check_keys, check_placements, device_of_step
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
@@ -101,9 +101,12 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         _check_names(saved, known, where)
         options = _options_of(optimizer, saved)
         check_options(options, where)
-        for place, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
+        for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             _check_state(
-                state_dict["state"].get(key, {}), param, options, name_of(group, place, f" (parameter group {index})")
+                state_dict["state"].get(key, {}),
+                param,
+                options,
+                name_of(group, position, f" (parameter group {index})"),
             )
     optimizer_wide([_options_of(optimizer, saved) for saved in groups], " of the state dict")
 
@@ -160,6 +163,7 @@ def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) ->
     if is_lazy(param):  # whose shape its module's first input tells
         return
     algorithm, options = algorithm_of(param, group), options_of(group)
+    check_blocks(param, group, name)
     check_keys(param, state, algorithm, name, is_counted=False)
     for declared in algorithm.states:
         if param.numel() > 0 or declared.shape == "like_parameter":
@@ -178,10 +182,10 @@ def loaded_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any]
     states: States = {}
     for index, (group, saved) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=True)):
         options = _options_of(optimizer, saved)
-        for place, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
+        for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             original = state_dict["state"].get(key)
             if original:
-                name = name_of(group, place, f" (parameter group {index})")
+                name = name_of(group, position, f" (parameter group {index})")
                 states[param] = _loaded_state(original, param, options, optimizer._layouts, name)
     return states
 
@@ -236,7 +240,7 @@ def _check_step(step: Any, name: str) -> None:
     is_read = isinstance(step, Tensor) and _C.has_memory(step) and step.numel() == 1
     number = step.item() if is_read else step
     if isinstance(number, Tensor):
-        sizes = "" if number.is_nested else f" of shape {tuple(number.shape)}"
+        sizes = "" if number.is_nested else f" of shape {list(number.shape)}"
         _C.check_loaded_step(math.nan, f"a {type(step).__name__}{sizes}", name)
     is_number = isinstance(number, Real) and not isinstance(number, bool)
     is_counted = is_number and abs(number) <= 2**53  # else no float holds it, or none but another one

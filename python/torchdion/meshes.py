@@ -112,8 +112,8 @@ def _ranks_of(mesh: Any, name: str) -> frozenset[int]:
 def _check_disjoint(ranks: dict[str, frozenset[int]]) -> None:
     """Another rank holds a copy or another piece, along one mesh or the other."""
     names = list(ranks)
-    for place, name in enumerate(names):
-        for other in names[place + 1 :]:
+    for position, name in enumerate(names):
+        for other in names[position + 1 :]:
             shared = ranks[name] & ranks[other]
             if len(shared) > 1:
                 raise ValueError(

@@ -59,5 +59,6 @@ def name_dtypes(group: dict[str, Any]) -> None:
 
 def dtype_of(state: str, param: Tensor, group: dict[str, Any]) -> torch.dtype:
     """The dtype that the named state of a parameter has."""
-    name = group[STATE_DTYPES[state]]
+    key = STATE_DTYPES[state]
+    name = group[key] if key else None
     return param.dtype if name is None else getattr(torch, name)

@@ -10,7 +10,7 @@ from torchdion import _C
 from torchdion.agreement import Missing, agree, missing_when_alone, refusing
 from torchdion.checkpoints import CheckpointedOptimizer
 from torchdion.inputs import engine_groups, gradient_scaling
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.meshes import read_meshes
 from torchdion.mixed_precision import name_dtypes, state_dtypes
 from torchdion.optimizer_wide import check_optimizer_wide, optimizer_wide_with
@@ -132,7 +132,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         created: list[Tensor] = []
         try:
             step, writes = self._planned_step(created)
-            self._decoupled = self._decoupled or self._layouts.averages
+            self._decoupled = self._decoupled or self._layouts.axes.averages
             report = step.run()
             if isinstance(report.skipped, Tensor) or not report.skipped:
                 writes.finish()

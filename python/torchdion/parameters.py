@@ -58,16 +58,16 @@ def _each_once(entries: list[Any], where: str) -> list[Any]:
 
 
 def describe(entry: Any, index: int, where: str) -> str:
-    """The words for a parameter in an error: its name where it has one, else its place."""
+    """The words for a parameter in an error: its name where it has one, else its position."""
     if isinstance(entry, tuple) and len(entry) == 2:
         return f"parameter {shown(entry[0])}{where}"
     return f"parameter {index}{where}"
 
 
-def name_of(group: dict[str, Any], place: int, where: str) -> str:
-    """The same for the parameter at a place of a group that was added."""
+def name_of(group: dict[str, Any], position: int, where: str) -> str:
+    """The same for the parameter at a position of a group that was added."""
     names = group.get("param_names") or range(len(group["params"]))
-    return f"parameter {names[place]!r}{where}"
+    return f"parameter {names[position]!r}{where}"
 
 
 def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
@@ -124,7 +124,7 @@ def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
     # A lazy module's has no shape before its first input.
     if ALGORITHMS[group["algorithm"]].takes_matrices and not is_lazy(param):
         _warn_of_stack(param, group, name)
-        _check_blocks(param, group, name)
+        check_blocks(param, group, name)
 
 
 def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
@@ -136,13 +136,10 @@ def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
         )
 
 
-def _check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
-    batch_dims = group["batch_dims"] or 0
-    if param.dim() - batch_dims < 2:
-        return
-    rows = param.shape[batch_dims]
-    if rows % group["blocks"]:
-        raise ValueError(f"{front()}: blocks must divide the {rows} rows of {name}, got {group['blocks']}")
+def check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
+    """Raises ValueError where fused matrices cannot be told apart."""
+    if algorithm_of(param, group).takes_matrices:
+        _C.check_blocks(param.shape[group["batch_dims"] or 0], group["blocks"], name)
 
 
 def check_gradient(gradient: Tensor, param: Tensor) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor, local_part, state_like
-from torchdion.layout import Place
+from torchdion.layout import Piece
 from torchdion.state import placements_of_state
 from torchdion.table import State, algorithm_of, options_of
 
@@ -15,30 +15,30 @@ Sides = dict[str, int]
 """The dimension of a tensor that each axis of a layout cuts: "rows", "cols", "batch"."""
 
 
-def piece_of_state(whole: Tensor, key: str, param: Tensor, group: dict[str, Any], place: Place) -> Tensor:
+def piece_of_state(whole: Tensor, key: str, param: Tensor, group: dict[str, Any], piece: Piece) -> Tensor:
     """What this rank holds of a whole state: a DTensor that lies as the parameter does, or the state itself."""
     if not is_dtensor(param):
         return whole
-    state, sides = _sides_of(key, whole.shape, param, group, place)
+    state, sides = _sides_of(key, whole.shape, param, group, piece)
     placements = placements_of_state(state, whole.shape, param, group)
-    return state_like(_cut(whole, place.layout, sides), param, whole.shape, placements)
+    return state_like(_cut(whole, piece.layout, sides), param, whole.shape, placements)
 
 
-def whole_state(state: Tensor, key: str, param: Tensor, group: dict[str, Any], place: Place) -> Tensor:
+def whole_state(state: Tensor, key: str, param: Tensor, group: dict[str, Any], piece: Piece) -> Tensor:
     """Of the pieces of all ranks, which must all call this."""
     if not is_dtensor(param):
         return state
-    _, sides = _sides_of(key, state.shape, param, group, place)
-    return _gathered(local_part(state), state.shape, place.layout, sides)
+    _, sides = _sides_of(key, state.shape, param, group, piece)
+    return _gathered(local_part(state), state.shape, piece.layout, sides)
 
 
 def _sides_of(
-    key: str, sizes: Iterable[int], param: Tensor, group: dict[str, Any], place: Place
+    key: str, sizes: Iterable[int], param: Tensor, group: dict[str, Any], piece: Piece
 ) -> tuple[State, Sides]:
     algorithm = algorithm_of(param, group)
     state = next(declared for declared in algorithm.states if declared.name == key)
     if state.shape == "like_parameter":
-        return state, place.sides
+        return state, piece.sides
     return state, _C.cuts_of_state(algorithm.name, key, list(sizes), list(param.shape), options_of(group))
 
 

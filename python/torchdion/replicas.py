@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 from torchdion import _C
 from torchdion.agreement import Prepared, begin
 from torchdion.dtensor import local_part
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.parameters import name_of
 from torchdion.state import check_keys
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
@@ -55,7 +55,7 @@ class ReplicatedOptimizer(Optimizer):
         if self._may_be_decoupled():
             with torch.no_grad():
                 for momentum in momenta:
-                    _C.average(momentum, self._layouts.replicas)
+                    _C.average(momentum, self._layouts.axes.replicas)
             self._momenta_are_equal()
 
     @speaking
@@ -125,13 +125,13 @@ class ReplicatedOptimizer(Optimizer):
         copies = group if group is not None else replicas.group  # type: ignore[union-attr]
         others = None if copies == replica_group(self) else copies
         prepared = begin(self, self._layouts, operation, prepare, copies=others)
-        return prepared, self._layouts.replicas if others is None else _C.Axis(copies, name="copies")
+        return prepared, self._layouts.axes.replicas if others is None else _C.Axis(copies, name="copies")
 
     def _members(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
         """All parameters with the names that errors call them and their groups."""
         for index, group in enumerate(self.param_groups):
-            for place, param in enumerate(group["params"]):
-                yield name_of(group, place, f" (parameter group {index})"), param, group
+            for position, param in enumerate(group["params"]):
+                yield name_of(group, position, f" (parameter group {index})"), param, group
 
     def _may_be_decoupled(self) -> bool:
         """Also by steps that a graph replayed, which only the state counts."""

@@ -8,14 +8,14 @@ from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of, state_like
-from torchdion.layout import Place
+from torchdion.layout import Piece
 from torchdion.mixed_precision import dtype_of
 from torchdion.parameters import form_of
 from torchdion.table import STATE_DTYPES, Algorithm, State, algorithm_of, options_of
 from torchdion.words import front
 
 
-def create_state(param: Tensor, group: dict[str, Any], index: int, place: Place) -> dict[str, Tensor]:
+def create_state(param: Tensor, group: dict[str, Any], index: int, piece: Piece) -> dict[str, Tensor]:
     """The state before the first step; what starts normal is drawn from a counter-based generator keyed by ``index``.
 
     Raises:
@@ -27,7 +27,7 @@ def create_state(param: Tensor, group: dict[str, Any], index: int, place: Place)
     made = {"step": torch.zeros((), dtype=torch.float32, device=device_of_step(param, group))}
     for state in algorithm.states:
         sizes, dtype = list(param.shape), dtype_of(state.name, param, group)
-        start = (list(place.shape), options, index, dtype, device, place.layout)
+        start = (list(piece.shape), options, index, dtype, device, piece.layout)
         local = _C.start_of(algorithm.name, state.name, sizes, *start)
         whole = _C.whole_state_sizes(algorithm.name, state.name, sizes, options)
         made[state.name] = state_like(local, param, whole, placements_of_state(state, whole, param, group))
@@ -96,8 +96,7 @@ def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name:
     for key in (*tensors, "step") if is_counted else tensors:
         if not isinstance(state.get(key), Tensor):
             raise ValueError(
-                f"{front()}: the state {key} of {name} of shape {tuple(param.shape)} must be a tensor, got "
-                f"{type(state.get(key)).__name__}"
+                f"{front()}: the state {key} of {name} must be a tensor, got {type(state.get(key)).__name__}"
             )
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.parameters import parameters_by_algorithm
 from torchdion.state import is_capturing, state_bytes
 
@@ -72,5 +72,5 @@ class CountedOptimizer(Optimizer):
             **as_numbers(self._counts),
             "parameters": parameters_by_algorithm(self.param_groups),
             "state_bytes": state_bytes(self.state),
-            "traffic": self._layouts.traffic(),
+            "traffic": self._layouts.axes.traffic(),
         }

@@ -13,7 +13,7 @@ class State(NamedTuple):
 
     Args:
         shape: "like_parameter", "factor" ([stack..., m or n, r]) or "rows" ([stack..., m]).
-        dtype_option: the group key that gives its dtype.
+        dtype_option: the group key that gives its dtype; empty: it is the parameter's.
     """
 
     name: str
@@ -45,7 +45,7 @@ OPTIONS = {declared["name"]: declared for declared in _C.options()}
 """Each option of a group: its ``default``, the ``words`` for what is allowed, the ``algorithms`` that have it."""
 
 STATE_DTYPES = {state.name: state.dtype_option for algorithm in ALGORITHMS.values() for state in algorithm.states}
-"""The group key that gives the dtype of each state."""
+"""The group key that gives the dtype of each state; empty: it is the parameter's."""
 
 
 def algorithm_of(param: Tensor, group: dict[str, Any]) -> Algorithm:

@@ -65,7 +65,7 @@ void factor_diagonal(const FactorDiagonal<T>& program, int64_t count, Stream str
 template <class T, class F>
 void store_factor(const StoreFactor<T, F>& program, int64_t count, Stream stream);
 
-// factors ([2]) ← dion_factors().
+// factors ([2]) ← update_factors().
 template <class T>
 void step_factors(const StepFactors<T>& factors, Stream stream);
 

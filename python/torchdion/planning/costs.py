@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchdion import _C
-from torchdion.layout import Place
+from torchdion.layout import Piece
 from torchdion.mixed_precision import dtype_of
 from torchdion.table import ALGORITHMS, Algorithm, algorithm_of, options_of
 
@@ -59,13 +59,13 @@ class Planned(NamedTuple):
 
     Args:
         group: its own, with every option.
-        place: where this rank's piece lies, without the replicas.
+        piece: where this rank's piece lies, without the replicas.
     """
 
     name: str
     param: Tensor
     group: dict[str, Any]
-    place: Place
+    piece: Piece
 
 
 class EngineCost(NamedTuple):
@@ -104,15 +104,15 @@ def engine_costs(
 
 def _add(groups: _C.Groups, algorithm: Algorithm, members: list[Planned], replicas: _C.Axis | None) -> None:
     options = options_of(members[0].group)
-    pieces = [torch.empty(one.place.shape, dtype=one.param.dtype, device="meta") for one in members]
-    layouts = [_with_replicas(one.place.layout, replicas) for one in members]
+    pieces = [torch.empty(one.piece.shape, dtype=one.param.dtype, device="meta") for one in members]
+    layouts = [_with_replicas(one.piece.layout, replicas) for one in members]
     states: list[list[Tensor]] = []
     factors: list[list[int]] = []
     for state in algorithm.states:
         named = algorithm.name, state.name
         states.append([])
         for one, layout in zip(members, layouts, strict=True):
-            sizes = _C.piece_of_state_sizes(*named, list(one.param.shape), list(one.place.shape), options, layout)
+            sizes = _C.piece_of_state_sizes(*named, list(one.param.shape), list(one.piece.shape), options, layout)
             states[-1].append(torch.empty(sizes, dtype=dtype_of(state.name, one.param, one.group), device="meta"))
         if state is algorithm.factor:
             factors = [_C.whole_state_sizes(*named, list(one.param.shape), options) for one in members]
@@ -149,7 +149,7 @@ class Alike:
     @property
     def numel(self) -> int:
         """Of this rank's pieces of all of them."""
-        return len(self.members) * math.prod(self.first.place.shape)
+        return len(self.members) * math.prod(self.first.piece.shape)
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -160,7 +160,7 @@ class Alike:
     @property
     def count(self) -> int:
         """Matrices of which this rank has a piece."""
-        *stack, _, _ = _C.matrix_sizes(list(self.first.place.shape), options_of(self.first.group))
+        *stack, _, _ = _C.matrix_sizes(list(self.first.piece.shape), options_of(self.first.group))
         return len(self.members) * math.prod(stack)
 
     def bytes_of(self, state: str) -> int:

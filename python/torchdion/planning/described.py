@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from torchdion import _C
-from torchdion.layout import Place, place_among, place_of, sides_of
+from torchdion.layout import Piece, piece_index, piece_of, sides_of
 from torchdion.planning.grid import Grid
 from torchdion.planning.names import pattern
 from torchdion.words import shown
@@ -41,17 +41,17 @@ class DescribedLayouts:
         self.whole_on_tp: list[str] = []
         """Matrices that no rule lets tp cut."""
         self._axes: dict[tuple[str, ...], _C.Axis] = {}
-        self._places: dict[tuple[Any, ...], Place] = {}
+        self._pieces: dict[tuple[Any, ...], Piece] = {}
 
-    def of(self, param: Tensor, group: dict[str, Any], name: str) -> Place:
+    def of(self, param: Tensor, group: dict[str, Any], name: str) -> Piece:
         cuts = self._cuts(param, group, name)
         key = (param.shape, tuple(cuts.items()))
-        if key not in self._places:
+        if key not in self._pieces:
             # sides_of() takes mesh dimensions by number
             sides = sides_of(dict.fromkeys(sorted(cuts), ()), param, group, f"parameter {name!r}")
             axes = {side: self._axis(cuts[dim]) for side, dim in sides.items()}
-            self._places[key] = place_of(tuple(param.shape), sides, axes, _C.Axis(), self.grid.size)
-        return self._places[key]
+            self._pieces[key] = piece_of(tuple(param.shape), sides, axes, _C.Axis(), self.grid.size)
+        return self._pieces[key]
 
     def rule(self) -> str:
         """How parameters were laid out, in a sentence."""
@@ -99,8 +99,8 @@ class DescribedLayouts:
         if sides not in self._axes:
             ordered = self.grid.ordered(sides)
             chunks = [self.grid.sizes[side] for side in sides]
-            places = [place_among(chunks, [along[side] for side in sides]) for along in self.grid.coordinates(ordered)]
-            self._axes[sides] = self.grid.axis(ordered, chunks=chunks, places=places)
+            pieces = [piece_index(chunks, [along[side] for side in sides]) for along in self.grid.coordinates(ordered)]
+            self._axes[sides] = self.grid.axis(ordered, chunks=chunks, pieces=pieces)
         return self._axes[sides]
 
 

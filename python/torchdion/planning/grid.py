@@ -20,7 +20,7 @@ MOST_RANKS = 2**20
 
 
 class Grid:
-    """Sides and the global rank at each place, as one rank sees them; the last side is that of neighbours.
+    """Sides and the global rank at each coordinate, as one rank sees them; the last side is that of neighbours.
 
     Args:
         mesh: a DeviceMesh with dimension names, or sizes by name, of which this process takes the first rank.
@@ -35,14 +35,14 @@ class Grid:
                 raise ValueError(f"torchdion.plan: mesh must have mesh_dim_names, got {mesh}")
             self.sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
             self._ranks = mesh.mesh.flatten().tolist()
-            place = mesh.get_coordinate()
-            if place is None:
+            coordinate = mesh.get_coordinate()
+            if coordinate is None:
                 raise ValueError(f"torchdion.plan: mesh must hold this rank, got {mesh}")
-            self.place = dict(zip(self.sizes, place, strict=True))
+            self.coordinate = dict(zip(self.sizes, coordinate, strict=True))
         else:
             self.sizes = _checked_sizes(mesh)
             self._ranks = list(range(self.size))
-            self.place = dict.fromkeys(self.sizes, 0)
+            self.coordinate = dict.fromkeys(self.sizes, 0)
 
     @property
     def size(self) -> int:
@@ -50,7 +50,7 @@ class Grid:
 
     @property
     def rank(self) -> int:
-        return self._rank_at(self.place)
+        return self._rank_at(self.coordinate)
 
     def ordered(self, names: Any) -> tuple[str, ...]:
         """Some of the sides, the outermost first."""
@@ -59,13 +59,13 @@ class Grid:
     def coordinates(self, names: tuple[str, ...]) -> list[dict[str, int]]:
         """Of each rank of this rank's line along these sides, in the order of ranks."""
         return [
-            dict(zip(names, places, strict=True))
-            for places in itertools.product(*(range(self.sizes[name]) for name in names))
+            dict(zip(names, coordinates, strict=True))
+            for coordinates in itertools.product(*(range(self.sizes[name]) for name in names))
         ]
 
     def line(self, names: tuple[str, ...]) -> list[int]:
         """The global ranks along these sides through this rank."""
-        return [self._rank_at(self.place | along) for along in self.coordinates(names)]
+        return [self._rank_at(self.coordinate | along) for along in self.coordinates(names)]
 
     def sides_of_axis(self, axis: str) -> tuple[str, ...]:
         """The sides whose names, joined, are that of an axis."""
@@ -75,18 +75,18 @@ class Grid:
                     return names
         raise ValueError(f"torchdion.plan: mesh must hold the mesh dimensions {axis!r}, got {self.sizes}")
 
-    def axis(self, names: tuple[str, ...], chunks: Sequence[int] = (), places: Sequence[int] = ()) -> _C.Axis:
+    def axis(self, names: tuple[str, ...], chunks: Sequence[int] = (), pieces: Sequence[int] = ()) -> _C.Axis:
         """An axis along these sides, of a group that has ranks and no backend: it plans, and cannot send."""
         line = self.line(names)
         if len(line) == 1:
             return _C.Axis()
         group = ProcessGroup(HashStore(), line.index(self.rank), len(line))
-        return _C.Axis(group, name="_".join(names), chunks=chunks, places=places)
+        return _C.Axis(group, name="_".join(names), chunks=chunks, pieces=pieces)
 
-    def _rank_at(self, place: dict[str, int]) -> int:
+    def _rank_at(self, coordinate: dict[str, int]) -> int:
         index = 0
         for name, size in self.sizes.items():
-            index = index * size + place[name]
+            index = index * size + coordinate[name]
         return int(self._ranks[index])
 
 

@@ -119,7 +119,7 @@ def matrices(shapes: str, dtype: torch.dtype = torch.float32) -> nn.Module:
         ValueError: another text.
     """
     model = nn.ModuleDict()
-    for place, word in enumerate(shapes.split(",")):
+    for position, word in enumerate(shapes.split(",")):
         found = re.fullmatch(r"(\d+)x(\d+)(?:\*(\d+))?(?::(colwise|rowwise))?", word.strip())
         rows, columns, count = (int(number or 1) for number in found.groups()[:3]) if found else (0, 0, 0)
         if found is None or not (0 < rows <= LARGEST and 0 < columns <= LARGEST and 0 < count <= MOST):
@@ -130,7 +130,7 @@ def matrices(shapes: str, dtype: torch.dtype = torch.float32) -> nn.Module:
         style = found.group(4)
         with torch.device("meta"):
             alike = nn.ModuleList(_linear(rows, columns) for _ in range(count))
-        model["-".join(filter(None, (str(place), f"{rows}x{columns}", style)))] = alike.to(dtype)
+        model["-".join(filter(None, (str(position), f"{rows}x{columns}", style)))] = alike.to(dtype)
     return model
 
 

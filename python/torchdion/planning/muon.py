@@ -18,7 +18,7 @@ def muon_gathering(alike: Alike) -> Cost:
     """Every shard gathers the whole momentum in BF16 and orthonormalizes it, as all others do (arXiv 2502.16982)."""
     elements: dict[str, int] = {}
     sent: dict[str, int] = {}
-    layout = alike.first.place.layout
+    layout = alike.first.piece.layout
     m, n = alike.matrix
     sizes = {"rows": layout.rows.piece(m)[1], "cols": layout.cols.piece(n)[1]}
     for axis in alike.cutting:  # along the outermost, and slowest, while the pieces are small

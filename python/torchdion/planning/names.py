@@ -16,9 +16,9 @@ def pattern(names: Sequence[str]) -> str:
     for name in dict.fromkeys(_NUMBER.sub("*", name) for name in names):
         parts = name.split(".")
         for pattern in joined:
-            place = _one_difference(pattern, parts)
-            if place is not None:
-                pattern[place].append(parts[place])
+            position = _one_difference(pattern, parts)
+            if position is not None:
+                pattern[position].append(parts[position])
                 break
         else:
             joined.append([[part] for part in parts])
@@ -29,8 +29,8 @@ def _one_difference(pattern: list[list[str]], parts: list[str]) -> int | None:
     """Where a name differs from a pattern, if it can join it there."""
     if len(pattern) != len(parts):
         return None
-    places = [place for place, words in enumerate(pattern) if words != [parts[place]]]
-    return places[0] if len(places) == 1 else None
+    positions = [position for position, words in enumerate(pattern) if words != [parts[position]]]
+    return positions[0] if len(positions) == 1 else None
 
 
 def _alternatives(words: list[str]) -> str:

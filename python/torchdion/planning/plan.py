@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion.dtensor import is_dtensor
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
 from torchdion.options import DEFAULTS, Orientation, Orthonormalize, Precision, check_options

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.dtensor import cuts_of, is_dtensor
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.planning.costs import Alike, Cost, EngineCost, Planned, averaged, engine_costs, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
@@ -96,11 +96,11 @@ def alike_of(parameters: list[Planned], grid: Grid, replicas: _C.Axis) -> list[A
     """Those that are alike, in the order of the first of each."""
     found: dict[tuple[Any, ...], Alike] = {}
     for planned in parameters:
-        _, param, group, place = planned
-        axes = (place.layout.rows.name, place.layout.cols.name, place.layout.batch.name)
-        key = (id(group), param.shape, param.dtype, place.shape, axes)
+        _, param, group, piece = planned
+        axes = (piece.layout.rows.name, piece.layout.cols.name, piece.layout.batch.name)
+        key = (id(group), param.shape, param.dtype, piece.shape, axes)
         if key not in found:
-            found[key] = Alike([], replicas, _cutting(place.layout, grid))
+            found[key] = Alike([], replicas, _cutting(piece.layout, grid))
         found[key].members.append(planned)
     return list(found.values())
 
@@ -133,28 +133,28 @@ def rows_of(parameters: list[Planned], grid: Grid, replicas: _C.Axis) -> list[Ro
 
 
 def _row_of(alike: Alike, grid: Grid, costs: dict[str, dict[str, EngineCost]]) -> Row:
-    _, param, group, place = alike.first
-    algorithm, layout = algorithm_of(param, group), place.layout
+    _, param, group, piece = alike.first
+    algorithm, layout = algorithm_of(param, group), piece.layout
     is_matrix = algorithm.takes_matrices and param.numel() > 0
-    whole = piece = None
+    whole_Q = piece_of_Q = None
     if is_matrix and algorithm.factor is not None:
         options, sizes = options_of(group), list(param.shape)
-        whole = tuple(_C.whole_state_sizes(algorithm.name, algorithm.factor.name, sizes, options))
-        piece = tuple(
-            _C.piece_of_state_sizes(algorithm.name, algorithm.factor.name, sizes, list(place.shape), options, layout)
+        whole_Q = tuple(_C.whole_state_sizes(algorithm.name, algorithm.factor.name, sizes, options))
+        piece_of_Q = tuple(
+            _C.piece_of_state_sizes(algorithm.name, algorithm.factor.name, sizes, list(piece.shape), options, layout)
         )
-        _C.check_layout(algorithm.name, list(whole), sizes, options, layout, f"parameter {alike.names[0]!r}")
+        _C.check_layout(algorithm.name, list(whole_Q), sizes, options, layout, f"parameter {alike.names[0]!r}")
     axes = {"rows": layout.rows, "columns": layout.cols, "stack": layout.batch}
     return Row(
         names=alike.names,
         kind=group.get("kind", "matrix" if is_matrix else "vector"),
         algorithm=algorithm.name,
-        orientation=group["orientation"] if whole else None,
-        rank=whole[-1] if whole else None,
+        orientation=group["orientation"] if whole_Q else None,
+        rank=whole_Q[-1] if whole_Q else None,
         shape=tuple(param.shape),
-        piece=tuple(place.shape),
-        Q=whole,
-        piece_of_Q=piece,
+        piece=tuple(piece.shape),
+        Q=whole_Q,
+        piece_of_Q=piece_of_Q,
         cuts={side: axis.name for side, axis in axes.items() if not axis.absent},
         compresses=costs["compressed"][alike.names[0]].compressed if is_matrix and not alike.replicas.absent else None,
         costs=_costs(alike, grid, costs, is_matrix),

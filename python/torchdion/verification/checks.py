@@ -91,13 +91,13 @@ def check_resumed(what: str, alone: State, resumed: list[dict[str, Tensor]]) -> 
 
 
 def _copies(observed: list[Observed], sizes: Sizes) -> Row:
-    """Ranks at one place of the dimensions that cut a tensor hold the same bytes."""
+    """Ranks at one coordinate of the dimensions that cut a tensor hold the same bytes."""
     contents: dict[tuple[object, ...], set[str]] = {}
     for rank in observed:
-        place = sizes.place(rank.rank)
+        coordinate = sizes.coordinate(rank.rank)
         for name, digest in rank.digests.items():
             apart = {*digest.cut_by, *(("dp",) if digest.differs_over_dp else ())}
-            key = (name, *((dim, place[dim]) for dim in sorted(apart)))
+            key = (name, *((dim, coordinate[dim]) for dim in sorted(apart)))
             contents.setdefault(key, set()).add(digest.content)
     different = sorted({str(key[0]) for key, digests in contents.items() if len(digests) > 1})
     return Row("copies that differ in any bit", _number(different), f"0 of {len(contents)}", not different)
@@ -113,9 +113,9 @@ def _order(observed: list[Observed], training: Training) -> Row:
     """Ranks on one line along an axis issue the same collectives; an axis on which nothing was issued is a miss."""
     lines: dict[tuple[object, ...], list[list[tuple[str, int]]]] = {}
     for rank in observed:
-        place = training.sizes.place(rank.rank)
+        coordinate = training.sizes.coordinate(rank.rank)
         for axis, issued in rank.issued.items():
-            others = tuple(index for dim, index in place.items() if dim not in axis.split("_"))
+            others = tuple(index for dim, index in coordinate.items() if dim not in axis.split("_"))
             lines.setdefault((axis, *others), []).append(issued)
     different = {str(key[0]) for key, issued in lines.items() if any(other != issued[0] for other in issued)}
     silent = _dimensions_in_use(training) - {dim for key in lines for dim in str(key[0]).split("_")}

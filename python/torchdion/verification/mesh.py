@@ -24,7 +24,7 @@ class Sizes:
         """That have sequences of their own."""
         return self.dp * self.fs
 
-    def place(self, rank: int) -> dict[str, int]:
+    def coordinate(self, rank: int) -> dict[str, int]:
         return {"dp": rank // (self.fs * self.tp), "fs": rank // self.tp % self.fs, "tp": rank % self.tp}
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ UNCOUNTED = ("completion", "agreement")
 
 @dataclass
 class Digest:
-    """Of this rank's piece of a parameter or a state; ranks at one place along `cut_by` have the same."""
+    """Of this rank's piece of a parameter or a state; ranks at one coordinate along `cut_by` have the same."""
 
     content: str
     cut_by: tuple[str, ...]

@@ -48,7 +48,7 @@ def _control_groups(root: Path) -> Iterator[tuple[Path, str, str]]:
         else:
             continue
         folder = base / path.lstrip("/")
-        yield from ((place, *files) for place in (folder, *folder.parents) if place.is_relative_to(base))
+        yield from ((parent, *files) for parent in (folder, *folder.parents) if parent.is_relative_to(base))
 
 
 def _cached_bytes(statistics: str) -> int:

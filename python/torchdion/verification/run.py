@@ -75,8 +75,8 @@ class Run:
     def backward(self, step: int) -> None:
         sequences = sequences_of(self.training, step)
         if self.mesh is not None:
-            sizes, place = self.training.sizes, self.training.sizes.place(dist.get_rank())
-            sequences = sequences.chunk(sizes.data_ranks)[place["dp"] * sizes.fs + place["fs"]]
+            sizes, coordinate = self.training.sizes, self.training.sizes.coordinate(dist.get_rank())
+            sequences = sequences.chunk(sizes.data_ranks)[coordinate["dp"] * sizes.fs + coordinate["fs"]]
         backward(self.model, sequences.to(self.training.device))
 
     def train(self, begin: int, end: int) -> None:

@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Pieces,
                          testing::Values(Shape{{8, 3}, 0, {}}, Shape{{3, 7}, 1, {}},      // even, and one piece short
                                          Shape{{5, 2, 3}, 0, {}}, Shape{{2, 2}, -1, {}},  // with empty pieces
                                          Shape{{0, 4}, 0, {}}, Shape{{6, 0}, 0, {}},
-                                         Shape{{3, 7}, 1, {.chunks = {2, 2}, .places = {0, 2, 1, 3}}}));
+                                         Shape{{3, 7}, 1, {.chunks = {2, 2}, .pieces = {0, 2, 1, 3}}}));
 
 TEST(Pieces, OfAnAbsentAxisAreTheWhole) {
   const at::Tensor whole = normal({3, 4}, 1);

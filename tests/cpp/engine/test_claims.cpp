@@ -22,7 +22,7 @@ Axis axis_called(const std::string& name) {
   Axis axis;
   axis.size = 2;
   axis.line = std::make_shared<comm::Line>();
-  axis.line->options = {.name = name, .chunks = {2}, .places = {0, 1}};
+  axis.line->options = {.name = name, .chunks = {2}, .pieces = {0, 1}};
   return axis;
 }
 

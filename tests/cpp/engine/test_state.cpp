@@ -76,7 +76,7 @@ Axis second_of_three() {
   axis.rank = 1;
   axis.size = 3;
   axis.line = std::make_shared<comm::Line>();
-  axis.line->options = {.chunks = {3}, .places = {0, 1, 2}};
+  axis.line->options = {.chunks = {3}, .pieces = {0, 1, 2}};
   return axis;
 }
 

@@ -114,9 +114,8 @@ TEST(LoadStateDict, SaysNoMoreOfALongEntryThanItsKind) {
   const Dict group = saved.toGenericDict().at("param_groups").toListRef()[0].toGenericDict();
   group.insert_or_assign("lr", c10::List<int64_t>(std::vector<int64_t>(1000, 1)));
   EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved); }),
-            "torchdion::Dion: lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got GenericList "
-            "(parameter group "
-            "0)");
+            "torchdion::Dion: lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got a value of type list "
+            "(parameter group 0 of the state dict)");
 }
 
 TEST(LoadStateDict, OfOneParameterTwiceOrOfOddKeysIsRefused) {
@@ -133,15 +132,18 @@ TEST(LoadStateDict, OfOneParameterTwiceOrOfOddKeysIsRefused) {
       saved.at("param_groups").toListRef()[group].toGenericDict().at("params").toList().set(0, key);
     };
   };
-  EXPECT_EQ(refusal_of(params(1, 0)), "torchdion::Dion: params (parameter group 1) must be distinct integers, got 0");
-  EXPECT_EQ(refusal_of(params(0, true)),
-            "torchdion::Dion: params (parameter group 0) must be distinct integers, got True");
+  EXPECT_EQ(
+      refusal_of(params(1, 0)),
+      "torchdion::Dion: 'params' must be distinct numbers or names, got 0 again (parameter group 1 of the state dict)");
+  EXPECT_EQ(
+      refusal_of(params(0, true)),
+      "torchdion::Dion: 'params' must be distinct numbers or names, got True (parameter group 0 of the state dict)");
   EXPECT_EQ(refusal_of([](const Dict& saved) {
               saved.at("state").toGenericDict().insert(0.5, Dict(c10::AnyType::get(), c10::AnyType::get()));
             }),
-            "torchdion::Dion: the keys of 'state' must be numbers or names, got Double");
+            "torchdion::Dion: the keys of 'state' must be numbers or names, got 0.5");
   EXPECT_EQ(refusal_of([](const Dict& saved) { saved.at("state").toGenericDict().insert_or_assign(0, c10::IValue()); }),
-            "torchdion::Dion: the state of parameter 0 must be a dict, got None");
+            "torchdion::Dion: the state of parameter 0 (parameter group 0) must be a dict, got NoneType");
 }
 
 TEST(LoadStateDict, OfATensorForARateNeedsOneWithANumber) {
@@ -153,8 +155,8 @@ TEST(LoadStateDict, OfATensorForARateNeedsOneWithANumber) {
     const c10::IValue saved = loosened(optimizer.state_dict());
     saved.toGenericDict().at("param_groups").toListRef()[1].toGenericDict().insert_or_assign("lr", lr);
     EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved); }),
-              "torchdion::Dion: lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got Tensor (parameter "
-              "group 1)");
+              "torchdion::Dion: lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got a value of type "
+              "Tensor (parameter group 1 of the state dict)");
   }
 }
 

@@ -185,8 +185,7 @@ TEST(Optimizer, UpdatesMatricesByTheAlgorithmOfItsClassAndSpeaksByItsName) {
   EXPECT_EQ(static_cast<const Options&>(optimizer.param_groups()[0].options()).algorithm(), "lion");
   EXPECT_EQ(message_of([&] { LionOfAll({model.square}, Options(-1)); }),
             "tests::LionOfAll: lr must be a finite number ≥ 0, got -1");
-  EXPECT_EQ(message_of([&] { optimizer.load_state_dict(3); }),
-            "tests::LionOfAll: a state dict must be a dict, got Int");
+  EXPECT_EQ(message_of([&] { optimizer.load_state_dict(3); }), "tests::LionOfAll: state_dict must be a dict, got int");
 }
 
 TEST(Dion, MovedOptimizerGoesOn) {

@@ -199,37 +199,40 @@ TEST_P(DamagedStateDict, IsRefusedWholeAndLeavesTheOptimizerAsItWas) {
 INSTANTIATE_TEST_SUITE_P(
     Everywhere, DamagedStateDict,
     testing::Values(
-        Damage{"NoState", [](Dict& saved) { (void)saved.erase("state"); }, "a state dict must have the key 'state'"},
+        Damage{"NoState", [](Dict& saved) { (void)saved.erase("state"); },
+               "state_dict must have the dict 'state', got the keys ['param_groups']"},
         Damage{"GroupsOfAnotherType", [](Dict& saved) { saved.insert_or_assign("param_groups", 3); },
-               "param_groups must be a list, got Int"},
+               "state_dict must have the list 'param_groups', got the keys ['param_groups', 'state']"},
         Damage{"FewerGroups",
                [](Dict& saved) {
                  c10::impl::GenericList groups(c10::AnyType::get());
                  groups.push_back(group_of(saved, 0));
                  saved.insert_or_assign("param_groups", groups);
                },
-               "the state dict has 1 parameter groups, the optimizer 3"},
+               "the loaded state dict has a different number of parameter groups: 1, where the optimizer has 3"},
         Damage{"FewerParameters",
                [](Dict& saved) {
                  c10::impl::GenericList params(c10::AnyType::get());
                  params.push_back(0);
                  group_of(saved, 0).insert_or_assign("params", params);
                },
-               "the state dict has 1 parameters (parameter group 0), the optimizer 3"},
+               "the loaded group doesn't match the size of the optimizer's: 1 parameters, where it has 3 (parameter "
+               "group 0 "},
         Damage{"OptionOfAnotherType", [](Dict& saved) { group_of(saved, 1).insert_or_assign("mu", "much"); },
-               "mu must be in [0, 1), got much (parameter group 1)"},
+               "mu must be in [0, 1), got 'much' (parameter group 1 of the state dict)"},
         Damage{"OptionOutOfRange", [](Dict& saved) { group_of(saved, 2).insert_or_assign("lr", -1.0); },
-               "lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got -1 (parameter group 2)"},
+               "lr must be a finite number ≥ 0 (a Tensor lr must be 1-element), got -1.0 (parameter group 2 of the "
+               "state dict)"},
         Damage{"UnknownName", [](Dict& saved) { group_of(saved, 0).insert_or_assign("orthonormalize", "svd"); },
-               "orthonormalize must be one of 'auto', 'rcqr', 'cholesky_qr', 'qr', got svd"},
+               "orthonormalize must be one of 'auto', 'rcqr', 'cholesky_qr', 'qr', got 'svd'"},
         Damage{"NameOfTwoLines", [](Dict& saved) { group_of(saved, 0).insert_or_assign("orthonormalize", "s\nvd"); },
-               "'qr', got String"},
+               "'qr', got a value of type str"},
         Damage{
             "NoMomentum", [](Dict& saved) { (void)state_of(saved, 4).erase("momentum"); },
             "the state of parameter 0 (parameter group 2) of shape [5] lacks the tensor 'momentum': it has 'variance'; "
             "is it the checkpoint of another optimizer or with other options?"},
         Damage{"QIsNoTensor", [](Dict& saved) { state_of(saved, 3).insert_or_assign("Q", 2.0); },
-               "the state Q of parameter 0 (parameter group 1) must be a tensor, got Double"},
+               "the state Q of parameter 0 (parameter group 1) must be a tensor, got float"},
         Damage{"QOfIntegers",
                [](Dict& saved) {
                  state_of(saved, 0).insert_or_assign("Q", at::ones({12, 6}, at::kLong));
@@ -258,7 +261,8 @@ INSTANTIATE_TEST_SUITE_P(
                "must be a whole number from 0 to 16777216, got 2.5"},
         Damage{"MetaStep",
                [](Dict& saved) { state_of(saved, 4).insert_or_assign("step", at::zeros({}, at::device(at::kMeta))); },
-               "the state step of parameter 0 (parameter group 2) must be a whole number, got Tensor"},
+               "the state step of parameter 0 (parameter group 2) must be a whole number from 0 to 16777216, got a "
+               "Tensor of shape []"},
         Damage{"MetaQ",
                [](Dict& saved) {
                  state_of(saved, 0).insert_or_assign("Q", at::ones({12, 4}, at::device(at::kMeta)));
@@ -268,7 +272,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(StateDict, OfNoDictIsRefused) {
   Dion optimizer(Model().groups());
-  EXPECT_EQ(message_of([&] { optimizer.load_state_dict(3); }), "torchdion::Dion: a state dict must be a dict, got Int");
+  EXPECT_EQ(message_of([&] { optimizer.load_state_dict(3); }), "torchdion::Dion: state_dict must be a dict, got int");
 }
 
 TEST(Archive, OfAnotherOptimizerIsRefused) {

@@ -49,6 +49,9 @@ NOT_IN_FILES = {
 }
 """What no file holds that both languages read."""
 
+OF_PYTHON_ALONE = {"names of other parameters", "a tensor as parameter", "a complex step"}
+"""C++ knows no names, and shows a tensor by its kind."""
+
 
 def fitting() -> dict[str, Any]:
     return copy.deepcopy(trained()[1].state_dict())
@@ -91,9 +94,8 @@ def in_cpp(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_fresh_optimizers_have_the_same_options_with_the_same_values(in_cpp: dict[str, Any]) -> None:
-    params, trained_one = trained()
-    sizes = [len(group["params"]) for group in trained_one.param_groups]
-    optimizer = torchdion.Dion([{"params": list(part)} for part in torch.tensor(range(len(params))).split(sizes)])
+    groups = [{"params": group["params"]} for group in trained()[1].param_groups]
+    optimizer = torchdion.Dion(groups)
     for own, other in zip(optimizer.state_dict()["param_groups"], in_cpp["fresh"]["param_groups"], strict=True):
         assert other.keys() - own.keys() == set()
         assert own.keys() - other.keys() <= {"differentiable", "param_names"}
@@ -109,11 +111,12 @@ def test_options_are_refused_in_the_same_sentences(in_cpp: dict[str, Any]) -> No
     for name, value in REFUSED.items():
         group = {"params": trained()[0], name: value}
         in_python = sentence_of(lambda group=group: torchdion.Dion([group]))
-        assert in_python.removesuffix(" (parameter group 0)") == in_cpp["options"][name].partition(" (par")[0]
+        of_tensors = f" (a Tensor {name} must be 1-element)"  # which C++ takes as options of their own
+        assert in_python.removesuffix(" (parameter group 0)").replace(of_tensors, "") == in_cpp["options"][name]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [name for name in SPOILED if name not in NOT_IN_FILES])
+@pytest.mark.parametrize("name", SPOILED.keys() - NOT_IN_FILES - OF_PYTHON_ALONE)
 def test_spoiled_state_dicts_are_refused_in_the_same_sentences(in_cpp: dict[str, Any], name: str) -> None:
     optimizer = trained()[1]
     assert in_cpp["loading"][name] == sentence_of(lambda: optimizer.load_state_dict(spoiled(name)))

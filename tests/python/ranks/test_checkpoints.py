@@ -21,6 +21,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import distribute_tensor
 from trainings import LAYOUTS, Layout, Network, Training
 
+from torchdion.table import ALGORITHMS
+
 BEFORE, STEPS = 3, 13
 
 
@@ -44,12 +46,12 @@ def load(training: Training, folder: str, options: StateDictOptions) -> None:
 
 
 def uninterrupted(
-    rank: int, world_size: int, layouts: list[Layout], folder: Path, options: dict[str, Any]
+    rank: int, world_size: int, layouts: list[Layout], folder: Path, options: dict[str, Any], algorithm: str
 ) -> dict[Layout, list[Tensor]]:
     """What each layout ends with, which saves a checkpoint on its way."""
     ends = {}
     for layout in layouts:
-        training = Training(layout)
+        training = Training(layout, algorithm=algorithm)
         training.run(0, BEFORE)
         save(training, str(folder / str(layout)), StateDictOptions(**options))
         training.run(BEFORE, STEPS)
@@ -58,13 +60,19 @@ def uninterrupted(
 
 
 def resumed(
-    rank: int, world_size: int, layouts: list[Layout], saved: list[Layout], folder: Path, options: dict[str, Any]
+    rank: int,
+    world_size: int,
+    layouts: list[Layout],
+    saved: list[Layout],
+    folder: Path,
+    options: dict[str, Any],
+    algorithm: str,
 ) -> dict[tuple[Layout, Layout], list[Tensor]]:
     """What each layout ends with when it begins from the checkpoint of each other one."""
     ends = {}
     for layout in layouts:
         for source in saved:
-            training = Training(layout)
+            training = Training(layout, algorithm=algorithm)
             load(training, str(folder / str(source)), StateDictOptions(**options))
             training.run(BEFORE, STEPS)
             ends[source, layout] = training.weights()
@@ -78,15 +86,15 @@ class Ends(NamedTuple):
     resumed: dict[tuple[Layout, Layout], list[Tensor]]
 
 
-def ends_of(layouts: tuple[Layout, ...], folder: Path, options: dict[str, Any]) -> Ends:
+def ends_of(layouts: tuple[Layout, ...], folder: Path, options: dict[str, Any], algorithm: str = "dion") -> Ends:
     by_size: dict[int, list[Layout]] = {}
     for layout in layouts:
         by_size.setdefault(layout.world_size, []).append(layout)
     ends = Ends({}, {})
     for size, alike in by_size.items():
-        ends.uninterrupted.update(run_ranks(uninterrupted, size, alike, folder, options)[0])
+        ends.uninterrupted.update(run_ranks(uninterrupted, size, alike, folder, options, algorithm)[0])
     for size, alike in by_size.items():
-        ends.resumed.update(run_ranks(resumed, size, alike, list(layouts), folder, options)[0])
+        ends.resumed.update(run_ranks(resumed, size, alike, list(layouts), folder, options, algorithm)[0])
     return ends
 
 
@@ -110,6 +118,15 @@ def test_a_training_goes_on_in_any_layout_from_the_checkpoint_of_any_other(
     ends: Ends, source: Layout, target: Layout
 ) -> None:
     check(ends, source, target)
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "dion"])
+def test_a_training_by_any_other_algorithm_does_too(algorithm: str, tmp_path: Path) -> None:
+    layouts = (LAYOUTS[0], LAYOUTS[2], LAYOUTS[6], LAYOUTS[7])
+    ends = ends_of(layouts, tmp_path, {}, algorithm)
+    for source in layouts:
+        for target in layouts:
+            check(ends, source, target)
 
 
 FLAT = {"flatten_optimizer_state_dict": True}

@@ -14,18 +14,18 @@ def run(*command: str | Path, timeout: int = 500) -> subprocess.CompletedProcess
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
 
 
-def configure(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def configure(tree: Path, *options: str, sources: Path = SOURCES) -> subprocess.CompletedProcess[str]:
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-    return run("cmake", "-S", SOURCES, "-B", tree, "-G", "Ninja", *launcher, *options)
+    return run("cmake", "-S", sources, "-B", tree, "-G", "Ninja", *launcher, *options)
 
 
 def prefix(*paths: str) -> str:
     return "-DCMAKE_PREFIX_PATH=" + ";".join(paths)
 
 
-def build(tree: Path, target: str, *options: str) -> Path:
+def build(tree: Path, target: str, *options: str, sources: Path = SOURCES) -> Path:
     """The program, or whatever else `target` makes, in `tree`."""
-    for done in (configure(tree, *options), run("cmake", "--build", tree, "--target", target)):
+    for done in (configure(tree, *options, sources=sources), run("cmake", "--build", tree, "--target", target)):
         assert done.returncode == 0, done.stdout + done.stderr
     return tree / target
 

@@ -19,8 +19,8 @@ def matrix() -> Parameter:
     return Parameter(torch.zeros(6, 4))
 
 
-def untrained(**options: Any) -> tuple[list[Parameter], torchdion.Dion]:
-    """A matrix, a stack, a Lion and an AdamW vector, and a matrix in the last group; all with gradients."""
+def untrained(last: str = "dion", **options: Any) -> tuple[list[Parameter], torchdion.Dion]:
+    """A matrix, a stack, a Lion and an AdamW vector, and a matrix under the algorithm `last`; all with gradients."""
     params, gradients = normals(2, *SHAPES, dtype=torch.float32)
     params = [Parameter(X) for X in params]
     for param, gradient in zip(params, gradients, strict=True):
@@ -30,14 +30,14 @@ def untrained(**options: Any) -> tuple[list[Parameter], torchdion.Dion]:
         {"params": params[1:2], "batch_dims": 1},
         {"params": params[2:3], "algorithm": "lion"},
         {"params": params[3:4], "algorithm": "adamw"},
-        {"params": params[4:]},
+        {"params": params[4:], "algorithm": last},
     ]
     return params, torchdion.Dion(groups, **{"rank_fraction": 0.5, **options})
 
 
-def trained(**options: Any) -> tuple[list[Parameter], torchdion.Dion]:
+def trained(last: str = "dion", **options: Any) -> tuple[list[Parameter], torchdion.Dion]:
     """The same after two steps, with gradients for a third."""
-    params, optimizer = untrained(**options)
+    params, optimizer = untrained(last, **options)
     follow(optimizer, params, normals(2, *SHAPES, dtype=torch.float32))
     return params, optimizer
 

@@ -12,6 +12,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import torchdion
+from torchdion.table import ALGORITHMS
 
 TENSOR_PARALLEL = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
@@ -57,7 +58,7 @@ LAYOUTS = (
 class Training:
     """The network and its optimizer on a layout; all layouts follow one trajectory."""
 
-    def __init__(self, layout: Layout, model: nn.Module | None = None, **options: Any) -> None:
+    def __init__(self, layout: Layout, model: nn.Module | None = None, algorithm: str = "dion", **options: Any) -> None:
         self.model = (model or Network()).double()
         self.mesh = init_device_mesh("cpu", layout.sizes, mesh_dim_names=layout.dims) if layout.sizes else None
         self.averages = layout.name == "compressed"
@@ -65,7 +66,11 @@ class Training:
             self._distribute(layout, self.mesh)
         options = {"lr": 0.05, "rank_fraction": 0.25, **options}
         replicas = {"replicate_mesh": self.mesh["dp"]} if self.averages and self.mesh is not None else {}
-        self.optimizer = torchdion.Dion(torchdion.param_groups(self.model), **options, **replicas)
+        groups = torchdion.param_groups(self.model)
+        for group in groups:  # `algorithm` in the place of Dion, or of all if it takes elements
+            if group["algorithm"] == "dion" or not ALGORITHMS[algorithm].takes_matrices:
+                group["algorithm"] = algorithm
+        self.optimizer = torchdion.Dion(groups, **options, **replicas)
 
     def _distribute(self, layout: Layout, mesh: DeviceMesh) -> None:
         if layout.name == "ddp":

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 import torchdion
 from torchdion.dtensor import local_part, local_piece
 from torchdion.inputs import engine_groups
-from torchdion.layout import Layouts
+from torchdion.layouts import Layouts
 from torchdion.meshes import Meshes, read_meshes
 from torchdion.options import DEFAULTS
 from torchdion.wrappers import Writes
@@ -254,12 +254,12 @@ def test_parameters_with_the_same_cuts_share_an_axis_and_so_its_counters():
         for _ in range(2):
             for make in makers:
                 layouts.of(make(), DEFAULTS, "weight")
-        assert len(layouts._axes) == 4
+        assert len(layouts.axes._axes) == 4
         kinds = dict.fromkeys(
             ("all_reduce", "reduce_scatter", "all_gather", "completion", "agreement"),
             dict.fromkeys(("calls", "elements", "bytes"), 0),
         )
-        assert layouts.traffic() == dict.fromkeys(("rep", "fs", "tp", "fs_tp"), kinds)
+        assert layouts.axes.traffic() == dict.fromkeys(("rep", "fs", "tp", "fs_tp"), kinds)
 
 
 def test_a_layout_is_read_anew_when_a_parameter_was_replaced():

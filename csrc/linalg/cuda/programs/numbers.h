@@ -48,7 +48,7 @@ struct DeviceNumber {
   TORCHDION_DEVICE double get() const { return multiplier.data ? value * multiplier.get<double>(0) : value; }
 };
 
-// factors ([2]) ← linalg::dion_factors().
+// factors ([2]) ← linalg::update_factors().
 template <class T>
 struct StepFactors {
   static constexpr int threads = 32;
@@ -64,7 +64,7 @@ struct StepFactors {
     block.each([&](int t) {
       if (t > 0) return;
       const bool leaves_out = left_out && *left_out != 0;
-      const DionFactors all = dion_factors(shape_factor, lr.get(), weight_decay.get(), leaves_out);
+      const UpdateFactors all = update_factors(shape_factor, lr.get(), weight_decay.get(), leaves_out);
       factors[0] = static_cast<T>(all.update);
       factors[1] = static_cast<T>(all.keep);
     });

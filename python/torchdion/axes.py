@@ -1,0 +1,94 @@
+"""The lines of ranks over which an optimizer's parameters are cut and averaged."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from torchdion import _C
+from torchdion.dtensor import is_dtensor
+from torchdion.layout import piece_index
+from torchdion.meshes import Meshes, new_group
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class Axes:
+    """One object for each line, whoever asks for it: parameters that share a line are updated and counted together."""
+
+    def __init__(self, meshes: Meshes) -> None:
+        self._meshes = meshes
+        self._axes: dict[tuple[Any, ...], _C.Axis] = {}
+        self._of_meshes: dict[DeviceMesh | None, list[_C.Axis]] = {}  # see of()
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # of several mesh dimensions, by ranks
+
+    @property
+    def averages(self) -> bool:
+        """Whether the optimizer averages over replicas, who must all take part."""
+        return not self.replicas.absent
+
+    @property
+    def replicas(self) -> _C.Axis:
+        """The ranks over which the optimizer averages; absent where it does not."""
+        line = self._meshes.replicas
+        if line is None or not self._meshes.averages:
+            return _C.Axis()
+        key = (line.group.group_name,)
+        if key not in self._axes:
+            self._axes[key] = _C.Axis(line.group, name=line.name)
+        return self._axes[key]
+
+    def of(self, param: Tensor) -> list[_C.Axis]:
+        """The lines of all ranks that hold a parameter: of its mesh, whether they cut it or not, and of replicas.
+
+        The same objects for all parameters.
+        """
+        mesh = param.device_mesh if is_dtensor(param) else None
+        if mesh not in self._of_meshes:
+            axes = [self.replicas]
+            if mesh is not None:
+                axes += [self.along(mesh, (dim,)) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+            self._of_meshes[mesh] = [axis for axis in axes if not axis.absent]
+        return self._of_meshes[mesh]
+
+    def along(self, mesh: "DeviceMesh", mesh_dims: tuple[int, ...]) -> _C.Axis:
+        """Of this rank, along these dimensions, of which the first makes the outermost cut."""
+        dims = sorted(mesh_dims)
+        group = self._group(mesh, dims)
+        chunks = [mesh.size(dim) for dim in mesh_dims]
+        pieces = []
+        for rank in dist.get_process_group_ranks(group):
+            coordinate = (mesh.mesh == rank).nonzero()[0].tolist()
+            pieces.append(piece_index(chunks, [coordinate[dim] for dim in mesh_dims]))
+        key = (group.group_name, *chunks, *pieces)
+        if key not in self._axes:
+            names = mesh.mesh_dim_names or tuple(f"mesh_dim_{dim}" for dim in range(mesh.ndim))
+            axis_name = "_".join(names[dim] for dim in dims)
+            self._axes[key] = _C.Axis(group, name=axis_name, chunks=chunks, pieces=pieces)
+        return self._axes[key]
+
+    def _group(self, mesh: "DeviceMesh", dims: list[int]) -> dist.ProcessGroup:
+        """The group of the ranks along these dimensions; of several it is a new one, which they all create at once.
+
+        Never mesh._flatten(): it makes torch gather twice-cut DTensors as if they were cut once, which misplaces
+        uneven pieces.
+        """
+        if len(dims) == 1:
+            return mesh.get_group(dims[0])
+        coordinate = mesh.get_coordinate()
+        line = tuple(slice(None) if dim in dims else index for dim, index in enumerate(coordinate or ()))
+        ranks = tuple(mesh.mesh[line].flatten().tolist())
+        if ranks not in self._groups:
+            self._groups[ranks] = new_group(ranks)
+        return self._groups[ranks]
+
+    def traffic(self) -> dict[str, dict[str, dict[str, int]]]:
+        """What the axes carried: by name of the axis, kind of collective and unit."""
+        total: dict[str, dict[str, dict[str, int]]] = {}
+        for axis in self._axes.values():
+            for kind, counts in axis.traffic().items():
+                sums = total.setdefault(axis.name, {}).setdefault(kind, dict.fromkeys(counts, 0))
+                for unit, count in counts.items():
+                    sums[unit] += count
+        return total

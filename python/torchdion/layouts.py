@@ -1,0 +1,128 @@
+"""How the parameters of a distributed job lie, read off their DTensors for the engine, and whether they may lie so."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from torchdion import _C
+from torchdion.axes import Axes
+from torchdion.dtensor import Cuts, cuts_of, is_dtensor, local_piece
+from torchdion.layout import Piece, piece_of, sides_of
+from torchdion.meshes import Meshes
+from torchdion.parameters import form_of
+from torchdion.table import algorithm_of
+from torchdion.words import front
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+
+class Layouts:
+    """The layouts of an optimizer's parameters.
+
+    A layout is found by what it depends on (mesh, placements, shape and form), never by the parameter, which a wrapper
+    may replace at any time. A copy of the optimizer starts with none, and with counters of its own.
+    """
+
+    def __init__(self, meshes: Meshes) -> None:
+        self.meshes = meshes
+        self.axes = Axes(meshes)
+        self._pieces: dict[tuple[Any, ...], Piece] = {}
+        self._plain: _C.Layout | None = None  # of what is no DTensor
+        self._moved: set[tuple[DeviceMesh | None, str]] = set()  # meshes, and types of devices that their groups serve
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Layouts":
+        return Layouts(self.meshes)
+
+    def __reduce__(self) -> tuple[type["Layouts"], tuple[Meshes]]:
+        return Layouts, (self.meshes,)
+
+    def of(self, param: Tensor, group: dict[str, Any], name: str) -> Piece:
+        """Where a parameter lies. The first of its kind may create a process group, on every rank alike.
+
+        Raises:
+            ValueError: it is cut in a way that no algorithm can follow; the sentence names it.
+        """
+        piece = self.declared(param, group, name)
+        self._check_device(param, name)
+        found = local_piece(param, piece.shape).shape if is_dtensor(param) else piece.shape
+        if found != piece.shape:
+            raise ValueError(
+                f"{front()}: this rank's piece of {name} of shape {tuple(param.shape)} must have the shape "
+                f"{piece.shape}, as nested chunks have, got {tuple(found)}"
+            )
+        return piece
+
+    def declared(self, param: Tensor, group: dict[str, Any], name: str) -> Piece:
+        """The same by its placements alone, whatever this rank holds."""
+        if not is_dtensor(param):
+            return Piece(self._of_plain(), param.shape, {})
+        algorithm = algorithm_of(param, group).name
+        key = (param.device_mesh, param.placements, param.shape, algorithm, *form_of(group))
+        if key not in self._pieces:
+            self._pieces[key] = self._read(param, group, name)
+        return self._pieces[key]
+
+    def _of_plain(self) -> _C.Layout:
+        if self._plain is None:
+            replicas = self.axes.replicas
+            others = self.meshes.replicas is not None and _world_size() > replicas.size
+            self._plain = _C.Layout(replicas=replicas, has_averaged_copies=others)
+        return self._plain
+
+    def _read(self, param: "DTensor", group: dict[str, Any], name: str) -> Piece:
+        if param.device_mesh.get_coordinate() is None:
+            raise ValueError(f"{front()}: {name} must lie on a mesh that holds this rank, got {param.device_mesh}")
+        cuts = cuts_of(param, name)
+        sides = sides_of(cuts, param, group, name)
+        self._check_declared(cuts, param, name)
+        self._check_replicas(param, name)
+        axes = {side: self.axes.along(param.device_mesh, cuts[dim]) for side, dim in sides.items()}
+        return piece_of(param.shape, sides, axes, self.axes.replicas, _world_size())
+
+    def _check_device(self, param: Tensor, name: str) -> None:
+        """The groups must move tensors like this one, if any: those of NCCL alone move none on the CPU."""
+        mesh, device = param.device_mesh if is_dtensor(param) else None, param.device
+        if param.is_meta or (mesh, device.type) in self._moved:
+            return
+        replicas = self.meshes.replicas
+        groups = [] if replicas is None or self.axes.replicas.absent else [replicas.group]
+        if mesh is not None:
+            groups += [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+        for group in groups:
+            types = sorted({served.type for served in group._device_types})
+            if device.type not in types:
+                raise ValueError(
+                    f"{front()}: {name} must lie on {' or '.join(types)}, whose tensors its process group moves, "
+                    f"got {device}; the backend 'cpu:gloo,cuda:nccl' moves both"
+                )
+        self._moved.add((mesh, device.type))
+
+    def _check_declared(self, cuts: Cuts, param: "DTensor", name: str) -> None:
+        for mesh_dim in sorted(dim for dims in cuts.values() for dim in dims):
+            ranks = dist.get_process_group_ranks(param.device_mesh.get_group(mesh_dim))
+            if not self.meshes.declares(frozenset(ranks)):
+                declared = " and ".join(f"{mesh} of {sorted(given)}" for mesh, given in self.meshes.shards)
+                raise ValueError(
+                    f"{front()}: {name} must be cut by the declared meshes alone, {declared}, got a cut among the "
+                    f"ranks {sorted(ranks)}"
+                )
+
+    def _check_replicas(self, param: "DTensor", name: str) -> None:
+        """The ranks of a DTensor's mesh have another piece of it, or the same average gradient."""
+        line = self.meshes.replicas
+        if line is None or not self.meshes.averages:
+            return
+        shared = line.ranks & frozenset(param.device_mesh.mesh.flatten().tolist())
+        if len(shared) > 1:
+            raise ValueError(
+                f"{front()}: replicate_mesh must hold copies that {name} does not know of, got the ranks "
+                f"{sorted(shared)} of its own {param.device_mesh}, whose gradients torch averages; leave "
+                "replicate_mesh out (or replicate_mesh_grad_sync=False), or fully_shard on the 1-D shard mesh"
+            )
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

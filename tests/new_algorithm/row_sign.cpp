@@ -1,0 +1,97 @@
+#include "algorithms/row_sign.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include "algorithms/batch.h"
+#include "algorithms/cost.h"
+#include "algorithms/shared.h"
+#include "comm/sums.h"
+#include "linalg/accumulate.h"
+#include "linalg/copy.h"
+#include "linalg/rates.h"
+
+namespace torchdion::algorithms {
+
+using linalg::Matrices;
+
+namespace {
+
+constexpr Option kRowSignOptions[] = {
+    {"mu", 0.95, kBelowOne, "decay of momentum and row scale"},
+    kMomentumDtype,
+};
+
+enum { kMomentum, kRowScale };
+constexpr State kRowSignStates[] = {
+    {.name = "momentum", .dtype_option = "momentum_dtype"},
+    {.name = "row_scale", .shape = StateShape::rows},
+};
+
+at::Tensor read(const Matrices& matrices, at::TensorOptions options) {
+  const at::Tensor all = at::empty({matrices.count(), matrices.rows, matrices.cols}, options);
+  linalg::copy_(Matrices(all), matrices);
+  return all;
+}
+
+comm::Task<> row_sign(Batch batch, Options options) {
+  const Axis cols = batch.layout.cols, replicas = batch.layout.replicas;
+  const Matrices &X = batch.X, &M = batch.states[kMomentum], &scale = batch.states[kRowScale];
+  const double mu = options.number("mu");
+  const at::TensorOptions made = at::TensorOptions(batch.shape.computing).device(X.device);
+
+  // G: the mean over the replicas
+  at::Tensor G = at::zeros({X.count(), X.rows, X.cols}, made);
+  linalg::GradientRule rule = batch.gradients;
+  rule.factor *= (options.flag("maximize") ? -1.0 : 1.0) / replicas.size;
+  linalg::accumulate_(Matrices(G), batch.G, rule);
+  co_await comm::sum(G, replicas, comm::Order::any);
+
+  // mean_j |G_ij|
+  at::Tensor means = G.abs().sum(-1, /*keepdim=*/true).div_(batch.shape.n);
+  co_await comm::sum(means, cols, batch.order);
+
+  const at::Tensor old_X = read(X, made), old_M = read(M, made), old_scale = read(scale, made);
+  const linalg::FactorRule rates{1, options.number("lr"), options.number("weight_decay"), batch.multipliers};
+  const at::Tensor factors = linalg::device_factors(rates, made);
+  at::Tensor new_M = old_M * mu + G;
+  at::Tensor new_scale = old_scale * mu + means * (1 - mu);
+  at::Tensor new_X = old_X * factors[1] + new_scale * new_M.sign() * factors[0];
+  if (!batch.unchanged.empty()) {
+    const at::Tensor unchanged = at::cat(batch.unchanged).ne(0).view({-1, 1, 1});
+    new_M = at::where(unchanged, old_M, new_M);
+    new_scale = at::where(unchanged, old_scale, new_scale);
+    new_X = at::where(unchanged, old_X, new_X);
+  }
+  const float* left_out = batch.gradients.left_out;
+  linalg::copy_(M, Matrices(new_M), 1, left_out);
+  linalg::copy_(scale, Matrices(new_scale), 1, left_out);
+  linalg::copy_(X, Matrices(new_X), 1, left_out);
+}
+
+Cost row_sign_cost(const BatchShape& shape, const Layout& layout, const Options&) {
+  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
+  const int64_t rows = shape.count * shape.rows;
+  Cost cost;
+  if (!layout.cols.absent()) cost.cols = all_reduced(rows, element, layout.cols);
+  if (!layout.replicas.absent()) cost.replicas = all_reduced(rows * shape.cols, element, layout.replicas);
+  cost.memory_bytes = shape.numel * 6 * element;
+  return cost;
+}
+
+}  // namespace
+
+constexpr Algorithm kRowSign{
+    .name = "row_sign",
+    .title = "RowSign",
+    .takes = Takes::matrices,
+    .options = kRowSignOptions,
+    .states = kRowSignStates,
+    .cost = row_sign_cost,
+    .update = row_sign,
+};
+
+}  // namespace torchdion::algorithms
