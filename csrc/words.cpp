@@ -12,14 +12,14 @@ namespace {
 
 thread_local const Words* spoken = nullptr;
 
-bool in_python() { return words().language == Language::python; }
-
 }  // namespace
 
 const Words& words() {
   static const Words of_no_one;
   return spoken ? *spoken : of_no_one;
 }
+
+bool in_python() { return words().language == Language::python; }
 
 Speaking::Speaking(Words words) : words_(std::move(words)), outer_(spoken) { spoken = &words_; }
 
@@ -42,6 +42,8 @@ std::string shown(bool value) {
 }
 
 std::string shown_none() { return in_python() ? "None" : "none"; }
+
+std::string shown_name(const std::string& name) { return in_python() ? "'" + name + "'" : name; }
 
 std::string shown(double value) {
   std::array<char, 32> digits;

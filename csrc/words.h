@@ -21,6 +21,7 @@ struct Words {
 
 // Those of the innermost Speaking of this thread.
 const Words& words();
+bool in_python();  // whether it speaks so
 
 class Speaking {
  public:
@@ -44,6 +45,7 @@ std::string called(const at::Tensor& X);
 std::string shown(c10::ScalarType dtype);
 std::string shown(bool value);
 std::string shown_none();
+std::string shown_name(const std::string& name);  // 'fc.weight' in Python, without quotes in C++
 // The shortest digits that make this number.
 std::string shown(double value);
 

@@ -23,5 +23,6 @@ struct PythonWords {
 void bind_options(py::module_& m);
 void bind_layout(py::module_& m);
 void bind_engine(py::module_& m);
+void bind_routing(py::module_& m);
 
 }  // namespace torchdion::bindings

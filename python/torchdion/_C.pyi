@@ -235,3 +235,41 @@ def take_trace() -> list[dict[str, str | int]]: ...
 def launches_of(step: Callable[[], object], device_type: str = "cuda") -> list[dict[str, Any]]: ...
 def has_memory(tensor: Tensor) -> bool: ...
 def has_kernels_for(device_type: str, /) -> bool: ...
+
+class Layer:
+    other: ClassVar[Layer]
+    linear: ClassVar[Layer]
+    embedding: ClassVar[Layer]
+    embedding_bag: ClassVar[Layer]
+    convolution: ClassVar[Layer]
+    transposed_convolution: ClassVar[Layer]
+    attention: ClassVar[Layer]
+
+class ModelModule:
+    shown_weight: int
+    experts: int
+    gate_up_proj: list[int]
+    down_proj: list[int]
+    is_transposed: bool
+    is_concatenated: bool
+    def __init__(self, *, name: str, class_name: str, layer: Layer, width: int = 0) -> None: ...
+
+class ModelParameter:
+    def __init__(
+        self,
+        *,
+        owner: int,
+        key: str,
+        name: str,
+        id: int,
+        sizes: Sequence[int],
+        is_trained: bool,
+        cut_dims: Sequence[int] = (),
+    ) -> None: ...
+
+def route(
+    modules: Sequence[ModelModule],
+    parameters: Sequence[ModelParameter],
+    declared: Sequence[int],
+    heads: Sequence[str] | None,
+) -> tuple[list[tuple[str, dict[str, Any], list[int]]], list[str]]: ...

@@ -1,32 +1,15 @@
 """Routes the parameters of a model to their update rules, as Table 1 of the paper does."""
 
-import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
-from torchdion.heads import head_weights
-from torchdion.kinds import Owned, is_cut_along_blocks, is_embedding, kind_of, owned_parameters
+from torchdion import _C
+from torchdion.modules import described
 from torchdion.options import check_options
 from torchdion.warning import warn
-from torchdion.words import speaking_as
-
-Route = tuple[Owned, str, dict[str, Any]]  # a parameter, what it is, and the options that follow from it
-
-# The order of the groups, and what their "kind" says.
-_KINDS = {
-    "matrix": "matrix",
-    "convolution": "matrix",
-    "fused": "matrix",
-    "stack": "matrix",
-    "guessed": "matrix",
-    "transposed": "transposed",
-    "embedding": "embedding",
-    "vector": "vector",
-    "head": "head",
-}
+from torchdion.words import shown, speaking_as
 
 
 @speaking_as("torchdion.param_groups")
@@ -87,68 +70,31 @@ def param_groups(
     if not isinstance(model, nn.Module):
         raise TypeError(f"torchdion.param_groups: model must be a torch.nn.Module, got {type(model).__name__}")
     check_options({"scalar_algorithm": scalar_algorithm, "weight_decay": weight_decay}, "")
-    heads = head_weights(model, head)
-    routes = _routes(model, heads)
-    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    cut = []
-    for kind in _KINDS:
-        for owned, form in (route[::2] for route in routes if route[1] == kind):
-            if is_cut_along_blocks(owned, form):
-                cut.append(owned.name)
-                form = {**form, "blocks": 1}
-            options = _options(kind, weight_decay, scalar_algorithm) | form
-            group = groups.setdefault((kind, *options.items()), {"params": [], **options})
-            group["params"].append((owned.name, owned.param))
-    if cut:
-        warn(
-            f"torchdion.param_groups: {cut[0]!r} ({len(cut)} in all) holds fused matrices and is cut along them, so "
-            "that they are updated as one matrix, unlike on one process; a cut of its columns leaves them apart"
-        )
-    _warn_of_guesses(routes)
-    return list(groups.values())
-
-
-def _warn_of_guesses(routes: list[Route]) -> None:
-    """One sentence, in which layers that are alike have one name."""
-    names: dict[int, dict[str, None]] = {0: {}, 1: {}}
-    for owned, kind, form in routes:
-        if kind == "guessed":
-            names[form["batch_dims"]][re.sub(r"(^|\.)\d+(?=\.)", r"\1*", owned.name)] = None
-    taken = [
-        f"{', '.join(map(repr, names[batch_dims]))} for {what} (batch_dims={batch_dims})"
-        for batch_dims, what in enumerate(("one matrix each", "stacks of matrices"))
-        if names[batch_dims]
+    names = None if head is None else [head] if isinstance(head, str) or not isinstance(head, Iterable) else list(head)
+    for name in names or ():
+        if not isinstance(name, str):
+            raise ValueError(
+                "torchdion.param_groups: head must name a module with a weight of two or more dimensions, got "
+                f"{shown(name)}"
+            )
+    modules, parameters, declared, owned = described(model, names or ())
+    groups, warnings = _C.route(modules, parameters, declared, names)
+    for warning in warnings:
+        warn(warning)
+    return [
+        {
+            "params": [(owned[index].name, owned[index].param) for index in members],
+            **_options(kind, weight_decay, scalar_algorithm),
+            **form,
+        }
+        for kind, form, members in groups
     ]
-    if taken:
-        warn(
-            f"torchdion.param_groups: by their shapes takes {' and '.join(taken)}; set batch_dims in the group of what "
-            "is something else"
-        )
-
-
-def _routes(model: nn.Module, heads: set[int]) -> list[Route]:
-    """Every trainable parameter once, by the first module that has it; an embedding is one whoever shares it."""
-    routes: dict[int, Route] = {}
-    for owned in owned_parameters(model):
-        key = id(owned.param)
-        if not owned.param.requires_grad or (key in routes and not is_embedding(owned)):
-            continue
-        first = routes[key][0] if key in routes else owned
-        kind, form = kind_of(owned)
-        routes[key] = (first, "head", _rate_of_head(owned, form)) if key in heads else (first, kind, form)
-    return list(routes.values())
-
-
-def _rate_of_head(owned: Owned, form: dict[str, Any]) -> dict[str, float]:
-    first, *others = owned.param.shape[form.get("batch_dims", 0) :]
-    return {"lr_multiplier": 1 / math.sqrt(first if form.get("fan_in_first") else math.prod(others))}
 
 
 def _options(kind: str, weight_decay: float, scalar_algorithm: str) -> dict[str, Any]:
-    is_matrix = _KINDS[kind] in ("matrix", "transposed")
+    is_matrix = kind in ("matrix", "transposed")
     return {
-        "kind": _KINDS[kind],
+        "kind": kind,
         "algorithm": "dion" if is_matrix else scalar_algorithm,
-        "lr_multiplier": 1.0,
         "weight_decay": weight_decay if is_matrix else 0.0,
     }

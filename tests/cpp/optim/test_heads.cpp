@@ -34,7 +34,7 @@ torch::nn::AnyModule embedding(int64_t size) { return torch::nn::AnyModule(torch
 TEST(ParamGroups, RefuseAHeadWhoseWeightIsAVector) {
   torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})));
   EXPECT_EQ(message_of([&] { param_groups(*model, {}, {"1"}); }),
-            "torchdion::param_groups: heads must name modules with a weight of two or more dimensions, got 1");
+            "torchdion::param_groups: heads must name a module with a weight of two or more dimensions, got 1");
 }
 
 TEST(ParamGroups, GiveAHeadTheFactorOfItsInputsWhereverTheyStand) {

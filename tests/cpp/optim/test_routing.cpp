@@ -67,7 +67,7 @@ TEST(ParamGroups, TakeTheHeadsThatAreNamed) {
   EXPECT_EQ(options_of(groups, model->embedding->weight).lr_multiplier(), 0.25);
   EXPECT_EQ(options_of(groups, model->output->weight).algorithm(), kOfTheOptimizer);
   EXPECT_EQ(message_of([&] { param_groups(*model, {}, {"nothing"}); }),
-            "torchdion::param_groups: heads must name modules with a weight of two or more dimensions, got nothing");
+            "torchdion::param_groups: heads must name a module with a weight of two or more dimensions, got nothing");
 }
 
 struct WideImpl : torch::nn::Module {  // an MLP as wide as the vocabulary of bytes, registered up before down
@@ -210,10 +210,11 @@ TEST(ParamGroups, GuessTheFormOfThreeDimensionsAndSaySoOnce) {
     EXPECT_EQ(options_of(groups, known[std::string(layer) + ".kernel"]).batch_dims(), 0);
     EXPECT_EQ(options_of(groups, known[std::string(layer) + ".stack"]).batch_dims(), 1);
   }
-  EXPECT_EQ(warnings.sentences,
-            std::vector<std::string>{"torchdion::param_groups: by their shapes takes *.kernel for one matrix each "
-                                     "(batch_dims 0) and *.stack for stacks of matrices (batch_dims 1); set batch_dims "
-                                     "in the group of what is something else"});
+  EXPECT_EQ(
+      warnings.sentences,
+      std::vector<std::string>{"torchdion::param_groups: by their shapes takes *.kernel for one matrix each "
+                               "(batch_dims(0)) and *.stack for stacks of matrices (batch_dims(1)); set batch_dims "
+                               "in the group of what is something else"});
 }
 
 TEST(ParamGroups, GuessNoFormThatTheOptionsSay) {

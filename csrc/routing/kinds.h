@@ -1,0 +1,21 @@
+// What a parameter is, by the module that owns it and by its name: a matrix, in which form, or none.
+#pragma once
+
+#include <string>
+
+#include "routing/model.h"
+
+namespace torchdion::routing {
+
+bool is_embedding(const Module& owner, const Parameter& parameter);
+
+// Whether weight_norm has given a parameter this name: the lengths of its directions.
+bool is_gain(const std::string& key);
+
+// All but the head.
+Kind kind_of(const Module& owner, const Parameter& parameter);
+
+// Of a guessed kind it is by its shape.
+Form form_of(Kind kind, const Module& owner, const Parameter& parameter);
+
+}  // namespace torchdion::routing

@@ -1,0 +1,29 @@
+// Routes the parameters of a model to groups, as Table 1 of arXiv 2504.05295 does.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "routing/model.h"
+
+namespace torchdion::routing {
+
+// Of parameters of one kind with one form.
+struct Group {
+  Kind kind;
+  Form form;
+  std::vector<std::size_t> parameters;  // of the model
+};
+
+struct Routing {
+  std::vector<Group> groups;          // in the order of the kinds
+  std::vector<std::string> warnings;  // for the caller to give
+};
+
+// Every trained parameter once, by the first module that has it; an embedding is one whoever shares it, and tied to a
+// head it is the head. heads: names of the output layers; none: see head_weights(). knows_stacks: the caller says what
+// parameters of three dimensions are, where only their shapes do. Throws c10::ValueError for a head that is none.
+Routing route(const Model& model, const std::optional<std::vector<std::string>>& heads, bool knows_stacks = false);
+
+}  // namespace torchdion::routing

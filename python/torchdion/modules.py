@@ -1,0 +1,131 @@
+"""A model as the rules of routing (csrc/routing) look at it."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+from torchdion import _C
+from torchdion.dtensor import is_dtensor
+from torchdion.torch_versions import WeightNorm as _WeightNorm
+
+_LAYERS: tuple[tuple[_C.Layer, tuple[type[nn.Module], ...]], ...] = (
+    (_C.Layer.linear, (nn.Linear,)),
+    (_C.Layer.embedding, (nn.Embedding,)),
+    (_C.Layer.embedding_bag, (nn.EmbeddingBag,)),
+    (_C.Layer.convolution, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Bilinear)),
+    (_C.Layer.transposed_convolution, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)),
+    (_C.Layer.attention, (nn.MultiheadAttention,)),
+)
+_LINEAR_OF_GPT2 = "Conv1D"  # transformers': a Linear of weight (in, out); by name, because its import costs seconds
+
+
+class Owned(NamedTuple):
+    """A parameter where it lies in a model."""
+
+    owner: nn.Module  # of the weight that it is, or parametrizes
+    key: str  # its name there
+    name: str  # in the model
+    param: Tensor
+
+
+class Described(NamedTuple):
+    """What _C.route() is told of a model, and the parameters that it speaks of by their numbers."""
+
+    modules: list[_C.ModelModule]
+    parameters: list[_C.ModelParameter]
+    declared: list[int]
+    owned: list[Owned]
+
+
+def described(model: nn.Module, heads: Iterable[str]) -> Described:
+    """Args:
+    heads: the names of modules of which the weights that they show are looked at, beside those of torch's layers.
+    """
+    modules = dict(model.named_modules())
+    numbers = {id(module): number for number, module in enumerate(modules.values())}
+    declared = [numbers[id(layer)] for layer in _declared(modules.values()) if id(layer) in numbers]
+    owned = list(_owned_parameters(model))
+    facts = [_facts(name, module) for name, module in modules.items()]
+    for number, (name, module) in enumerate(modules.items()):
+        if isinstance(module, (nn.Linear, nn.Embedding)) or number in declared or name in heads:
+            facts[number].shown_weight = _shown_weight(module)
+    parameters = [
+        _C.ModelParameter(
+            owner=numbers[id(one.owner)],
+            key=one.key,
+            name=one.name,
+            id=id(one.param),
+            sizes=list(one.param.shape),
+            is_trained=one.param.requires_grad,
+            cut_dims=_cut_dims(one.param),
+        )
+        for one in owned
+    ]
+    return Described(facts, parameters, declared, owned)
+
+
+def _owned_parameters(model: nn.Module) -> Iterator[Owned]:
+    """In the order of their modules, more than once where modules share them."""
+    for prefix, module in model.named_modules():
+        for key, param in module.named_parameters(recurse=False):
+            name = f"{prefix}.{key}" if prefix else key
+            if not isinstance(module, ParametrizationList):
+                yield Owned(module, key, name, param)
+                continue
+            path, _, weight = prefix.rpartition(".")  # "layer.parametrizations.weight"
+            owner = model.get_submodule(path.removesuffix("parametrizations").removesuffix("."))
+            is_gain = key == "original0" and isinstance(module[0], _WeightNorm)
+            yield Owned(owner, "weight_g" if is_gain else weight, name, param)
+
+
+def _facts(name: str, module: nn.Module) -> _C.ModelModule:
+    layer = next((layer for layer, types in _LAYERS if isinstance(module, types)), _C.Layer.other)
+    is_named = any(base.__name__ == _LINEAR_OF_GPT2 for base in type(module).__mro__)
+    if is_named and layer in (_C.Layer.other, _C.Layer.linear):
+        layer = _C.Layer.transposed_convolution
+    width = module.out_features if isinstance(module, nn.Linear) else getattr(module, "num_embeddings", 0)
+    is_counted = layer in (_C.Layer.linear, _C.Layer.embedding)
+    facts = _C.ModelModule(name=name, class_name=type(module).__name__, layer=layer, width=width if is_counted else 0)
+    if not any(True for _ in module.parameters(recurse=False)) and not hasattr(module, "parametrizations"):
+        return facts
+    experts = getattr(module, "moe_num_experts", None)
+    facts.experts = experts if isinstance(experts, int) and experts > 0 else 0
+    facts.gate_up_proj = _sizes(getattr(module, "gate_up_proj", None))
+    facts.down_proj = _sizes(getattr(module, "down_proj", None))
+    facts.is_transposed = getattr(module, "is_transposed", False) is True
+    facts.is_concatenated = bool(getattr(module, "is_concatenated", True))
+    return facts
+
+
+def _sizes(value: Any) -> list[int]:
+    return list(value.shape) if isinstance(value, Tensor) else []
+
+
+def _shown_weight(module: nn.Module) -> int:
+    """The id of a weight that a wrapper shows as its own; 0: it shows none, or has or computes it."""
+    if "weight" in module._parameters or hasattr(module, "parametrizations"):
+        return 0
+    weight = getattr(module, "weight", None)
+    return id(weight) if isinstance(weight, nn.Parameter) and weight.dim() >= 2 else 0
+
+
+def _declared(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """What transformers' models, whole or inside of another, say of themselves: a layer, or what holds several."""
+    for module in modules:
+        get_output_embeddings = getattr(module, "get_output_embeddings", None)
+        if callable(get_output_embeddings):
+            with suppress(NotImplementedError, AttributeError):  # models that have none
+                layer = get_output_embeddings()
+                if isinstance(layer, nn.Module):
+                    yield layer
+
+
+def _cut_dims(param: Tensor) -> list[int]:
+    if not is_dtensor(param):
+        return []
+    mesh = param.device_mesh
+    cuts = [placement for dim, placement in enumerate(param.placements) if mesh.size(dim) > 1]
+    return [placement.dim for placement in cuts if hasattr(placement, "dim")]
