@@ -38,7 +38,7 @@ struct Batch {
   linalg::SignalCounts counts;           // of columns of factors
   linalg::GradientRule gradients;        // how G counts
   linalg::Multipliers multipliers;       // of the learning rate and weight decay
-  at::Tensor workspace;                  // as the cost has it; undefined where that is nothing
+  at::Tensor workspace;                  // as the cost has it
 };
 
 }  // namespace torchdion::algorithms

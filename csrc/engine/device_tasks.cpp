@@ -64,9 +64,9 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
   std::vector<comm::Scheduler::Factory> factories;
   for (PlannedTask& task : tasks_) {
     factories.push_back([this, &task](int slot) {
-      if (task.bytes > 0) {  // empty slots begin anywhere
-        task.batch.workspace = workspace_[slot].narrow(0, 0, task.bytes).view(task.batch.shape.computing);
-      }
+      const at::ScalarType dtype = task.batch.shape.computing;  // of which no number may begin where an empty slot does
+      task.batch.workspace = task.bytes > 0 ? workspace_[slot].narrow(0, 0, task.bytes).view(dtype)
+                                            : at::empty({0}, workspace_.options().dtype(dtype));
       return task.group->algorithm->update(std::move(task.batch), task.group->options);
     });
   }

@@ -54,7 +54,7 @@ SPOILED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a step beyond what FP32 counts": (put(4, "step", torch.tensor(1e30)), STEP + r"1\.0.*e\+30"),
     "an integer step beyond it": (put(3, "step", 10**400), STEP + "1000"),
     "half a step": (put(2, "step", 2.5), STEP + "2.5"),
-    "a step on the meta device": (put(4, "step", torch.zeros((), device="meta")), STEP + r"a Tensor of shape \(\)"),
+    "a step on the meta device": (put(4, "step", torch.zeros((), device="meta")), STEP + r"a Tensor of shape \[\]"),
     "a momentum on the meta device": (
         put(4, "momentum", torch.zeros(5, 4, device="meta")),
         "momentum of parameter 0 .* must have memory, got meta without any",
@@ -101,7 +101,7 @@ SPOILED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "an infinite step": (put(3, "step", math.inf), "step of parameter 0 .* got inf"),
     "a negative step": (put(2, "step", torch.tensor(-2.0)), "step of parameter 0 .* got -2.0"),
-    "two steps": (put(4, "step", torch.ones(2)), r"step of parameter 0 .* got a Tensor of shape \(2,\)"),
+    "two steps": (put(4, "step", torch.ones(2)), r"step of parameter 0 .* got a Tensor of shape \[2\]"),
     "a str as step": (put(4, "step", "7"), "step of parameter 0 .* got '7'"),
     "a complex step": (put(4, "step", torch.tensor(1j)), "step of parameter 0 .* got 1j"),
     "a list as state": (
