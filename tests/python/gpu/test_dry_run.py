@@ -63,6 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     ]
 
 
+@pytest.mark.long
 def test_every_part_of_every_call_is_done_without_a_problem(runs: list[Run]) -> None:
     for call, ended in zip(CALLS, runs, strict=True):
         assert ended.status == 0, ended.output

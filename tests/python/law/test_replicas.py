@@ -18,6 +18,7 @@ CASES = {
     "dp2-fs3-rcqr-right": ((2, 3, 1), "rcqr", "right"),
     "dp2-fs3-auto-right": ((2, 3, 1), "auto", "right"),
 }
+SHORT = ("dp2-fs2-tp2-rcqr-left", "dp2-fs3-auto-right")  # of which `make test` takes the steps
 
 
 def run(rank: int, world_size: int, job: Job) -> Run:
@@ -35,7 +36,10 @@ def assert_equal_bits(job: Job, runs: list[Run]) -> None:
                 )
 
 
-@pytest.mark.parametrize(("sizes", "method", "orientation"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("sizes", "method", "orientation"),
+    [pytest.param(*case, id=name, marks=() if name in SHORT else pytest.mark.long) for name, case in CASES.items()],
+)
 def test_compressed_replicas_stay_equal_to_the_last_bit_while_their_momenta_differ(
     sizes: tuple[int, int, int], method: str, orientation: str
 ) -> None:
@@ -51,7 +55,11 @@ def test_compressed_replicas_stay_equal_to_the_last_bit_while_their_momenta_diff
 
 
 @pytest.mark.parametrize(
-    ("sizes", "orientation"), [((2, 2, 2), "left"), ((2, 3, 1), "right")], ids=["dp2-fs2-tp2-left", "dp2-fs3-right"]
+    ("sizes", "orientation"),
+    [
+        pytest.param((2, 2, 2), "left", id="dp2-fs2-tp2-left", marks=pytest.mark.long),
+        pytest.param((2, 3, 1), "right", id="dp2-fs3-right"),
+    ],
 )
 def test_copies_with_averaged_gradients_stay_equal_to_the_last_bit(
     sizes: tuple[int, int, int], orientation: str

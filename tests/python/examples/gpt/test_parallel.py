@@ -71,6 +71,7 @@ def test_compressed_replicas_that_accumulate_gradients_have_the_losses_of_one_pr
     assert losses(tmp_path) == pytest.approx(alone[flags], rel=1e-9)
 
 
+@pytest.mark.long
 def test_torchrun_starts_eight_processes_of_which_one_speaks(alone: dict[str, list[float]], tmp_path: Path) -> None:
     flags = "--dtype float32 --clip 0"
     own = [*SMALL, *flags.split(), "--compress", *job(2, 2, 2), "--run", str(tmp_path), "--sample-length", "8"]

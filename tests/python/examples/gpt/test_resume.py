@@ -92,7 +92,9 @@ def resume_to_the_end(folder: Path) -> None:
     assert not list(folder.glob("*" + checkpoint.UNFINISHED))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon", "dion"])
+@pytest.mark.parametrize(
+    "optimizer", [*(pytest.param(name, marks=pytest.mark.long) for name in ("adamw", "muon")), "dion"]
+)
 def test_after_sigkill(tmp_path: Path, uninterrupted, optimizer: str) -> None:
     folder = tmp_path / "run"
     flags = [*SHAPE, *RUN, *FOLDER, "--optimizer", optimizer, "--run", str(folder)]

@@ -67,6 +67,7 @@ def validation_loss(output: str) -> float:
     return float(re.findall(r"^step (\d+)/\1: validation loss ([\d.]+)$", output, re.MULTILINE)[-1][1])
 
 
+@pytest.mark.long
 def test_the_readme_trains_to_a_loss_that_no_table_of_byte_pairs_reaches(place, trained):
     text = held_out(place)
     given_the_last_byte = entropy(Counter(itertools.pairwise(text))) - entropy(Counter(text))
