@@ -95,8 +95,8 @@ struct Algorithm {
   bool takes_matrices() const { return takes == Takes::matrices; }
 };
 
-// The place of a state among those of the algorithm; -1: it has none of this shape or name.
-int64_t place_of(const Algorithm& algorithm, StateShape shape);
-int64_t place_of(const Algorithm& algorithm, std::string_view state);
+// The index of a state among those of the algorithm; -1: it has none of this shape or name.
+int64_t index_of(const Algorithm& algorithm, StateShape shape);
+int64_t index_of(const Algorithm& algorithm, std::string_view state);
 
 }  // namespace torchdion::algorithms

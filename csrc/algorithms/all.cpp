@@ -128,14 +128,14 @@ const Algorithm& algorithm_of(int64_t dims, const Options& group) {
                       group.integer_or_zero("batch_dims"));
 }
 
-int64_t place_of(const Algorithm& algorithm, StateShape shape) {
+int64_t index_of(const Algorithm& algorithm, StateShape shape) {
   for (std::size_t k = 0; k < algorithm.states.size(); ++k) {
     if (algorithm.states[k].shape == shape) return static_cast<int64_t>(k);
   }
   return -1;
 }
 
-int64_t place_of(const Algorithm& algorithm, std::string_view state) {
+int64_t index_of(const Algorithm& algorithm, std::string_view state) {
   for (std::size_t k = 0; k < algorithm.states.size(); ++k) {
     if (algorithm.states[k].name == state) return static_cast<int64_t>(k);
   }

@@ -60,7 +60,7 @@ void bind_plan(py::module_& m) {
 
 const algorithms::State& state_of(const std::string& algorithm, const std::string& name) {
   const algorithms::Algorithm& of = algorithms::algorithm(algorithm);
-  return of.states[algorithms::place_of(of, std::string_view(name))];
+  return of.states[algorithms::index_of(of, std::string_view(name))];
 }
 
 py::dict as_python(const engine::Cuts& cuts) {

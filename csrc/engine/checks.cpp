@@ -118,7 +118,7 @@ void check_state_names(const algorithms::Algorithm& algorithm, const std::vector
   for (const algorithms::Algorithm* other : algorithms::all()) {
     if (!other->takes_matrices()) continue;
     for (const algorithms::State& state : other->states) {
-      const bool is_foreign = algorithms::place_of(algorithm, state.name) < 0 && has(state.name);
+      const bool is_foreign = algorithms::index_of(algorithm, state.name) < 0 && has(state.name);
       TORCH_CHECK_VALUE(!is_foreign, prefix(), "the algorithm of ", name, " of shape ", sizes, " must stay ",
                         algorithms::shown(*algorithms::option("algorithm"), other->name), ", whose state ", state.name,
                         " it has, got another algorithm or batch_dims in its group, or another shape");

@@ -35,8 +35,8 @@ struct Group {
   std::vector<at::Tensor> unchanged = {};
 
   bool takes_matrices() const { return algorithm->takes_matrices(); }
-  // The place of the factor among the states; -1: there is none.
-  int64_t factor() const { return algorithms::place_of(*algorithm, algorithms::StateShape::factor); }
+  // The index of the factor among the states; -1: there is none.
+  int64_t factor() const { return algorithms::index_of(*algorithm, algorithms::StateShape::factor); }
 };
 
 // One without parameters yet. Where steps are capturable, rates that are tensors on the parameters' kind of device

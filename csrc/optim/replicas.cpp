@@ -27,7 +27,7 @@ std::vector<std::string> decoupled_states(const at::Tensor& param, const ParamSt
                                           const Options& options) {
   const algorithms::Algorithm& algorithm = algorithm_of(param, options);
   int64_t r = 0;
-  if (const int64_t k = algorithms::place_of(algorithm, algorithms::StateShape::factor); k >= 0) {
+  if (const int64_t k = algorithms::index_of(algorithm, algorithms::StateShape::factor); k >= 0) {
     const at::Tensor& factor = state.tensor(std::string(algorithm.states[k].name));
     if (!factor.defined()) return {};
     r = state.whole_factor().empty() ? factor.size(-1) : state.whole_factor().back();

@@ -72,7 +72,7 @@ void Optimizer::resize_rank() try {
       optim::ours(*found->second);  // refuses another optimizer's
       auto& state = static_cast<ParamState&>(*found->second);
       const algorithms::Algorithm& algorithm = optim::algorithm_of(param, given);
-      const int64_t k = algorithms::place_of(algorithm, algorithms::StateShape::factor);
+      const int64_t k = algorithms::index_of(algorithm, algorithms::StateShape::factor);
       const Layout& layout = optim::layout_of(private_->layouts, param);
       if (k < 0 || engine::whole_numel(param, layout) == 0) continue;
       const algorithms::State& declared = algorithm.states[k];

@@ -5,22 +5,13 @@
 #include <limits>
 
 #include "engine/step_groups.h"
+#include "sentences.h"
 
 namespace torchdion::engine {
 
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
-
-template <class Call>
-std::string sentence_of(const Call& call) {
-  try {
-    call();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
 
 TEST(LoadedTensor, IsDenseFloatingPointAndHasMemory) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kFloat8_e4m3fn}) {

@@ -1,0 +1,255 @@
+// Taking a state dict: all of it is checked before any of it is.
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/ops/full.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "engine/checks.h"
+#include "engine/loaded_state.h"
+#include "engine/shapes.h"
+#include "linalg/memory.h"
+#include "one_sentence.h"
+#include "optim/capturable.h"
+#include "optim/entries.h"
+#include "optim/nesting.h"
+#include "optim/options.h"
+#include "optim/parameters.h"
+#include "optim/private.h"
+#include "optim/whole.h"
+#include "words.h"
+
+namespace torchdion {
+
+using c10::IValue;
+using optim::Entries;
+using torch::optim::OptimizerParamGroup;
+
+namespace {
+
+using GenericDict = c10::impl::GenericDict;
+
+// What a state dict calls a parameter.
+using Key = std::variant<int64_t, std::string>;
+
+std::optional<Key> to_key(const IValue& value) {
+  if (value.isInt()) return value.toInt();
+  if (value.isString()) return value.toStringRef();
+  return std::nullopt;
+}
+
+// The entry of this name and kind.
+template <class Is>
+IValue entry(const GenericDict& dict, const char* key, const char* kind, const Is& is) {
+  const auto found = dict.find(key);
+  if (found != dict.end() && is(found->value())) return found->value();
+  c10::impl::GenericList keys(c10::AnyType::get());
+  for (const auto& item : dict) keys.push_back(item.key());
+  TORCH_CHECK_VALUE(false, prefix(), "state_dict must have the ", kind, " '", key, "', got the keys ",
+                    optim::entry_text(keys));
+}
+
+// The options of a saved group, and the parameters that it names.
+struct SavedGroup {
+  Entries options;
+  std::vector<IValue> params;
+
+  SavedGroup(const IValue& saved, const std::string& where) {
+    if (saved.isGenericDict()) {
+      for (const auto& item : saved.toGenericDict()) {
+        if (item.key().isString()) options.emplace(item.key().toStringRef(), item.value());
+      }
+    }
+    const auto found = options.find("params");
+    TORCH_CHECK_VALUE(found != options.end() && found->second.isList(), prefix(),
+                      "a parameter group must be a dict with the list 'params'", where);
+    params = found->second.toListRef().vec();
+    options.erase(found);
+    options.erase("capturable");  // a matter of this run
+  }
+};
+
+// Of a group of so many parameters. known: those of the groups before; gets those of this one.
+std::vector<Key> keys_of(const SavedGroup& saved, std::size_t count, std::set<Key>& known, const std::string& where) {
+  TORCH_CHECK_VALUE(saved.params.size() == count, prefix(),
+                    "the loaded group doesn't match the size of the optimizer's: ", saved.params.size(),
+                    " parameters, where it has ", count, where);
+  std::vector<Key> keys;
+  for (const IValue& param : saved.params) {
+    const std::optional<Key> key = to_key(param);
+    TORCH_CHECK_VALUE(key && known.insert(*key).second, prefix(), "'params' must be distinct numbers or names, got ",
+                      optim::entry_text(param), key ? " again" : "", where);
+    keys.push_back(*key);
+  }
+  return keys;
+}
+
+std::map<Key, IValue> to_states(const GenericDict& saved) {
+  std::map<Key, IValue> states;
+  for (const auto& item : saved) {
+    const std::optional<Key> key = to_key(item.key());
+    TORCH_CHECK_VALUE(key, prefix(), "the keys of 'state' must be numbers or names, got ",
+                      optim::entry_text(item.key()));
+    states.emplace(*key, item.value());
+  }
+  return states;
+}
+
+void check_is_state(const IValue& saved, const std::string& name) {
+  TORCH_CHECK_VALUE(saved.isGenericDict(), prefix(), "the state of ", name, " must be a dict, got ",
+                    optim::kind_of(saved));
+}
+
+// The saved state of one parameter: checked, copied, in the dtypes that the options ask for.
+class SavedState {
+ public:
+  SavedState(GenericDict saved, const at::Tensor& param, const Layout& layout, const engine::GroupOptions& options,
+             std::string name)
+      : saved_(std::move(saved)),
+        param_(param),
+        layout_(layout),
+        options_(options),
+        algorithm_(algorithms::algorithm_of(param.dim(), options.values)),
+        name_(std::move(name)) {}
+
+  std::unique_ptr<ParamState> load() const {
+    engine::check_state_names(algorithm_, names(), param_.sizes(), name_);
+    const at::IntArrayRef sizes = engine::whole_sizes(param_, layout_);
+    // A whole state is told by one like the parameter: a piece that is as large as the whole has whole others too.
+    bool whole = true;
+    for (const algorithms::State& state : algorithm_.states) {
+      if (state.shape == algorithms::StateShape::like_parameter) whole = whole && source(state).sizes() == sizes;
+    }
+    whole = whole || layout_.is_local();  // of which there are no pieces
+    auto loaded = std::make_unique<ParamState>();
+    loaded->tensor("step", step());
+    for (const algorithms::State& state : algorithm_.states) {
+      const at::ScalarType dtype = options_.values.dtype_or(state.dtype_option, param_.scalar_type());
+      loaded->tensor(std::string(state.name),
+                     engine::stored_as(piece_of(state, whole, *loaded), dtype, param_.device()).contiguous());
+    }
+    return loaded;
+  }
+
+ private:
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const std::string_view state : algorithms::states()) {
+      if (saved_.contains(std::string(state))) names.emplace_back(state);
+    }
+    return names;
+  }
+
+  at::Tensor source(const algorithms::State& state) const {
+    const std::string key(state.name);
+    const IValue saved = saved_.at(key);
+    TORCH_CHECK_VALUE(saved.isTensor(), prefix(), "the state ", key, " of ", name_, " must be a tensor, got ",
+                      optim::kind_of(saved));
+    engine::check_loaded_tensor(saved.toTensor(), key, name_);
+    return saved.toTensor();
+  }
+
+  // This rank's. Its shape is checked before its elements are copied: strides of 0 hold any number of them.
+  at::Tensor piece_of(const algorithms::State& state, bool whole, ParamState& loaded) const {
+    const at::Tensor saved = source(state);
+    const bool is_factor = state.shape == algorithms::StateShape::factor;
+    if (!whole) {
+      std::vector<int64_t> sizes = optim::whole_sizes_of(state, saved, param_, layout_, options_, name_);
+      if (is_factor) loaded.whole_factor(std::move(sizes));
+      return saved;
+    }
+    const at::IntArrayRef sizes = engine::whole_sizes(param_, layout_);
+    engine::check_loaded_sizes(state, saved.sizes(), sizes, options_.values, name_);
+    if (is_factor && !layout_.is_local()) loaded.whole_factor(saved.sizes().vec());
+    return engine::piece_of(saved, optim::cuts_of(state, saved.sizes(), param_, layout_, options_), layout_);
+  }
+
+  at::Tensor step() const {
+    const auto found = saved_.find("step");
+    TORCH_CHECK_VALUE(found != saved_.end(), prefix(), "the state of ", name_, " lacks 'step'");
+    const IValue saved = found->value();
+    const bool is_read = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
+                         (at::isFloatingType(saved.toTensor().scalar_type()) ||
+                          at::isIntegralType(saved.toTensor().scalar_type(), /*includeBool=*/false));
+    const IValue number = is_read ? IValue(saved.toTensor().item<double>()) : saved;
+    const bool is_number = number.isInt() || number.isDouble();
+    const double count = is_number ? number.toScalar().toDouble() : std::nan("");
+    const std::string got =
+        number.isTensor() ? c10::str("a Tensor of shape ", number.toTensor().sizes()) : optim::entry_text(number);
+    engine::check_loaded_step(count, got, name_);
+    const c10::Device device = options_.values.flag("capturable") ? param_.device() : c10::Device(c10::kCPU);
+    return at::full({}, count, at::TensorOptions(at::kFloat).device(device));
+  }
+
+  GenericDict saved_;
+  const at::Tensor& param_;
+  const Layout& layout_;
+  const engine::GroupOptions& options_;
+  const algorithms::Algorithm& algorithm_;
+  std::string name_;
+};
+
+}  // namespace
+
+void Optimizer::load_state_dict(const IValue& state_dict) try {
+  Words words = private_->words(*this);
+  words.language = Language::python;  // whose values a state dict holds
+  const Speaking speaking(std::move(words));
+  optim::check_nesting(state_dict, prefix() + "the state dict");
+  TORCH_CHECK_VALUE(state_dict.isGenericDict(), prefix(), "state_dict must be a dict, got ",
+                    optim::kind_of(state_dict));
+  const GenericDict saved = state_dict.toGenericDict();
+  const IValue saved_state = entry(saved, "state", "dict", [](const IValue& value) { return value.isGenericDict(); });
+  const IValue saved_groups = entry(saved, "param_groups", "list", [](const IValue& value) { return value.isList(); });
+  const std::size_t count = saved_groups.toListRef().size();
+  TORCH_CHECK_VALUE(count == param_groups().size(), prefix(),
+                    "the loaded state dict has a different number of parameter groups: ", count,
+                    ", where the optimizer has ", param_groups().size());
+  const std::map<Key, IValue> saved_states = to_states(saved_state.toGenericDict());
+
+  std::vector<OptimizerParamGroup> groups = param_groups();
+  std::vector<Entries> unknown;
+  std::decay_t<decltype(state())> states;
+  std::set<Key> known;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::string where = optim::group_name(i, optim::kOfStateDict);
+    const SavedGroup group(saved_groups.toListRef()[i], where);
+    const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
+    optim::options_of(groups[i], i);  // refuses those of another optimizer
+    auto& options = static_cast<Options&>(groups[i].options());
+    options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
+    unknown.push_back(optim::from_entries(group.options, options, where));
+    const engine::GroupOptions values = optim::values_of(options, where);
+    for (std::size_t k = 0; k < keys.size(); ++k) {
+      const at::Tensor& param = groups[i].params()[k];
+      const std::string name = optim::parameter_name(k, i);
+      const auto found = saved_states.find(keys[k]);
+      if (found != saved_states.end()) check_is_state(found->second, name);
+      optim::check_parameter(param, options, name);
+      const Layout& layout = optim::layout_of(private_->layouts, param);
+      optim::check_layout(param, layout, values, name);
+      if (found == saved_states.end() || found->second.toGenericDict().empty()) continue;
+      states[param.unsafeGetTensorImpl()] =
+          SavedState(found->second.toGenericDict(), param, layout, values, name).load();
+    }
+  }
+  optim::check_groups(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);
+  optim::check_shared_rates(groups);
+
+  param_groups_ = std::move(groups);
+  state_ = std::move(states);
+  private_->unknown = std::move(unknown);
+  private_->broken.clear();
+  for (std::size_t i = 0; i < param_groups().size(); ++i) optim::write_rates(optim::options_of(param_groups()[i], i));
+  private_->momenta_are_equal(*this);
+  private_->agreed = false;
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
+}
+
+}  // namespace torchdion

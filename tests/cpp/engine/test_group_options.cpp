@@ -1,0 +1,60 @@
+#include "engine/group_options.h"
+
+#include <gtest/gtest.h>
+
+#include "algorithms/dion.h"
+#include "algorithms/options_by_name.h"
+#include "sentences.h"
+#include "words.h"
+
+namespace torchdion::engine {
+
+namespace {
+
+using algorithms::kDion;
+using algorithms::Options;
+using algorithms::options_of;
+
+std::string combined(algorithms::NamedValues values) {
+  return sentence_of([&] { check_combinations(options_of(kDion, values), " (parameter group 2)"); });
+}
+
+TEST(GroupOptions, ThatExcludeEachOtherAreRefused) {
+  EXPECT_EQ(combined({{"blocks", int64_t{3}}}), "");
+  EXPECT_EQ(combined({{"fan_in_first", true}}), "");
+  EXPECT_EQ(combined({{"blocks", int64_t{3}}, {"fan_in_first", true}}),
+            "torchdion: blocks cannot be combined with fan_in_first (parameter group 2)");
+  EXPECT_EQ(combined({{"capturable", true}}), "");
+  EXPECT_EQ(
+      combined({{"capturable", true}, {"orthonormalize", std::string_view("qr")}}),
+      "torchdion: orthonormalize(Orthonormalize::qr) cannot be combined with capturable(true): the host would wait "
+      "for the device (parameter group 2)");
+}
+
+TEST(GroupOptions, ThatAreMissingAreCombinedWithNothing) {
+  Options options;
+  options.set("fan_in_first", true);
+  EXPECT_EQ(sentence_of([&] { check_combinations(options, ""); }), "");
+}
+
+TEST(GroupOptions, OfTheOptimizerAreAlike) {
+  const Options first = options_of(kDion, {}), other_rate = options_of(kDion, {{"lr", 0.5}}),
+                other_policy = options_of(kDion, {{"nonfinite", std::string_view("zero")}});
+  EXPECT_EQ(sentence_of([&] { check_alike({&first, &other_rate}); }), "");
+  EXPECT_EQ(sentence_of([&] {
+              check_alike({&first, &first, &other_policy});
+            }),
+            "torchdion: nonfinite must be the same in all groups, got Nonfinite::zero (parameter group 2) beside "
+            "Nonfinite::propagate");
+  const Speaking speaking({"torchdion.Dion", Language::python});
+  EXPECT_EQ(
+      sentence_of([&] {
+        check_alike({&first, &other_policy}, " of the state dict");
+      }),
+      "torchdion.Dion: nonfinite must be the same in all groups, got 'zero' (parameter group 1 of the state dict) "
+      "beside 'propagate'");
+}
+
+}  // namespace
+
+}  // namespace torchdion::engine
