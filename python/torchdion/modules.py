@@ -41,8 +41,10 @@ class Described(NamedTuple):
 
 
 def described(model: nn.Module, heads: Iterable[str]) -> Described:
-    """Args:
-    heads: the names of modules of which the weights that they show are looked at, beside those of torch's layers.
+    """Looks at every module once.
+
+    Args:
+        heads: the names of modules of which the weights that they show are looked at, beside those of torch's layers.
     """
     modules = dict(model.named_modules())
     numbers = {id(module): number for number, module in enumerate(modules.values())}
