@@ -110,9 +110,9 @@ class Options {
 // The enumerator of a text, in the order of whose enumeration the choices stand.
 template <class Enum>
 Enum enumerator(const Choices& choices, std::string_view name) {
-  int64_t place = 0;
-  while (choices.all[place].name != name) ++place;
-  return static_cast<Enum>(place);
+  int64_t index = 0;
+  while (choices.all[index].name != name) ++index;
+  return static_cast<Enum>(index);
 }
 
 }  // namespace torchdion::algorithms

@@ -5,7 +5,7 @@
 #include "engine/checks.h"
 #include "engine/cuts.h"
 #include "engine/loaded_state.h"
-#include "engine/plan.h"
+#include "engine/parameter_costs.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
 #include "engine/step.h"

@@ -17,10 +17,10 @@ namespace {
 
 using Gradient = std::optional<c10::ScalarType>;
 
-// An axis and the places of the claims that are on it.
+// An axis and the indices of the claims that are on it.
 struct Members {
   Axis axis;
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> indices;
 };
 
 // Sorted by name, so that ranks which do not agree on the parameters still meet along one axis after the other.
@@ -32,7 +32,7 @@ std::vector<Members> members_of(const std::vector<Claim>& claims, std::vector<Ax
       const auto is_same = [&](const Members& members) { return members.axis.line->group == axis.line->group; };
       auto found = std::find_if(all.begin(), all.end(), is_same);
       if (found == all.end()) found = all.insert(all.end(), {axis, {}});
-      if (found->places.empty() || found->places.back() != i) found->places.push_back(i);
+      if (found->indices.empty() || found->indices.back() != i) found->indices.push_back(i);
     }
   }
   std::stable_sort(all.begin(), all.end(),
@@ -77,7 +77,7 @@ struct Text {
 
 std::vector<Text> texts_of(const std::vector<Claim>& claims, const Members& members) {
   std::vector<Text> texts;
-  for (const std::size_t i : members.places) {
+  for (const std::size_t i : members.indices) {
     texts.push_back({&claims[i].name, &claims[i], nullptr});
     for (const auto& [property, value] : claims[i].properties) texts.push_back({&value, &claims[i], &property});
   }
@@ -92,7 +92,7 @@ int64_t digest_of(const std::vector<Text>& texts) {
 
 int64_t digest_of_gradients(const std::vector<Claim>& claims, const Members& members) {
   std::string codes;
-  for (const std::size_t i : members.places) codes += static_cast<char>(code_of(claims[i].gradient));
+  for (const std::size_t i : members.indices) codes += static_cast<char>(code_of(claims[i].gradient));
   return comm::digest(codes);
 }
 
@@ -160,7 +160,7 @@ std::string difference(const std::vector<Claim>& claims, const Members& members)
   const std::string who = c10::str("the ranks of the axis '", members.axis.name(), "' must ");
   if (differs[0]) {
     const auto is_parameter = [&](std::size_t i) { return claims[i].is_parameter; };
-    const auto count = std::count_if(members.places.begin(), members.places.end(), is_parameter);
+    const auto count = std::count_if(members.indices.begin(), members.indices.end(), is_parameter);
     return c10::str(who, "update as many parameters over it, got ", count);
   }
   if (!differs[1]) return {};
@@ -176,11 +176,11 @@ std::string difference(const std::vector<Claim>& claims, const Members& members)
 std::vector<uint8_t> largest_of_ranks(const std::vector<Claim>& claims, std::vector<uint8_t> codes,
                                       std::vector<Axis> Claim::*axes) {
   for (const Members& members : members_of(claims, axes)) {
-    const at::Tensor numbers = at::empty({static_cast<int64_t>(members.places.size())}, at::kByte);
+    const at::Tensor numbers = at::empty({static_cast<int64_t>(members.indices.size())}, at::kByte);
     auto* values = numbers.mutable_data_ptr<uint8_t>();
-    for (std::size_t k = 0; k < members.places.size(); ++k) values[k] = codes[members.places[k]];
+    for (std::size_t k = 0; k < members.indices.size(); ++k) values[k] = codes[members.indices[k]];
     comm::max_(numbers, members.axis);
-    for (std::size_t k = 0; k < members.places.size(); ++k) codes[members.places[k]] = values[k];
+    for (std::size_t k = 0; k < members.indices.size(); ++k) codes[members.indices[k]] = values[k];
   }
   return codes;
 }

@@ -7,16 +7,15 @@
 #include <functional>
 #include <numeric>
 
-#include "comm/sums.h"
 #include "engine/checks.h"
 #include "engine/copies.h"
+#include "engine/owners.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
 #include "linalg/matrices.h"
 
 namespace torchdion::engine {
 
-using algorithms::Assigned;
 using algorithms::BatchShape;
 using algorithms::Cost;
 
@@ -55,20 +54,6 @@ class Layouts {
   std::vector<Layout> seen_;
 };
 
-using Counts = std::map<const comm::Line*, int64_t>;
-
-// Gives owners to a batch's matrices; returns how many have been given before, on each axis.
-Assigned assign(const BatchShape& shape, const Layout& layout, Counts& assigned) {
-  const Axis &cols = layout.cols, &replicas = layout.replicas;
-  if (!layout.rows.absent() || (cols.absent() && replicas.absent())) return {};
-  const Assigned before{assigned[cols.line.get()], assigned[replicas.line.get()]};
-  assigned[cols.line.get()] += shape.count;
-  if (shape.compressed) {
-    assigned[replicas.line.get()] += comm::share_of(shape.count, cols.rank, cols.size, before.cols);
-  }
-  return before;
-}
-
 // Plans one after the other, in the order of tasks.
 class Planner {
  public:
@@ -98,7 +83,7 @@ class Planner {
 
   Alike& alike_of(Key key, std::size_t group, std::size_t first) {
     key.push_back(static_cast<int64_t>(group));
-    const auto [found, is_new] = places_.try_emplace(std::move(key), plan.alike.size());
+    const auto [found, is_new] = known_.try_emplace(std::move(key), plan.alike.size());
     if (is_new) {
       plan.alike.emplace_back();
       plan.alike.back().group = group;
@@ -222,7 +207,7 @@ class Planner {
         batch.shape.count = batch.end - batch.begin;
         batch.shape.numel = batch.shape.count * alike.shape.rows * alike.shape.cols;
       }
-      if (group.takes_matrices()) batch.shape.assigned = assign(batch.shape, alike.layout, assigned_);
+      if (group.takes_matrices()) batch.shape.assigned = assign_owners(batch.shape, alike.layout, owned_);
       batch.cost = group.algorithm->cost(batch.shape, alike.layout, group.options);
       expect(batch.cost, alike.layout);
       plan.batches.push_back(std::move(batch));
@@ -268,8 +253,8 @@ class Planner {
   }
 
   const Groups& groups_;
-  std::map<Key, std::size_t> places_;
-  Counts assigned_;  // matrices with owners, by the axis whose ranks they are
+  std::map<Key, std::size_t> known_;
+  OwnedMatrices owned_;
 };
 
 }  // namespace
@@ -283,28 +268,6 @@ std::string Plan::description(const PlannedBatch& batch, const Groups& groups) c
   if (!group.takes_matrices()) return c10::str(count, " parameters under ", group.algorithm->title);
   const auto [m, n] = set.transposed ? std::pair(set.shape.n, set.shape.m) : std::pair(set.shape.m, set.shape.n);
   return c10::str(count, count == 1 ? " matrix of " : " matrices of ", m, "×", n, " under ", group.algorithm->title);
-}
-
-std::vector<ParameterCost> costs_of(const Plan& plan, const Groups& groups) {
-  std::vector<ParameterCost> costs;
-  Counts assigned;
-  for (const Alike& alike : plan.alike) {
-    const Group& group = groups.all[alike.group];
-    for (std::size_t k = 0; k < alike.members.size(); ++k) {
-      const std::size_t i = alike.members[k];
-      BatchShape shape = alike.shape;
-      shape.count = alike.counts[k];
-      shape.numel = group.X[i].numel();
-      if (group.takes_matrices()) shape.assigned = assign(shape, alike.layout, assigned);
-      ParameterCost cost{alike.group, i, &alike, shape.compressed, {}, 0};
-      cost.cost = group.algorithm->cost(shape, alike.layout, group.options);
-      for (const std::vector<at::Tensor>& state : group.states) {
-        cost.state_bytes += state[i].numel() * static_cast<int64_t>(state[i].element_size());
-      }
-      costs.push_back(std::move(cost));
-    }
-  }
-  return costs;
 }
 
 }  // namespace torchdion::engine

@@ -48,16 +48,4 @@ struct Plan {
 // Throws c10::Error where state, layout and parameters do not fit together.
 Plan plan_of(const Groups& groups);
 
-// What one parameter costs this rank in a step.
-struct ParameterCost {
-  std::size_t group, parameter;
-  const Alike* alike;  // of the plan
-  bool compressed;
-  algorithms::Cost cost;
-  int64_t state_bytes;
-};
-
-// Of all parameters in their order; costs of batches are the sums of those of their matrices.
-std::vector<ParameterCost> costs_of(const Plan& plan, const Groups& groups);
-
 }  // namespace torchdion::engine

@@ -43,7 +43,7 @@ std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntAr
 
 namespace {
 
-// Columns of a fresh Q, from `column` on; `first` is the place of the first matrix in the whole stack.
+// Columns of a fresh Q, from `column` on; `first` is the index of the first matrix in the whole stack.
 void fill_with_start(const at::Tensor& stack, int64_t seed, int64_t parameter, int64_t first, int64_t row,
                      int64_t column, int64_t whole_rows) {
   const c10::DeviceGuard guard(stack.device());

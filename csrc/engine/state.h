@@ -26,8 +26,8 @@ std::vector<int64_t> piece_of_state_sizes(const algorithms::State& state, at::In
                                           const algorithms::Options& group, const Layout& layout);
 
 // This rank's piece of a state of a whole parameter of these sizes before the first step. One that starts normal has
-// independent N(0, 1 / rows) entries, which depend on the seed, the parameter's place among all of the optimizer, the
-// place in the stack, row and column alone; they are drawn on the device of the options, with the same bits on every
+// independent N(0, 1 / rows) entries, which depend on the seed, the parameter's number among all of the optimizer, the
+// index in the stack, row and column alone; they are drawn on the device of the options, with the same bits on every
 // device.
 at::Tensor start_of(const algorithms::State& state, at::IntArrayRef sizes, at::IntArrayRef local,
                     const algorithms::Options& group, int64_t parameter, at::TensorOptions options,

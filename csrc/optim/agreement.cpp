@@ -3,9 +3,9 @@
 #include "engine/claims.h"
 #include "engine/shapes.h"
 #include "optim/capturable.h"
+#include "optim/groups.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
-#include "optim/private.h"
 #include "words.h"
 
 namespace torchdion::optim {
@@ -28,7 +28,7 @@ std::string text(const Layout& layout) {
 struct Shared {
   const at::Tensor& param;
   const Layout* layout;
-  std::size_t group, place;
+  std::size_t group, index;
 
   std::vector<Axis> axes() const { return {layout->rows, layout->cols, layout->batch, layout->replicas}; }
 };
@@ -47,7 +47,7 @@ std::vector<Shared> parameters(const Optimizer& optimizer, const Layouts& layout
 
 engine::Held held_of(const Optimizer& optimizer, const Shared& shared, const Handshake& handshake) {
   const at::Tensor& param = shared.param;
-  engine::Held held{parameter_name(shared.place, shared.group),
+  engine::Held held{parameter_name(shared.index, shared.group),
                     shared.group,
                     engine::whole_sizes(param, *shared.layout).vec(),
                     param.scalar_type(),
@@ -94,7 +94,7 @@ std::vector<engine::Claim> claims_of(const Optimizer& optimizer, const std::vect
 void refuse(const std::vector<Shared>& shared, const Handshake& handshake) {
   std::vector<engine::Claim> claims;
   for (const Shared& one : shared) {
-    claims.push_back({parameter_name(one.place, one.group), {}, one.axes()});
+    claims.push_back({parameter_name(one.index, one.group), {}, one.axes()});
     claims.back().axes.push_back(handshake.copies);
   }
   try {

@@ -5,8 +5,9 @@
 #include <algorithm>
 
 #include "linalg/backend.h"
+#include "optim/groups.h"
 #include "optim/options.h"
-#include "optim/private.h"
+#include "optim/parameters.h"
 #include "torch_versions.h"
 #include "words.h"
 

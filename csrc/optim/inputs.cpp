@@ -8,9 +8,9 @@
 #include "engine/shapes.h"
 #include "engine/state.h"
 #include "optim/capturable.h"
+#include "optim/groups.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
-#include "optim/private.h"
 #include "words.h"
 
 namespace torchdion::optim {
@@ -26,9 +26,9 @@ void check_layout_of(const engine::Group& group, std::size_t i, const std::strin
 
 }  // namespace
 
-void StepInputs::add(const torch::optim::OptimizerParamGroup& param_group, std::size_t group_index) {
+void StepInputs::add(const torch::optim::OptimizerParamGroup& param_group, std::size_t group_index,
+                     const engine::GroupOptions& options) {
   const Options& given = options_of(param_group, group_index);
-  const engine::GroupOptions options = values_of(given, group_name(group_index));
   for (const algorithms::Algorithm* algorithm : algorithms::all()) {
     int64_t index = index_;
     std::optional<engine::Group> group;

@@ -23,7 +23,9 @@ class StepInputs {
   StepInputs(States states, const Layouts& layouts, Missing missing = {})
       : states_(states), layouts_(layouts), missing_(std::move(missing)) {}
 
-  void add(const torch::optim::OptimizerParamGroup& group, std::size_t group_index);
+  // options: the group's.
+  void add(const torch::optim::OptimizerParamGroup& group, std::size_t group_index,
+           const engine::GroupOptions& options);
 
   // Whether matrices are averaged over replicas, whose momenta a step may take apart.
   bool averages() const;

@@ -14,7 +14,7 @@ namespace torchdion::optim {
 
 namespace {
 
-// A rank's place on two axes of one group would be the same.
+// A group is one axis of a layout: its ranks cannot cut two.
 void check_distinct(const Layout& layout, const std::string& name) {
   std::unordered_set<const void*> lines;
   for (const Axis* axis : {&layout.rows, &layout.cols, &layout.batch, &layout.replicas}) {

@@ -17,6 +17,7 @@
 #include "one_sentence.h"
 #include "optim/capturable.h"
 #include "optim/entries.h"
+#include "optim/groups.h"
 #include "optim/nesting.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
@@ -238,7 +239,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
           SavedState(found->second.toGenericDict(), param, layout, values, name).load();
     }
   }
-  optim::check_groups(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);
+  optim::checked(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);
   optim::check_shared_rates(groups);
 
   param_groups_ = std::move(groups);

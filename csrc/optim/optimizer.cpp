@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <unordered_set>
 
-#include "engine/group_options.h"
 #include "engine/step.h"
 #include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
+#include "optim/groups.h"
 #include "optim/inputs.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
@@ -19,94 +18,6 @@ namespace torchdion {
 
 using optim::options_of;
 using torch::optim::OptimizerParamGroup;
-
-namespace optim {
-
-std::string group_name(std::size_t index, const std::string& whose) {
-  return " (parameter group " + std::to_string(index) + whose + ")";
-}
-
-std::string parameter_name(std::size_t place, std::size_t group) {
-  return "parameter " + std::to_string(place) + group_name(group);
-}
-
-const Options& options_of(const OptimizerParamGroup& group, std::size_t index) {
-  const auto* options = dynamic_cast<const Options*>(&group.options());
-  TORCH_CHECK_VALUE(options, prefix(), "the options of a group must be torchdion::Options", group_name(index));
-  return *options;
-}
-
-const ParamState& ours(const torch::optim::OptimizerParamState& state) {
-  const auto* own = dynamic_cast<const ParamState*>(&state);
-  TORCH_CHECK_VALUE(own, prefix(), "the state of a parameter must be a torchdion::ParamState");
-  return *own;
-}
-
-std::vector<std::string> names_of(const ParamState& state) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : state.tensors()) {
-    if (name != "step" && tensor.defined()) names.push_back(name);
-  }
-  return names;
-}
-
-const Options& first_options(const std::vector<OptimizerParamGroup>& groups, const Options& defaults) {
-  return groups.empty() || !groups[0].has_options() ? defaults : options_of(groups[0], 0);
-}
-
-void check_groups(const std::vector<OptimizerParamGroup>& groups, const Options& defaults, const std::string& whose) {
-  std::vector<engine::GroupOptions> values;
-  std::unordered_set<const void*> seen;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const Options& options = groups[i].has_options() ? options_of(groups[i], i) : defaults;
-    values.push_back(values_of(options, group_name(i, whose)));
-    for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
-      const at::Tensor& param = groups[i].params()[k];
-      const std::string name = parameter_name(k, i);
-      check_parameter(param, options, name);
-      TORCH_CHECK_VALUE(seen.insert(param.unsafeGetTensorImpl()).second, prefix(), name, " is given twice");
-    }
-  }
-  std::vector<const algorithms::Options*> all;
-  for (const engine::GroupOptions& group : values) all.push_back(&group.values);
-  engine::check_alike(all, whose);
-}
-
-namespace {
-
-// Groups as the optimizer keeps them: without parameters that are given again, and each with an algorithm.
-std::vector<OptimizerParamGroup> resolved(const std::vector<OptimizerParamGroup>& given, const std::string& algorithm) {
-  std::vector<OptimizerParamGroup> groups;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    groups.push_back(given[i]);
-    keep_each_once(groups[i].params(), group_name(i));
-    if (!given[i].has_options()) continue;
-    Options options = options_of(given[i], i);
-    if (options.algorithm().empty()) options.algorithm(algorithm);
-    groups[i].set_options(std::make_unique<Options>(options));
-  }
-  return groups;
-}
-
-Options with_algorithm(Options options, const std::string& algorithm) {
-  if (options.algorithm().empty()) options.algorithm(algorithm);
-  return options;
-}
-
-// What the defaults leave as it is they do not ask for.
-void check_of_optimizer(const Options& first, const Options& defaults) {
-  const algorithms::Options own = values_of(first, group_name(0)).values, asked = values_of(defaults, "").values;
-  for (const algorithms::Option& option : algorithms::options()) {
-    const bool is_asked = option.of_optimizer && asked.at(option.name) != option.initial;
-    TORCH_CHECK_VALUE(!is_asked || own.at(option.name) == asked.at(option.name), prefix(), option.name,
-                      " holds for the whole optimizer and must be that of the defaults, got ",
-                      algorithms::shown(option, own.at(option.name)), group_name(0));
-  }
-}
-
-}  // namespace
-
-}  // namespace optim
 
 Words Optimizer::Private::words(const Optimizer& optimizer) const {
   const std::vector<OptimizerParamGroup>& groups = optimizer.param_groups();
@@ -134,8 +45,8 @@ Optimizer::Optimizer(const std::string& algorithm, const std::string& title,
     optim::values_of(own, "");
     TORCH_CHECK_VALUE(!param_groups.empty(), prefix(), "param_groups must not be empty");
     const std::vector<OptimizerParamGroup> groups = optim::resolved(param_groups, algorithm);
-    optim::check_groups(groups, own);
-    optim::check_of_optimizer(optim::first_options(groups, own), own);
+    optim::checked(groups, own);
+    optim::check_asked_of_optimizer(groups, own);
     const auto has_params = [](const OptimizerParamGroup& group) { return !group.params().empty(); };
     TORCH_CHECK_VALUE(std::any_of(param_groups.begin(), param_groups.end(), has_params), prefix(),
                       "params must not be empty");
@@ -161,7 +72,7 @@ void Optimizer::add_param_group(const OptimizerParamGroup& param_group) try {
     groups.back().set_options(std::make_unique<Options>(options));
   }
   groups = optim::resolved(groups, private_->algorithm);
-  optim::check_groups(groups, defaults);
+  optim::checked(groups, defaults);
   add_checked(groups.back());
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
@@ -250,10 +161,11 @@ optim::Planned Optimizer::Private::plan(Optimizer& optimizer) {
   const auto& defaults = static_cast<const Options&>(optimizer.defaults());
   optim::Planned planned;
   const auto plan = [&](optim::Missing missing) {
-    optim::check_groups(groups, defaults);  // anyone may have written to them
+    const std::vector<engine::GroupOptions> options =
+        optim::checked(groups, defaults);  // anyone may have written to them
     planned.inputs.emplace(optimizer.state(), layouts, std::move(missing));
     planned.inputs->groups.capturable = optim::first_options(groups, defaults).capturable();
-    for (std::size_t i = 0; i < groups.size(); ++i) planned.inputs->add(groups[i], i);
+    for (std::size_t i = 0; i < groups.size(); ++i) planned.inputs->add(groups[i], i, options[i]);
     planned.step =
         std::make_unique<engine::Step>(planned.inputs->groups, optim::first_options(groups, defaults).nonfinite());
   };

@@ -57,9 +57,9 @@ OptionValue to_value(const Option& option, const T& field) {
     const std::string_view name = algorithms::name_of(field);
     return name.empty() ? OptionValue(static_cast<int64_t>(field)) : OptionValue(name);
   } else if constexpr (std::is_enum_v<T>) {
-    const auto place = static_cast<std::size_t>(field);
+    const auto index = static_cast<std::size_t>(field);
     const auto& choices = option.allowed.choices.all;
-    return place < choices.size() ? OptionValue(choices[place].name) : OptionValue(static_cast<int64_t>(field));
+    return index < choices.size() ? OptionValue(choices[index].name) : OptionValue(static_cast<int64_t>(field));
   } else if constexpr (std::is_same_v<T, std::string>) {
     return field.empty() ? option.initial : OptionValue(std::string_view(field));  // as declared, where nothing is said
   } else if constexpr (std::is_same_v<T, Betas>) {

@@ -48,4 +48,18 @@ void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, con
              "; set batch_dims(1) in its group if it is a stack of matrices, batch_dims(0) if not");
 }
 
+const ParamState& ours(const torch::optim::OptimizerParamState& state) {
+  const auto* own = dynamic_cast<const ParamState*>(&state);
+  TORCH_CHECK_VALUE(own, prefix(), "the state of a parameter must be a torchdion::ParamState");
+  return *own;
+}
+
+std::vector<std::string> names_of(const ParamState& state) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : state.tensors()) {
+    if (name != "step" && tensor.defined()) names.push_back(name);
+  }
+  return names;
+}
+
 }  // namespace torchdion::optim

@@ -1,4 +1,4 @@
-// What a parameter is to the optimizer: which algorithm updates it, and whether any can.
+// What a parameter and its state are to the optimizer: which algorithm updates it, and whether any can.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,5 +22,11 @@ void check_parameter(const at::Tensor& param, const Options& options, const std:
 
 // Warns of a parameter of three dimensions whose group does not say what the first one counts.
 void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name);
+
+// Throws c10::ValueError for a state that another optimizer's code has put there.
+const ParamState& ours(const torch::optim::OptimizerParamState& state);
+
+// The tensors of a state, but for the count of steps.
+std::vector<std::string> names_of(const ParamState& state);
 
 }  // namespace torchdion::optim

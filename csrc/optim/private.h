@@ -62,27 +62,4 @@ struct Optimizer::Private {
   std::vector<optim::Replica> replicas(const Optimizer& optimizer) const;
 };
 
-namespace optim {
-
-// " (parameter group 2)", " (parameter group 2 of the state dict)"; whose: kOfStateDict, of the second.
-std::string group_name(std::size_t index, const std::string& whose = "");
-inline constexpr char kOfStateDict[] = " of the state dict";
-std::string parameter_name(std::size_t place, std::size_t group);
-const Options& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);
-
-// Throws c10::ValueError for a state that another optimizer's code has put there.
-const ParamState& ours(const torch::optim::OptimizerParamState& state);
-
-// The tensors of a state, but for the count of steps.
-std::vector<std::string> names_of(const ParamState& state);
-
-// What holds for the whole optimizer is what its first group says.
-const Options& first_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults);
-
-// Throws c10::ValueError with one sentence for what no step could use: an option, a parameter, one that is given twice.
-void check_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults,
-                  const std::string& whose = "");
-
-}  // namespace optim
-
 }  // namespace torchdion

@@ -9,6 +9,7 @@
 #include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
+#include "optim/groups.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
 #include "optim/private.h"

@@ -6,7 +6,9 @@
 
 #include "one_sentence.h"
 #include "optim/agreement.h"
+#include "optim/groups.h"
 #include "optim/options.h"
+#include "optim/parameters.h"
 #include "optim/private.h"
 #include "optim/whole.h"
 #include "words.h"

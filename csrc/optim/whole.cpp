@@ -6,6 +6,7 @@
 #include "engine/state.h"
 #include "one_sentence.h"
 #include "optim/agreement.h"
+#include "optim/groups.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -56,7 +57,7 @@ void Optimizer::resize_rank() try {
   const Speaking speaking(private_->words(*this));
   const auto check = [&] {
     private_->check(*this);
-    optim::check_groups(param_groups(), static_cast<const Options&>(defaults()));
+    optim::checked(param_groups(), static_cast<const Options&>(defaults()));
   };
   private_->agree(*this, {engine::Operation::resize_rank, check});
   private_->average_momenta(*this);

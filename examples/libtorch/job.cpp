@@ -86,7 +86,7 @@ void pass_on(int signal) {
   send_to_all(signal);
 }
 
-void set_handlers(void (*handler)(int)) {
+void handle_signals(void (*handler)(int)) {
   std::signal(SIGINT, handler);
   std::signal(SIGTERM, handler);
 }
@@ -195,7 +195,7 @@ int in_processes(int count, at::DeviceType type, const std::function<int(const J
   const MeetingPlace meeting_place;
   const pid_t parent = getpid();
   Held signals;
-  set_handlers(pass_on);
+  handle_signals(pass_on);
   for (int rank = 0; rank < count; ++rank) {
     const pid_t child = fork();
     if (child < 0) {
@@ -204,7 +204,7 @@ int in_processes(int count, at::DeviceType type, const std::function<int(const J
     }
     if (child == 0) {
       setpgid(0, 0);  // a terminal's Ctrl-C comes by the parent alone
-      set_handlers(SIG_DFL);
+      handle_signals(SIG_DFL);
       signals.release();
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(static_cast<int>(Fault::run));
@@ -215,7 +215,7 @@ int in_processes(int count, at::DeviceType type, const std::function<int(const J
   }
   signals.release();
   const int status = wait_for_children(count);
-  set_handlers(SIG_DFL);
+  handle_signals(SIG_DFL);
   return status;
 }
 

@@ -1,7 +1,8 @@
 // consumer IN OUT: continues a training that Python has begun. IN holds the parameters, the gradients of each step and
 // a state dict, and whether its steps are to be capturable; OUT gets the parameters and the state dict after those
 // steps, OUT.archive what torch::save() writes.
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/serialize.h>
 #include <torchdion/torchdion.h>
 
 #include <iostream>

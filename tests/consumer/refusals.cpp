@@ -1,7 +1,6 @@
 // refusals IN OUT: what a C++ optimizer says where a Python one says the same. IN holds parameters, the numbers of
 // those in each group, a state dict that fits, and others that do not; OUT gets the state dict of a fresh optimizer, a
 // sentence for each of those others (empty: it was taken), and one for each option with a value that it may not have.
-#include <torch/torch.h>
 #include <torchdion/torchdion.h>
 
 #include <functional>

@@ -11,8 +11,6 @@ namespace torchdion::linalg::cpu {
 
 namespace {
 
-constexpr int64_t kElementsPerThread = 16'384;
-
 int64_t grain(const Matrices& matrices) { return kElementsPerThread / std::max<int64_t>(1, matrices.cols) + 1; }
 
 // Walks along the memory of M: rows are what is contiguous there.

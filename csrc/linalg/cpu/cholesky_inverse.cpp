@@ -16,7 +16,7 @@ namespace {
 using cpu::Block;
 
 // Columns factored together; the work outside the diagonal blocks is in GEMMs.
-constexpr int64_t kWidth = 32;
+constexpr int64_t kPanelWidth = 32;
 
 // The Cholesky factor L of one equilibrated Gram matrix H together with its inverse, block column by block column, each
 // from those to its left.
@@ -45,8 +45,8 @@ class Factorization {
         rounding_of(r) {}
 
   void run() {
-    for (int64_t first = 0; first < r; first += kWidth) {
-      const int64_t width = std::min(kWidth, r - first), next = first + width, below = r - next;
+    for (int64_t first = 0; first < r; first += kPanelWidth) {
+      const int64_t width = std::min(kPanelWidth, r - first), next = first + width, below = r - next;
       const Block<double> diagonal = at(L, first, first);
       cpu::gemm(diagonal, at_const(L, first, 0), at_const(L, first, 0).t(), width + below, width, first, -1, 1);
       cpu::gemm(at(Linv, first, 0), at_const(L, first, 0), at_const(Linv, 0, 0), width, first, first, -1, 0);

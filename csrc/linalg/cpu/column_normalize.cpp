@@ -10,12 +10,6 @@
 
 namespace torchdion::linalg::cpu {
 
-namespace {
-
-constexpr int64_t kElementsPerThread = 16'384;
-
-}  // namespace
-
 at::Tensor Operations::column_square_sums(const Matrices& R) {
   at::Tensor sums = at::zeros({R.count(), R.cols}, at::kDouble);
   double* out = sums.mutable_data_ptr<double>();

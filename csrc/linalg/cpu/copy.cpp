@@ -5,12 +5,6 @@
 
 namespace torchdion::linalg::cpu {
 
-namespace {
-
-constexpr int64_t kElementsPerThread = 16'384;
-
-}  // namespace
-
 void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out) {
   if (left_out && *left_out != 0) return;
   if (!A.row_major()) return copy_(A.t(), B.t(), alpha, left_out);

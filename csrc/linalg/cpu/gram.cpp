@@ -9,19 +9,19 @@ namespace torchdion::linalg::cpu {
 namespace {
 
 // Rows of P converted to FP64 at a time: a GEMM deep enough for full speed whose operand stays in the cache.
-constexpr int64_t kDepth = 192;
+constexpr int64_t kGramDepth = 192;
 // Only the blocks on and below the diagonal are computed: narrow blocks waste less of the diagonal ones.
-constexpr int64_t kWidth = 96;
+constexpr int64_t kGramWidth = 96;
 
 template <class T>
 void gram_of(const Matrices& P, int64_t index, double* H) {
   const int64_t r = P.cols;
   cpu::Scratch<double> scratch;
-  for (int64_t row = 0; row < P.rows; row += kDepth) {
-    const int64_t depth = std::min(kDepth, P.rows - row);
+  for (int64_t row = 0; row < P.rows; row += kGramDepth) {
+    const int64_t depth = std::min(kGramDepth, P.rows - row);
     const cpu::Block<const double> p = cpu::read_rows<double>(P, index, row, depth, scratch);
-    for (int64_t i = 0; i < r; i += kWidth) {
-      const int64_t height = std::min(kWidth, r - i);
+    for (int64_t i = 0; i < r; i += kGramWidth) {
+      const int64_t height = std::min(kGramWidth, r - i);
       cpu::gemm(cpu::Block<double>{H + i * r, r, 1}, p.at(0, i).t(), p, height, i + height, depth, 1, row > 0);
     }
   }

@@ -8,6 +8,9 @@
 
 namespace torchdion::linalg::cpu {
 
+// Elements of a pass over memory that are worth a thread of their own.
+inline constexpr int64_t kElementsPerThread = 16'384;
+
 // Calls body(matrix, first_row, rows) for pieces that cover every row of `count` matrices once. `grain`: rows worth a
 // thread of their own.
 template <class Body>

@@ -16,7 +16,7 @@ from rows import read, select
 
 # In place of microsoft/dion: its names, for the same matrices.
 PACKAGE = "from torchdion import Dion, DionMixedPrecisionConfig\n"
-pytestmark = pytest.mark.timeout(900)  # three calls, each within 250 s
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # three calls, each within 250 s
 BINARIES = ("*.so", "lib", "share", "_build.json")  # of the package
 
 
@@ -63,7 +63,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     ]
 
 
-@pytest.mark.long
 def test_every_part_of_every_call_is_done_without_a_problem(runs: list[Run]) -> None:
     for call, ended in zip(CALLS, runs, strict=True):
         assert ended.status == 0, ended.output

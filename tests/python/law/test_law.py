@@ -6,35 +6,41 @@ from typing import Any
 import pytest
 import torch
 from law import MESHES, Absence, Job, Run, assert_equal_to_one_process, members, one_process, run_on_mesh
+from long_cases import grid
 from ranks import run_ranks
 from roles import CORE, ROLES, Role
 
 # Square factors B Q have large condition numbers; at full rank these roles have none, or small ones.
 FULL_RANK = ("tall", "wide", "empty pieces", "rows cut twice", "columns cut twice", "experts, stack whole")
 
-FEW_STEPS = 8  # of what the law of 20 steps holds for in another test
+STEPS, FEW_STEPS = 20, 6  # in `make test-long`, in `make test`
 
-ORIENTATIONS = pytest.mark.parametrize("orientation", ["left", "right"])
+ORIENTATIONS = {orientation: orientation for orientation in ("left", "right")}
+
+
+def named(sizes: tuple[int, int, int]) -> str:
+    return "dp{}-fs{}-tp{}".format(*sizes)
 
 
 def cases() -> Iterator[Any]:
-    """All, of which each mesh has one that is not long, in turn of each orientation; (2, 2, 2) has three."""
+    """All for many steps; for a few each mesh in one orientation, in turn, and (2, 2, 2) in both and in FP32."""
     for number, sizes in enumerate(MESHES):
-        for orientation in ("left", "right"):
+        for orientation in ORIENTATIONS:
             for dtype in (torch.float64, torch.float32):
+                name = f"{named(sizes)}-{orientation}-fp{torch.finfo(dtype).bits}"
+                yield pytest.param(sizes, orientation, dtype, STEPS, id=name, marks=pytest.mark.long)
                 is_in_turn = dtype == torch.float64 and orientation == ("left", "right")[number % 2]
-                is_short = is_in_turn or (sizes == (2, 2, 2) and (dtype == torch.float64 or orientation == "right"))
-                name = "dp{}-fs{}-tp{}".format(*sizes) + f"-{orientation}-fp{torch.finfo(dtype).bits}"
-                yield pytest.param(sizes, orientation, dtype, id=name, marks=() if is_short else pytest.mark.long)
+                if is_in_turn or (sizes == (2, 2, 2) and (dtype == torch.float64 or orientation == "right")):
+                    yield pytest.param(sizes, orientation, dtype, FEW_STEPS, id=f"{name}-briefly")
 
 
 CASES = list(cases())
 
 
-def jobs(sizes: tuple[int, int, int], dtype: torch.dtype, orientation: str) -> dict[str, Job]:
+def jobs(sizes: tuple[int, int, int], dtype: torch.dtype, orientation: str, steps: int) -> dict[str, Job]:
     def job(rank_fraction: float, roles: tuple = ROLES, **kwargs) -> Job:
         options = {"orientation": orientation, "rank_fraction": rank_fraction}
-        return Job(sizes, roles, dtype, 20, options, **kwargs)
+        return Job(sizes, roles, dtype, steps, options, **kwargs)
 
     roles = roles_on(sizes, dtype)
     dense = {"dense": job(0.75, roles)} if sizes[0] > 1 else {}
@@ -59,17 +65,21 @@ def assert_law(jobs: dict[str, Job]) -> dict[str, list[Run]]:
     return runs
 
 
-@pytest.mark.parametrize(("sizes", "orientation", "dtype"), CASES)
-def test_every_mesh_equals_one_process(sizes: tuple[int, int, int], orientation: str, dtype: torch.dtype) -> None:
-    runs = assert_law(jobs(sizes, dtype, orientation))
+@pytest.mark.parametrize(("sizes", "orientation", "dtype", "steps"), CASES)
+def test_every_mesh_equals_one_process(
+    sizes: tuple[int, int, int], orientation: str, dtype: torch.dtype, steps: int
+) -> None:
+    runs = assert_law(jobs(sizes, dtype, orientation, steps))
     roles = roles_on(sizes, dtype)
     for role, states in zip(members(roles), runs["compressed"][0].states, strict=True):
         if role.name in ("tall", "wide", "uneven"):
             assert states["Q"].shape[0] == role.shape[orientation == "left"]
 
 
-@pytest.mark.parametrize("method", ["qr", "cholesky_qr", "rcqr"])
-@ORIENTATIONS
+METHODS = {method: method for method in ("qr", "cholesky_qr", "rcqr")}
+
+
+@pytest.mark.parametrize(("method", "orientation"), grid(METHODS, ORIENTATIONS))
 def test_every_method_equals_one_process(orientation: str, method: str) -> None:
     options = {"orientation": orientation, "orthonormalize": method, "rank_fraction": 0.25}
     roles = tuple(role for role in ROLES if method != "qr" or has_whole_rows_of_P(role, orientation))
@@ -83,8 +93,10 @@ def has_whole_rows_of_P(role: Role, orientation: str) -> bool:
     return not role.is_dion or dim not in (role.fs, role.tp)
 
 
-@ORIENTATIONS
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 1, 1), (1, 3, 1)], ids=["dp2-fs2-tp2", "dp3", "fs3"])
+@pytest.mark.parametrize(
+    ("sizes", "orientation"),
+    grid({"dp2-fs2-tp2": (2, 2, 2), "dp3": (3, 1, 1), "fs3": (1, 3, 1)}, ORIENTATIONS),
+)
 def test_missing_gradients_count_as_zero_where_replicas_are_averaged_and_frozen_parameters_rest(
     sizes: tuple[int, int, int], orientation: str
 ) -> None:
@@ -93,8 +105,7 @@ def test_missing_gradients_count_as_zero_where_replicas_are_averaged_and_frozen_
     assert_law({"missing": Job(sizes, ROLES, torch.float64, FEW_STEPS, options, absence)})
 
 
-@ORIENTATIONS
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 3, 1)], ids=["dp2-fs2-tp2", "dp2-fs3"])
+@pytest.mark.parametrize(("sizes", "orientation"), grid({"dp2-fs2-tp2": (2, 2, 2), "dp2-fs3": (2, 3, 1)}, ORIENTATIONS))
 def test_copies_with_averaged_gradients_equal_one_process(sizes: tuple[int, int, int], orientation: str) -> None:
     """Native HSDP: dp is a mesh dimension of the parameters, and the optimizer averages nothing."""
     options = {"orientation": orientation, "rank_fraction": 0.25}

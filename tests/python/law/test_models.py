@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from law import BOUND, CONDITION, HYPER, mesh_of, normal, whole
+from long_cases import grid
 from oracle import DionState, dion, lion
 from ranks import run_ranks
 from runs import error, start
@@ -134,9 +135,10 @@ def averaged_elements(local_sizes: list[torch.Size], rank_fraction: float) -> in
     )
 
 
-@pytest.mark.parametrize("rank_fraction", [0.15, 0.75], ids=["compressed", "dense"])
-@pytest.mark.parametrize("orientation", ["left", "right"])
-@pytest.mark.parametrize("style", list(STARTS))
+@pytest.mark.parametrize(
+    ("style", "orientation", "rank_fraction"),
+    grid({style: style for style in STARTS}, {"left": "left", "right": "right"}, {"compressed": 0.15, "dense": 0.75}),
+)
 def test_a_model_that_is_cut_trains_as_a_whole_one(style: str, orientation: str, rank_fraction: float) -> None:
     options = {"orientation": orientation, "rank_fraction": rank_fraction}
     dp, fs, tp = STARTS[style]

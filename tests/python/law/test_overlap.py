@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from law import HYPER, MESHES, Absence, Job, cut_by, groups_of, members, mesh_of, piece, set_gradients, weight
+from long_cases import some_of
 from ranks import run_ranks
 from roles import CORE
 from torch.nn import Parameter
@@ -13,7 +14,7 @@ import torchdion
 from torchdion import _C
 
 AXES = {"dp": (0,), "fs": (1,), "tp": (2,), "fs_tp": (1, 2)}  # the mesh dimensions along which ranks share a group
-SIZES = pytest.mark.parametrize("sizes", [sizes for sizes in MESHES if max(sizes) > 1], ids=str)
+SIZES = pytest.mark.parametrize("sizes", some_of(MESHES[1:], [(2, 2, 2), (2, 3, 1), (1, 1, 8)]))
 
 
 class Traced(NamedTuple):

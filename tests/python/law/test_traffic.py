@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from law import HYPER, MESHES, gradient, mesh_of, piece, weight
+from long_cases import grid
 from ranks import run_ranks
 from roles import ROLES, Role
 from torch import Tensor
@@ -198,11 +199,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("orientation", ["left", "right"])
-@pytest.mark.parametrize(("sizes", "rank_fraction"), CASES.values(), ids=CASES)
+LONG = [name for name in CASES if name.endswith("dense") and name != "dp2-fs2-tp2-dense"]
+
+
+@pytest.mark.parametrize(("case", "orientation"), grid(CASES, {"left": "left", "right": "right"}, long=LONG))
 def test_counters_equal_the_formula_the_calls_and_the_paper_at_most(
-    sizes: tuple[int, int, int], orientation: str, rank_fraction: float
+    case: tuple[tuple[int, int, int], float], orientation: str
 ) -> None:
+    sizes, rank_fraction = case
     asked = cases(orientation, rank_fraction)
     for rank, all_sent in enumerate(run_ranks(steps, math.prod(sizes), sizes, asked)):
         for (role, options), sent in zip(asked, all_sent, strict=True):

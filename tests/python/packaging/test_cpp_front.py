@@ -116,6 +116,7 @@ def test_a_state_dict_that_does_not_fit_is_refused_by_cpp_in_one_sentence(consum
     assert not (tmp_path / "out.pt").exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_cmake_package_works_after_find_package_torch(tmp_path):
     environment_prefix = prefix(torchdion.cmake_prefix_path, torch.utils.cmake_prefix_path)

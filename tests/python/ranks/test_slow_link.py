@@ -107,6 +107,7 @@ def test_steps_are_timed_and_counted_over_links_that_limit(started: list[Program
     assert few["loss"] == pytest.approx(dense["loss"], abs=1e-3)
 
 
+@pytest.mark.long
 def test_a_run_that_is_asked_to_end_leaves_nothing(started: list[Program]) -> None:
     program = Program(str(BENCHMARKS / "slow_link.py"), *SHAPE.split(), "--steps", "100000")
     started.append(program)

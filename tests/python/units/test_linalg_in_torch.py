@@ -102,6 +102,7 @@ def test_torchs_own_checks_of_operations_pass(op, args):
     assert set(torch.library.opcheck(op.default, args).values()) == {"SUCCESS"}
 
 
+@pytest.mark.long
 def test_compiled_code_gives_the_same_results():
     def update(X: torch.Tensor, Q: torch.Tensor) -> torch.Tensor:
         P = ops.orthonormalize(X @ Q, "rcqr", seed=1)

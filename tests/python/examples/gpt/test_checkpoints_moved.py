@@ -62,8 +62,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(ONE, COMPRESSED), (COMPRESSED, TP), (TP, FSDP), (FSDP, ONE), (DDP, FSDP)],
-    ids=["one to compressed", "compressed to tp", "tp to fsdp", "fsdp to one", "ddp to fsdp"],
+    [
+        pytest.param(ONE, COMPRESSED, id="one to compressed"),
+        pytest.param(COMPRESSED, TP, id="compressed to tp", marks=pytest.mark.long),
+        pytest.param(TP, FSDP, id="tp to fsdp"),
+        pytest.param(FSDP, ONE, id="fsdp to one"),
+        pytest.param(DDP, FSDP, id="ddp to fsdp", marks=pytest.mark.long),
+    ],
 )
 def test_a_run_goes_on_with_other_processes(
     alone: list[float], tmp_path: Path, first: list[str], second: list[str]
@@ -82,7 +87,7 @@ def test_a_run_goes_on_with_other_processes(
     assert not list(tmp_path.glob("*" + checkpoint.UNFINISHED))
 
 
-@pytest.mark.parametrize("mesh", [FSDP, COMPRESSED], ids=["fsdp", "compressed"])
+@pytest.mark.parametrize("mesh", [FSDP, pytest.param(COMPRESSED, marks=pytest.mark.long)], ids=["fsdp", "compressed"])
 def test_on_the_same_processes_it_goes_on_bit_for_bit(tmp_path: Path, mesh: list[str]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(SMALL, mesh, whole)
@@ -105,6 +110,7 @@ def test_a_damaged_folder_is_passed_over(alone: list[float], tmp_path: Path) -> 
         checkpoint.newest(tmp_path, said.append)
 
 
+@pytest.mark.long
 def test_torchrun_starts_a_run_anew_whose_process_was_killed(alone: list[float], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

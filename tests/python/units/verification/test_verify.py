@@ -340,7 +340,7 @@ def assert_nothing_is_left(ranks: list[int], folder: Path) -> None:
     [
         (signal.SIGKILL, "rank", 1, "rank 1 died of SIGKILL, and all were ended"),
         (signal.SIGINT, "command", 130, "interrupted, and all ranks were ended"),
-        (signal.SIGTERM, "command", 143, "interrupted, and all ranks were ended"),
+        pytest.param(signal.SIGTERM, "command", 143, "interrupted, and all ranks were ended", marks=pytest.mark.long),
     ],
 )
 def test_whatever_ends_it_ends_every_rank_within_seconds(

@@ -1,0 +1,22 @@
+// What each parameter of a plan costs.
+#pragma once
+
+#include <vector>
+
+#include "engine/plan.h"
+
+namespace torchdion::engine {
+
+// What one parameter costs this rank in a step.
+struct ParameterCost {
+  std::size_t group, parameter;
+  const Alike* alike;  // of the plan
+  bool compressed;
+  algorithms::Cost cost;
+  int64_t state_bytes;
+};
+
+// Of all parameters in their order; costs of batches are the sums of those of their matrices.
+std::vector<ParameterCost> costs_of(const Plan& plan, const Groups& groups);
+
+}  // namespace torchdion::engine

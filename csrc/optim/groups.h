@@ -1,0 +1,38 @@
+// The parameter groups of an optimizer: how sentences name them, and what is asked of all of them together.
+#pragma once
+
+#include <torchdion/optim.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/groups.h"
+
+namespace torchdion::optim {
+
+using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
+
+// " (parameter group 2)", " (parameter group 2 of the state dict)"; whose: kOfStateDict, of the second.
+std::string group_name(std::size_t index, const std::string& whose = "");
+inline constexpr char kOfStateDict[] = " of the state dict";
+std::string parameter_name(std::size_t index, std::size_t group);
+
+// Throws c10::ValueError for those of another optimizer.
+const Options& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);
+
+// What holds for the whole optimizer is what its first group says.
+const Options& first_options(const ParamGroups& groups, const Options& defaults);
+
+Options with_algorithm(Options options, const std::string& algorithm);
+// Groups as the optimizer keeps them: without parameters that are given again, and each with an algorithm.
+ParamGroups resolved(const ParamGroups& given, const std::string& algorithm);
+
+// The options of each group. Throws c10::ValueError with one sentence for what no step could use: an option, a
+// parameter, one that is given twice.
+std::vector<engine::GroupOptions> checked(const ParamGroups& groups, const Options& defaults,
+                                          const std::string& whose = "");
+// Throws c10::ValueError where the first group has another option of the whole optimizer than its defaults ask for.
+void check_asked_of_optimizer(const ParamGroups& groups, const Options& defaults);
+
+}  // namespace torchdion::optim
