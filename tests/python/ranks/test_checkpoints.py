@@ -23,7 +23,7 @@ from trainings import LAYOUTS, Layout, Network, Training
 
 from torchdion.table import ALGORITHMS
 
-BEFORE, STEPS = 3, 13
+BEFORE, STEPS = 3, 8
 
 
 def save(training: Training, folder: str, options: StateDictOptions) -> None:
