@@ -50,9 +50,7 @@ void refuse_memory(const at::Tensor& tensor, const std::string& name) {
 
 std::string captured() { return algorithms::assigned(*algorithms::option("capturable"), true); }
 
-bool is_computed(at::ScalarType dtype) {
-  return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-}
+bool is_computed(at::ScalarType dtype) { return !algorithms::name_of(dtype).empty(); }
 
 void check_parameters(const std::vector<at::Tensor>& X) {
   for (const at::Tensor& x : X) {

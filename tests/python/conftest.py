@@ -28,6 +28,7 @@ EVERY_CORE = (
     "law",
     "oracle/test_low_rank",
     "oracle/test_scales",
+    "packaging/test_new_algorithm",
     "packaging/test_packaging",
     "packaging/test_sdist",
     "ranks",

@@ -13,7 +13,7 @@ from roles import CORE, ROLES, Role
 # Square factors B Q have large condition numbers; at full rank these roles have none, or small ones.
 FULL_RANK = ("tall", "wide", "empty pieces", "rows cut twice", "columns cut twice", "experts, stack whole")
 
-STEPS, FEW_STEPS = 20, 6  # in `make test-long`, in `make test`
+STEPS, FEW_STEPS = 20, 4  # in `make test-long`, in `make test`
 
 ORIENTATIONS = {orientation: orientation for orientation in ("left", "right")}
 
@@ -23,14 +23,14 @@ def named(sizes: tuple[int, int, int]) -> str:
 
 
 def cases() -> Iterator[Any]:
-    """All for many steps; for a few each mesh in one orientation, in turn, and (2, 2, 2) in both and in FP32."""
+    """All for many steps; for a few each mesh in one orientation, in turn, and (2, 2, 2) in FP32 too."""
     for number, sizes in enumerate(MESHES):
         for orientation in ORIENTATIONS:
             for dtype in (torch.float64, torch.float32):
                 name = f"{named(sizes)}-{orientation}-fp{torch.finfo(dtype).bits}"
                 yield pytest.param(sizes, orientation, dtype, STEPS, id=name, marks=pytest.mark.long)
                 is_in_turn = dtype == torch.float64 and orientation == ("left", "right")[number % 2]
-                if is_in_turn or (sizes == (2, 2, 2) and (dtype == torch.float64 or orientation == "right")):
+                if is_in_turn or (sizes == (2, 2, 2) and dtype == torch.float32 and orientation == "right"):
                     yield pytest.param(sizes, orientation, dtype, FEW_STEPS, id=f"{name}-briefly")
 
 

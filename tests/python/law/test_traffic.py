@@ -199,7 +199,7 @@ CASES = {
 }
 
 
-LONG = [name for name in CASES if name.endswith("dense") and name != "dp2-fs2-tp2-dense"]
+LONG = [name for name in CASES if "dense" in name and "dp2-fs2-tp2" not in name] + ["dp8-fs1-tp1-compressed"]
 
 
 @pytest.mark.parametrize(("case", "orientation"), grid(CASES, {"left": "left", "right": "right"}, long=LONG))

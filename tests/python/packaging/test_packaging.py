@@ -116,6 +116,7 @@ def toolkit_of(tree: Path) -> str:
     return record["cuda_toolkit"]
 
 
+@pytest.mark.long
 def test_configuring_finds_the_toolkit_that_is_there_unless_told_not_to(tmp_path: Path) -> None:
     expected = "none" if shutil.which("nvcc") is None else r"\d+\.\d+.*"
     for options, toolkit in ((), expected), (("-DTORCHDION_CUDA=OFF",), "none"):

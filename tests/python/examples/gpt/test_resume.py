@@ -108,6 +108,7 @@ def test_after_sigkill(tmp_path: Path, uninterrupted, optimizer: str) -> None:
     assert losses(folder) == uninterrupted(optimizer)
 
 
+@pytest.mark.long
 def test_after_sigkill_while_a_checkpoint_is_written(tmp_path: Path, uninterrupted) -> None:
     folder = tmp_path / "run"
     flags = [*SHAPE, *RUN, *FOLDER, "--optimizer", "dion", "--run", str(folder)]

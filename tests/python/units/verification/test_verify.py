@@ -300,6 +300,7 @@ def sum_of_ranks(rank: int, first: int) -> tuple[float, list[str]]:
     return total.item(), sorted(os.environ.keys() & {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"})
 
 
+@pytest.mark.long
 def test_ranks_for_cuda_start_anew_and_end_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (Transport().start_method, Transport("gloo", "cuda").start_method) == ("fork", "spawn")
     monkeypatch.setattr(Transport, "start_method", "spawn")
