@@ -13,7 +13,7 @@ namespace torchdion::engine {
 // What may leave a step out.
 struct NonfinitePolicy {
   Nonfinite nonfinite = Nonfinite::propagate;
-  at::Tensor found_inf;  // of GradientScaling
+  at::Tensor found_inf = {};  // of GradientScaling
 
   bool looks_at_gradients() const { return nonfinite == Nonfinite::skip_step || nonfinite == Nonfinite::raise; }
   bool may_leave_out() const { return found_inf.defined() || looks_at_gradients(); }

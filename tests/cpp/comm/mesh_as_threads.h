@@ -56,10 +56,9 @@ class Mesh {
   }
   Meeting& meeting_of(int rank, int dim) { return *lines_[dim].at(line_of(rank, dim)); }
   MeshAxes axes_of(int rank) {
-    const std::array<int, 3> place = coordinates(rank);
-    return {axis_of(&meeting_of(rank, 0), place[0], {.name = "dp"}),
-            axis_of(&meeting_of(rank, 1), place[1], {.name = "fs"}),
-            axis_of(&meeting_of(rank, 2), place[2], {.name = "tp"}), rank};
+    const auto [dp, fs, tp] = coordinates(rank);
+    return {axis_of(&meeting_of(rank, 0), dp, {.name = "dp"}), axis_of(&meeting_of(rank, 1), fs, {.name = "fs"}),
+            axis_of(&meeting_of(rank, 2), tp, {.name = "tp"}), rank};
   }
 
   std::array<std::map<std::array<int, 3>, std::unique_ptr<Meeting>>, 3> lines_;

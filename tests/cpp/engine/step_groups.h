@@ -24,7 +24,7 @@ inline Group group_under(std::string_view algorithm, algorithms::NamedValues val
   return group;
 }
 
-// The places of the states.
+// The indices of the states.
 constexpr std::size_t kMomentum = 0, kQ = 1, kVariance = 1;
 inline const algorithms::Algorithm& kOfDion = algorithms::algorithm("dion");
 inline const algorithms::State &kMomentumOfDion = kOfDion.states[kMomentum], &kQOfDion = kOfDion.states[kQ];

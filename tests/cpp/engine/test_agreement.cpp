@@ -6,6 +6,7 @@
 
 #include "comm/digest.h"
 #include "comm/mesh_as_threads.h"
+#include "sentences.h"
 #include "words.h"
 
 namespace torchdion::engine {
@@ -27,12 +28,7 @@ std::vector<Claim> claims_of(const MeshAxes& axes) {
 
 std::string error_of(const std::vector<Claim>& claims, bool refuses = false, Operation operation = Operation::step) {
   const Speaking speaking({"torchdion::Dion"});
-  try {
-    agree(operation, refuses, claims);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
+  return sentence_of([&] { agree(operation, refuses, claims); });
 }
 
 TEST(Digest, IsTheSameEverywhereAndOfEveryByte) {
@@ -154,12 +150,8 @@ TEST(Agreement, AsksEveryRankForWhatTheGradientsOfOthersNeed) {
       agree(Operation::step, false, claims, [&](const auto& gradients) { asked += gradients[1] == at::kFloat; });
       EXPECT_EQ(asked, 1);
       const Speaking speaking({"torchdion::Dion"});
-      std::string error;
-      try {
-        agree(Operation::step, false, claims, [&](const auto&) { TORCH_CHECK(axes.rank != who, "no memory"); });
-      } catch (const c10::Error& thrown) {
-        error = thrown.what_without_backtrace();
-      }
+      const auto fails_on_who = [&](const auto&) { TORCH_CHECK(axes.rank != who, "no memory"); };
+      const std::string error = sentence_of([&] { agree(Operation::step, false, claims, fails_on_who); });
       EXPECT_EQ(error, axes.rank == who ? "no memory"
                                         : "torchdion::Dion: another rank refused this step, and its error says why");
     });

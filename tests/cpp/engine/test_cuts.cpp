@@ -4,6 +4,7 @@
 
 #include "algorithms/options_by_name.h"
 #include "comm/mesh_as_threads.h"
+#include "sentences.h"
 #include "tensors.h"
 #include "words.h"
 
@@ -60,12 +61,7 @@ class CheckCut : public testing::TestWithParam<CutCase> {};
 TEST_P(CheckCut, TakesWhatAnAlgorithmCanFollowAndNamesTheRest) {
   const CutCase& c = GetParam();
   const Speaking speaking({"torchdion::Dion"});
-  std::string found;
-  try {
-    check_cut(c.dim, c.sizes, c.options, "parameter 3");
-  } catch (const c10::ValueError& error) {
-    found = error.what_without_backtrace();
-  }
+  const std::string found = sentence_of([&] { check_cut(c.dim, c.sizes, c.options, "parameter 3"); });
   const std::string who = c10::str("torchdion::Dion: parameter 3 of shape ", at::IntArrayRef(c.sizes));
   EXPECT_EQ(found, *c.sentence ? who + c.sentence : "");
 }
