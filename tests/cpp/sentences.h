@@ -7,12 +7,12 @@
 
 namespace torchdion {
 
-// The sentence of the c10::Error that `call` throws; empty when it throws none.
-template <class Call>
+// The sentence of the error that `call` throws; empty when it throws none. Errors of other types pass.
+template <class Error = c10::Error, class Call>
 std::string sentence_of(const Call& call) {
   try {
     call();
-  } catch (const c10::Error& error) {
+  } catch (const Error& error) {
     return error.what_without_backtrace();
   }
   return "";

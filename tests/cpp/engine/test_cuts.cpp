@@ -61,7 +61,7 @@ class CheckCut : public testing::TestWithParam<CutCase> {};
 TEST_P(CheckCut, TakesWhatAnAlgorithmCanFollowAndNamesTheRest) {
   const CutCase& c = GetParam();
   const Speaking speaking({"torchdion::Dion"});
-  const std::string found = sentence_of([&] { check_cut(c.dim, c.sizes, c.options, "parameter 3"); });
+  const std::string found = sentence_of<c10::ValueError>([&] { check_cut(c.dim, c.sizes, c.options, "parameter 3"); });
   const std::string who = c10::str("torchdion::Dion: parameter 3 of shape ", at::IntArrayRef(c.sizes));
   EXPECT_EQ(found, *c.sentence ? who + c.sentence : "");
 }

@@ -38,7 +38,7 @@ TEST(Decide, OneRankWithoutFiniteGradientsLeavesTheStepOutOnAll) {
 TEST(Decide, RaisesOnAllRanks) {
   Mesh({1, 2, 1}).run([](MeshAxes axes) {
     const std::string who = axes.rank == 0 ? "torchdion: another rank's" : "torchdion: 2";
-    EXPECT_EQ(sentence_of([&] { decide({Nonfinite::raise}, gradients_of(axes.rank), {axes.fs}); }),
+    EXPECT_EQ(sentence_of<c10::ValueError>([&] { decide({Nonfinite::raise}, gradients_of(axes.rank), {axes.fs}); }),
               who + " gradient entries are NaN or infinite (nonfinite(Nonfinite::raise))");
   });
 }
@@ -65,11 +65,13 @@ TEST(Decide, AnOverflowThatOneScalerFoundLeavesTheStepOutOnAllWhateverThePolicy)
   });
 }
 
+// The CPU stands for two devices.
 TEST(DecideOnDevices, WritesTheSameDecisionIntoATensorOfEachDevice) {
   Mesh({1, 2, 1}).run([](MeshAxes axes) {
-    const std::vector<at::Tensor> left_out = {at::full({1}, -1.0f)};
+    const std::vector<at::Tensor> left_out = {at::full({1}, -1.0f), at::full({1}, -2.0f)};
     const auto decided = [&](const NonfinitePolicy& policy, int rank) {
       decide_on_devices(policy, gradients_of(rank), {axes.fs}, left_out);
+      EXPECT_EQ(left_out[1].item<float>(), left_out[0].item<float>());
       return left_out[0].item<float>();
     };
     EXPECT_EQ(decided({Nonfinite::skip_step}, axes.rank), 1);
@@ -78,16 +80,16 @@ TEST(DecideOnDevices, WritesTheSameDecisionIntoATensorOfEachDevice) {
     EXPECT_EQ(decided({Nonfinite::propagate, at::full({}, 3.0f * axes.rank)}, 0), 1);
     const std::vector<at::Tensor> counts =
         decide_on_devices({Nonfinite::skip_step}, gradients_of(axes.rank), {axes.fs}, left_out);
-    ASSERT_EQ(counts.size(), 1u);
-    EXPECT_EQ(counts[0].item<int64_t>(), 2 * axes.rank);
+    ASSERT_EQ(counts.size(), 2u);
+    for (const at::Tensor& count : counts) EXPECT_EQ(count.item<int64_t>(), 2 * axes.rank);
   });
 }
 
 TEST(CheckNumber, RefusesWhatIsNotOneRealNumber) {
-  EXPECT_EQ(sentence_of([] { check_number(at::full({1}, 2.0f), "found_inf"); }), "");
-  EXPECT_EQ(sentence_of([] { check_number(at::zeros({2}), "found_inf"); }),
+  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::full({1}, 2.0f), "found_inf"); }), "");
+  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::zeros({2}), "found_inf"); }),
             "torchdion: found_inf must be a tensor of one real number, got CPUFloatType of shape [2]");
-  EXPECT_EQ(sentence_of([] { check_number(at::zeros({}, at::kComplexFloat), "found_inf"); }),
+  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::zeros({}, at::kComplexFloat), "found_inf"); }),
             "torchdion: found_inf must be a tensor of one real number, got CPUComplexFloatType of shape []");
 }
 

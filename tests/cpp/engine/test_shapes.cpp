@@ -49,7 +49,7 @@ TEST(ShapeOf, IsThatOfTheWholeMatrixOnRanksThatHoldPieces) {
     other_parameter.X[0] = at::zeros({4, 7});
     other_momentum.states[kMomentum][0] = at::zeros({4, 7});
     other_factor.states[kQ][0] = at::zeros({4, 2});
-    const auto refusal = [](const Group& of) { return sentence_of([&] { shape_of(of, 0); }); };
+    const auto refusal = [](const Group& of) { return sentence_of<c10::ValueError>([&] { shape_of(of, 0); }); };
     const std::string must = c10::str(" must be of shape [", rows, ", 7] as its layout says, got [4, 7]");
     EXPECT_EQ(refusal(other_parameter),
               "torchdion: this rank's piece of a parameter's matrices of shape [5, 7]" + must);
