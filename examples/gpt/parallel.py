@@ -47,6 +47,8 @@ class ManyProcesses(OneProcess):
         if self._began:
             # gloo for what lies on the CPU: the words of checkpoints, and what the optimizer's ranks agree on.
             _meet("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
+        else:
+            dist.barrier()  # until all have looked what the folder holds, the first must not write there
         self.mesh = init_device_mesh(device_type, (job.dp, job.fs, job.tp), mesh_dim_names=("dp", "fs", "tp"))
         self.data = self.mesh["dp", "fs"]._flatten("data").get_group()
         self.speaks = dist.get_rank() == 0

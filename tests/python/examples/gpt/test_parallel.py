@@ -4,11 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import log
 import options
 import parallel
+import processes
 import pytest
 import torch
 import train
@@ -38,6 +40,18 @@ def losses(folder: Path) -> list[float]:
     found = [record["loss"] for record in log.read(folder / log.NAME) if "loss" in record]
     assert len(found) == 12
     return found
+
+
+def meet_late(rank: int, world_size: int, folder: Path) -> None:
+    if rank == 1:
+        time.sleep(1)
+        (folder / "looked").touch()
+    processes.start(Job(fs=world_size), "cpu")
+    assert (folder / "looked").exists()
+
+
+def test_no_process_writes_before_all_have_looked_what_is_there(tmp_path: Path) -> None:
+    run_ranks(meet_late, 2, tmp_path)
 
 
 @pytest.fixture(scope="module")
