@@ -36,7 +36,7 @@ const Backend& backend_of(c10::Device device) {
 bool has_backend(c10::DeviceType type) { return backends()[static_cast<std::size_t>(type)] != nullptr; }
 
 Precision precision_on(c10::Device device, Precision precision) {
-  return backend_of(device).rounds_operands ? precision : Precision::highest;
+  return backend_of(device).nearest_precision(precision);
 }
 
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend) {
@@ -71,6 +71,12 @@ void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor
            Precision precision) {
   comm::note("gemm");
   if (C.numel() > 0) backend_of(C.device).gemm_(C, A, B, alpha, beta, precision);
+}
+
+void addmm_(const Matrices& C, const Matrices& D, const Matrices& A, const Matrices& B, double alpha, double beta,
+            Precision precision, bool symmetric) {
+  comm::note("addmm");
+  if (C.numel() > 0) backend_of(C.device).addmm_(C, D, A, B, alpha, beta, precision, symmetric);
 }
 
 at::Tensor column_square_sums(const Matrices& R) { return backend_of(R.device).column_square_sums(R); }

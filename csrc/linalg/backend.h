@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "linalg/accumulate.h"
+#include "linalg/addmm.h"
 #include "linalg/cholesky_inverse.h"
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"
@@ -28,6 +29,7 @@ struct Table {
   decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;
   decltype(linalg::device_factors)* device_factors = Operations::device_factors;
   decltype(linalg::gemm_)* gemm_ = Operations::gemm_;
+  decltype(linalg::addmm_)* addmm_ = Operations::addmm_;
   decltype(linalg::column_square_sums)* column_square_sums = Operations::column_square_sums;
   decltype(linalg::column_normalize_)* column_normalize_ = Operations::column_normalize_;
   decltype(linalg::sketch_)* sketch_ = Operations::sketch_;
@@ -38,9 +40,9 @@ struct Table {
   decltype(linalg::sketch_qr_inverse)* sketch_qr_inverse = Operations::sketch_qr_inverse;
   decltype(linalg::lion_)* lion_ = Operations::lion_;
   decltype(linalg::adamw_)* adamw_ = Operations::adamw_;
+  Precision (*nearest_precision)(Precision asked) = Operations::nearest_precision;  // of those that the device has
   bool (*is_capturing)(c10::Device device) = Operations::is_capturing;  // whether a graph records what is started there
   bool multiplies_in_place = Operations::multiplies_in_place;           // multiply_triangular_
-  bool rounds_operands = Operations::rounds_operands;                   // to what a Precision says
 };
 
 // Of any kind of device: tables are of one shape.

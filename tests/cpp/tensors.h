@@ -27,6 +27,9 @@ inline at::Tensor conditioned(int64_t m, int64_t n, double condition, uint64_t s
 
 // The same values laid out column by column.
 inline at::Tensor column_major(const at::Tensor& matrix) { return matrix.mT().contiguous().mT(); }
+inline at::Tensor laid_out(const at::Tensor& matrix, bool by_columns) {
+  return by_columns ? column_major(matrix) : matrix;
+}
 
 // ‖actual − expected‖ / ‖expected‖ in FP64.
 inline double relative_error(const at::Tensor& actual, const at::Tensor& expected) {

@@ -1,6 +1,6 @@
-#include "linalg/cpu/operations.h"
-
+#include "linalg/cpu/bfloat16_products.h"
 #include "linalg/cpu/convert.h"
+#include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
 
 namespace torchdion::linalg::cpu {
@@ -86,6 +86,9 @@ double number(const Factor& factor) { return factor.device.defined() ? factor.de
 
 void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha, const Factor& beta,
                        Precision precision) {
+  if (multiplies_bfloat16(C, A, B, precision)) {
+    return addmm_(C, C, A, B, number(alpha), number(beta), precision, /*symmetric=*/false);
+  }
   // Threads and caches want the rows of C contiguous: Cᵀ = Bᵀ Aᵀ.
   if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta, precision);
   if (compute_dtype({C.dtype, A.dtype, B.dtype}) == at::kDouble) {

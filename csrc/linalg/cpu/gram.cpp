@@ -3,6 +3,7 @@
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
+#include "linalg/cpu/round_operand.h"
 
 namespace torchdion::linalg::cpu {
 
@@ -29,11 +30,16 @@ void gram_of(const Matrices& P, int64_t index, double* H) {
 
 }  // namespace
 
-at::Tensor Operations::gram(const Matrices& P, Precision, bool) {
+at::Tensor Operations::gram(const Matrices& P, Precision precision, bool) {
   const int64_t r = P.cols;
+
   at::Tensor H = at::zeros({P.count(), r, r}, at::kDouble);
   double* out = H.mutable_data_ptr<double>();
-  cpu::parallel_matrices(P.count(), [&](int64_t index) { gram_of<double>(P, index, out + index * r * r); });
+  const bool rounds = P.dtype == at::kFloat && precision == Precision::medium;
+  cpu::parallel_matrices(P.count(), [&](int64_t index) {
+    if (rounds) cpu::round_to_bfloat16_(P.matrix<float>(index), P.rows * r);
+    gram_of<double>(P, index, out + index * r * r);
+  });
   return H;
 }
 

@@ -12,9 +12,11 @@ struct Operations {
   static decltype(linalg::count_nonfinite) count_nonfinite;
   static decltype(linalg::device_factors) device_factors;
   static decltype(linalg::gemm_) gemm_;
+  static decltype(linalg::addmm_) addmm_;
   static decltype(linalg::column_square_sums) column_square_sums;
   static decltype(linalg::column_normalize_) column_normalize_;
   static decltype(linalg::sketch_) sketch_;
+  static decltype(linalg::round_operand_) round_operand_;
   static decltype(linalg::gram) gram;
   static decltype(linalg::cholesky_inverse) cholesky_inverse;
   static decltype(linalg::multiply_triangular_) multiply_triangular_;
@@ -22,12 +24,16 @@ struct Operations {
   static decltype(linalg::lion_) lion_;
   static decltype(linalg::adamw_) adamw_;
 
+  // There is no TF32 on CPUs.
+  static Precision nearest_precision(Precision asked) {
+    return asked == Precision::medium ? Precision::medium : Precision::highest;
+  }
+
   // What CPUs have nothing to do for.
   static void upload(const std::vector<Matrices*>&) {}
-  static void round_operand_(const at::Tensor&, Precision) {}
   static bool is_capturing(c10::Device) { return false; }
 
-  static constexpr bool multiplies_in_place = true, rounds_operands = false;
+  static constexpr bool multiplies_in_place = true;
 };
 
 }  // namespace torchdion::linalg::cpu

@@ -126,4 +126,11 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   if (!fits || c_aligned.defined()) copy_(C, c, 1, nullptr);
 }
 
+// cuBLAS has no symmetric product that would be faster than a whole one.
+void Operations::addmm_(const Matrices& C, const Matrices& D, const Matrices& A, const Matrices& B, double alpha,
+                        double beta, Precision precision, bool) {
+  if (beta != 0 && D.data != C.data) copy_(C, D, 1, nullptr);
+  gemm_(C, A, B, alpha, beta, precision);
+}
+
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

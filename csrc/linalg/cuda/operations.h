@@ -14,6 +14,7 @@ struct Operations {
   static decltype(linalg::count_nonfinite) count_nonfinite;
   static decltype(linalg::device_factors) device_factors;
   static decltype(linalg::gemm_) gemm_;
+  static decltype(linalg::addmm_) addmm_;
   static decltype(linalg::column_square_sums) column_square_sums;
   static decltype(linalg::column_normalize_) column_normalize_;
   static decltype(linalg::sketch_) sketch_;
@@ -24,9 +25,10 @@ struct Operations {
   static decltype(linalg::sketch_qr_inverse) sketch_qr_inverse;
   static decltype(linalg::lion_) lion_;
   static decltype(linalg::adamw_) adamw_;
+  static Precision nearest_precision(Precision asked) { return asked; }
   static bool is_capturing(c10::Device device);
 
-  static constexpr bool multiplies_in_place = false, rounds_operands = true;
+  static constexpr bool multiplies_in_place = false;
 };
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "linalg/backend.h"
 #include "tensors.h"
 
 namespace torchdion::linalg {
@@ -48,8 +49,6 @@ void expect_product(const at::Tensor& actual, const at::Tensor& C, const at::Ten
       << "largest error over what is allowed: " << (error / allowed).max().item<double>();
 }
 
-at::Tensor laid_out(const at::Tensor& matrix, bool by_columns) { return by_columns ? column_major(matrix) : matrix; }
-
 class Gemm : public testing::TestWithParam<Dtypes> {};
 
 TEST_P(Gemm, EqualsMatmulForEverySizeLayoutAndScalar) {
@@ -84,6 +83,31 @@ TEST(GemmOfRoundedOperands, TakesStacksOfMatricesOfAnyNumberOfEntries) {
   const at::Tensor A = normal({3, 5, 8}, 1, at::kFloat), B = normal({3, 8, 3}, 2, at::kFloat), C = at::zeros({3, 5, 3});
   gemm_(Matrices(C), Matrices(A), Matrices(B), 1, 0, Precision::medium);
   EXPECT_LE(relative_error(C, A.matmul(B)), 0x1p-7);
+}
+
+// GPUs may cut off what they do not read, CPUs round it to nearest.
+TEST(GemmOfRoundedOperands, IsThatOfTheNearestBFloat16OnCPUs) {
+  if (precision_on(at::kCPU, Precision::high) == Precision::high) GTEST_SKIP() << "of the operations on CPUs";
+  for (const Sizes& s : kSizes) {
+    const at::Tensor A = normal({s.count, s.m, s.k}, 1, at::kFloat), B = normal({s.count, s.k, s.n}, 2, at::kFloat),
+                     C = normal({s.count, s.m, s.n}, 3, at::kFloat);
+    for (int layout = 0; layout < 8; ++layout) {
+      const at::Tensor result = laid_out(C.clone(), layout & 4);
+      gemm_(Matrices(result), Matrices(laid_out(A, layout & 2)), Matrices(laid_out(B, layout & 1)), 2, -0.75,
+            Precision::medium);
+      const at::Tensor a = A.to(at::kBFloat16).to(at::kFloat), b = B.to(at::kBFloat16).to(at::kFloat);
+      expect_product(result, C, a, b, {2, -0.75}, true);
+    }
+  }
+}
+
+TEST(GemmOfRoundedOperands, AtHighIsThatAtHighestOnCPUs) {
+  if (precision_on(at::kCPU, Precision::high) == Precision::high) GTEST_SKIP() << "of the operations on CPUs";
+  const at::Tensor A = normal({70, 90}, 1, at::kFloat), B = normal({90, 50}, 2, at::kFloat);
+  const at::Tensor high = at::zeros({70, 50}), highest = at::zeros({70, 50});
+  gemm_(Matrices(high), Matrices(A), Matrices(B), 1, 0, Precision::high);
+  gemm_(Matrices(highest), Matrices(A), Matrices(B), 1, 0, Precision::highest);
+  EXPECT_TRUE(bitwise_equal(high, highest));
 }
 
 // On a GPU each of these is a product of its own.

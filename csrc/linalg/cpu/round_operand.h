@@ -1,0 +1,14 @@
+// FP32 numbers rounded to what products of BF16 read.
+#pragma once
+
+#include "linalg/matrices.h"
+
+namespace torchdion::linalg::cpu {
+
+// Each the nearest BF16. A finite number beyond its range becomes its largest; NaN and infinity stay what they are.
+void round_to_bfloat16_(float* entries, int64_t count);
+
+// The matrices in FP32, their entries rounded to BF16. Those that are FP32 get memory.
+Matrices rounded_to_bfloat16(const Matrices& A, at::Tensor& memory);
+
+}  // namespace torchdion::linalg::cpu
