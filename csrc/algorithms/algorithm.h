@@ -31,8 +31,7 @@ enum class Start { zeros, normal };
 
 enum class Holder {
   every_piece,   // who holds a piece of the parameter holds that of the state, and copies hold the same
-  each_replica,  // where batches are compressed each replica has its own; the mean over them is the state of one
-                 // process
+  each_replica,  // where batches are decoupled each replica has its own; the mean over them is the state of one process
 };
 
 // What is kept of a parameter between steps, beside the count of them that each has ("step").
@@ -44,9 +43,10 @@ struct State {
   std::string_view dtype_option = {};  // of the group: its dtype; none there: that of the parameter
 };
 
-// Matrices that owners on each axis were assigned before: the next one's owner follows theirs.
-struct Assigned {
-  int64_t cols = 0, replicas = 0;
+// What one rank, the owner of a matrix, does for all ranks that share it.
+struct OwnedWork {
+  std::vector<Axis> axes;  // among whose ranks are the owners; without any, no work is shared
+  int64_t operations = 0;  // of one matrix
 };
 
 // What one task updates, by its sizes: matrices as the body of the algorithm has them, or tensors.
@@ -55,8 +55,10 @@ struct BatchShape {
   int64_t numel = 0;            // entries of the pieces
   int64_t m = 0, n = 0, r = 0;  // of each whole matrix, and of its factor
   int64_t rows = 0, cols = 0;   // of the pieces of matrices
-  bool compressed = false;      // replicas exchange factors
-  Assigned assigned = {};
+  bool decoupled = false;       // replicas have states of their own
+  // For each axis of OwnedWork: of the matrices whose owner is this rank as far as the axes before it tell, how many
+  // each of its ranks owns. Empty: nothing is shared.
+  std::vector<std::vector<int64_t>> owners = {};
   at::ScalarType parameter = at::kFloat, computing = at::kFloat;
   std::vector<at::ScalarType> states = {};
 };
@@ -83,10 +85,13 @@ struct Algorithm {
   std::span<const State> states;
   Cost (*cost)(const BatchShape& shape, const Layout& layout, const Options& options);
   comm::Task<> (*update)(Batch batch, Options options);
+  // null: every rank does all work.
+  OwnedWork (*owned_work)(const BatchShape& shape, const Layout& layout, const Options& options) = nullptr;
   // Whether a batch may hold only parameters that have taken the same number of steps; null: it never must.
   bool (*needs_equal_steps)(const Options& options) = nullptr;
-  // Whether replicas of matrices whose largest pieces are rows×cols exchange factors of r columns; null: they never do.
-  bool (*compresses)(int64_t rows, int64_t cols, int64_t r) = nullptr;
+  // Whether replicas of matrices whose largest pieces are rows×cols have states of their own (Holder::each_replica),
+  // because they exchange something else than gradients: factors of r columns, say. Null: they never do.
+  bool (*decouples)(int64_t rows, int64_t cols, int64_t r) = nullptr;
   // Throws c10::ValueError for a layout, as the body sees it, on which the options cannot be followed; null: there is
   // none. `transposed`: the body sees the transposed matrices of the parameter of this name.
   void (*check_layout)(const Layout& layout, bool transposed, const Options& options,

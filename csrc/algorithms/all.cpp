@@ -8,13 +8,14 @@
 #include "algorithms/adamw.h"
 #include "algorithms/dion.h"
 #include "algorithms/lion.h"
+#include "algorithms/muon.h"
 #include "algorithms/shared.h"
 
 namespace torchdion::algorithms {
 
 namespace {
 
-constexpr std::array kAll{&kDion, &kLion, &kAdamW};
+constexpr std::array kAll{&kDion, &kMuon, &kLion, &kAdamW};
 
 std::vector<Choice> names(bool of_elements_alone) {
   std::vector<Choice> names;
@@ -51,7 +52,7 @@ void append_new(std::vector<Option>& options, const List& more) {
     const auto found = std::find_if(options.begin(), options.end(), is_same);
     if (found == options.end()) {
       options.push_back(option);
-    } else if (found->initial != option.initial) {
+    } else if (found->initial != option.initial && found->allowed.or_none) {
       found->initial = {};  // each algorithm's own
     }
   }
@@ -111,7 +112,8 @@ Options options_of(const Algorithm& algorithm, const Options& group) {
   Options options;
   for_each_list(algorithm, [&](const auto& list) {
     for (const Option& option : list) {
-      const bool is_given = group.has(option.name) && !is_none(group.at(option.name));
+      const bool is_given =
+          group.has(option.name) && (!is_none(group.at(option.name)) || option.allowed.none_is_a_value);
       options.set(option.name, is_given ? group.at(option.name) : option.initial);
     }
   });

@@ -146,8 +146,7 @@ comm::Task<> dion(Batch batch, Options options) {
   const int64_t count = X.count(), m = X.rows, n = X.cols, r = batch.shape.r;
   Layout layout = batch.layout;
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
-  const Axis dense = batch.shape.compressed ? Axis() : replicas,
-             compressed = batch.shape.compressed ? replicas : Axis();
+  const Axis dense = batch.shape.decoupled ? Axis() : replicas, compressed = batch.shape.decoupled ? replicas : Axis();
   layout.replicas = compressed;
   const double mean = 1.0 / compressed.size;
   at::Tensor P = batch.workspace.narrow(0, 0, count * m * r).view({count, m, r});
@@ -178,7 +177,7 @@ comm::Task<> dion(Batch batch, Options options) {
   // Without P nothing else of a matrix changes: R is zero, and a zero column of R keeps its column of Q.
   if (gradients.left_out || gradients.unchanged) linalg::clear_(Ps, gradients.left_out, gradients.unchanged);
   const linalg::OrthonormalizeOptions how = orthonormalize_options(batch, hyper);
-  const at::Tensor scale = co_await orthonormalize_sum_(P, layout, batch.shape.m, how, batch.shape.assigned);
+  const at::Tensor scale = co_await orthonormalize_sum_(P, layout, batch.shape.m, how, batch.shape.owners);
 
   // R = Bᵀ P
   linalg::gemm_(Rs, B.t(), Ps, mean, 0, hyper.precision);
@@ -205,6 +204,18 @@ comm::Task<> dion(Batch batch, Options options) {
   }
 }
 
+int64_t orthonormalize_operations(const BatchShape& shape, const Hyperparameters& hyper) {
+  return linalg::orthonormalize_operations(shape.rows, shape.r, shape.m, hyper.orthonormalize, hyper.oversample,
+                                           shape.computing);
+}
+
+// Where whole columns of P are at hand, the ranks that sum them have each matrix orthonormalized by one.
+OwnedWork orthonormalization(const BatchShape& shape, const Layout& layout, const Options& options) {
+  if (!layout.rows.absent()) return {};
+  const Axis replicas = shape.decoupled ? layout.replicas : Axis();
+  return {{layout.cols, replicas}, orthonormalize_operations(shape, Hyperparameters(options))};
+}
+
 // The formulas of Table 2 and Appendix H of the paper for the variants that are built here. Sketches, Gram matrices and
 // column norms are summed in FP64. What is linear in the number of entries counts as passes over memory.
 Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
@@ -220,19 +231,15 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   if (!layout.cols.absent()) {  // P and the column norms
     cost.cols = {count * (P + r), ring(2 * count * (P * element + r * fp64), layout.cols)};
   }
-  const int64_t summed =  // matrices of which this rank has P, for the replicas to sum
-      layout.rows.absent() ? comm::share_of(count, layout.cols.rank, layout.cols.size, shape.assigned.cols) : count;
-  int64_t orthonormalized = summed;
+  // Matrices of which this rank has P, for the replicas to sum, and those that it orthonormalizes.
+  const int64_t summed = shape.owners.empty() ? count : shape.owners[0][layout.cols.rank];
+  const int64_t orthonormalized =
+      shape.owners.empty() ? count : shape.owners[1][shape.decoupled ? layout.replicas.rank : 0];
   if (!layout.replicas.absent()) {
-    const int64_t elements = shape.compressed ? summed * P + count * R : count * shape.rows * shape.cols;
+    const int64_t elements = shape.decoupled ? summed * P + count * R : count * shape.rows * shape.cols;
     cost.replicas = all_reduced(elements, element, layout.replicas);
-    if (shape.compressed && layout.rows.absent()) {
-      orthonormalized = comm::share_of(summed, layout.replicas.rank, layout.replicas.size, shape.assigned.replicas);
-    }
   }
-  cost.operations = count * 8 * shape.rows * shape.cols * r +
-                    orthonormalized * linalg::orthonormalize_operations(shape.rows, r, shape.m, hyper.orthonormalize,
-                                                                        hyper.oversample, shape.computing);
+  cost.operations = count * 8 * shape.rows * shape.cols * r + orthonormalized * orthonormalize_operations(shape, hyper);
   const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states[kMomentum]));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
   // M: read and written by M + G and by the error feedback, read by two products; X: read and written
@@ -270,8 +277,9 @@ constexpr Algorithm kDion{
     .states = kDionStates,
     .cost = dion_cost,
     .update = dion,
+    .owned_work = orthonormalization,
     .needs_equal_steps = has_sketch,
-    .compresses = factors_are_fewer,
+    .decouples = factors_are_fewer,
     .check_layout = check_orthonormalize,
 };
 

@@ -47,7 +47,7 @@ comm::Task<> gather_columns_(at::Tensor Q, Matrices piece, at::Tensor buffer, Ax
 }
 
 comm::Task<at::Tensor> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
-                                           linalg::OrthonormalizeOptions options, Assigned assigned) {
+                                           linalg::OrthonormalizeOptions options, std::vector<comm::Shares> owners) {
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
   const bool needs_scale = P.scalar_type() == at::kDouble && !cols.absent();
   at::Tensor scale;
@@ -60,13 +60,14 @@ comm::Task<at::Tensor> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t 
     co_await linalg::orthonormalize_(P, rows, offset, global_rows, options);
     co_return scale;
   }
-  const at::Tensor part = co_await comm::sum_shares(P, cols, options.order, assigned.cols);
-  const at::Tensor share = co_await comm::sum_shares(part, replicas, Order::any, assigned.replicas);
+  const comm::Shares on_cols = owners[0], on_replicas = owners[1];
+  const at::Tensor part = co_await comm::sum_shares(P, cols, options.order, on_cols);
+  const at::Tensor share = co_await comm::sum_shares(part, replicas, Order::any, on_replicas);
   if (needs_scale) options.scale = at::ones({share.size(0)}, P.options());
   co_await linalg::orthonormalize_(share, rows, 0, global_rows, options);
   if (needs_scale) linalg::mark_(share, options.scale);
-  co_await comm::gather_shares(part, share, replicas, assigned.replicas);
-  co_await comm::gather_shares(P, part, cols, assigned.cols);
+  co_await comm::gather_shares(part, share, replicas, on_replicas);
+  co_await comm::gather_shares(P, part, cols, on_cols);
   if (needs_scale) scale = linalg::read_mark_(P);
   co_return scale;
 }

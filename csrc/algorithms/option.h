@@ -40,6 +40,7 @@ struct Allowed {
   bool without_least = false, without_most = false;  // whether the bounds themselves are not allowed
   Choices choices = {};
   bool or_none = false;
+  bool none_is_a_value = false;  // not what is declared
 };
 
 struct Option {
@@ -63,6 +64,9 @@ inline constexpr Allowed kCounting{.kind = Allowed::Kind::integer, .least = 1};
 inline constexpr Allowed kDimsOrNone{.kind = Allowed::Kind::integer, .least = 0, .or_none = true};
 inline constexpr Allowed kBetas{
     .kind = Allowed::Kind::pair, .least = 0, .most = 1, .without_most = true, .or_none = true};
+inline constexpr Allowed one_of_or_none(Choices choices) {
+  return {.kind = Allowed::Kind::text, .choices = choices, .or_none = true, .none_is_a_value = true};
+}
 inline constexpr Allowed one_of(Choices choices) { return {.kind = Allowed::Kind::text, .choices = choices}; }
 
 // The dtypes of parameters, gradients and states.

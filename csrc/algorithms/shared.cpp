@@ -29,11 +29,7 @@ constexpr Option kShared[] = {
      .doc = "what NaN and infinite entries of gradients do",
      .waits = std::string_view("raise"),
      .of_optimizer = true},
-    {.name = "precision",
-     .initial = std::string_view("high"),
-     .allowed = one_of(kPrecision),
-     .doc = "what GPUs round FP32 operands of products to",
-     .of_optimizer = true},
+    precision_of("high"),
 };
 
 constexpr Option kOfMatrices[] = {

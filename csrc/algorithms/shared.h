@@ -19,6 +19,12 @@ inline constexpr Choices kOrientation{"Orientation", kOrientationNames};
 
 inline constexpr Option kMomentumDtype{"momentum_dtype", {}, kDtypeOrNone, "dtype of the momentum"};
 
+inline constexpr Option precision_of(std::string_view initial) {
+  Allowed allowed = one_of(kPrecision);
+  allowed.or_none = true;
+  return {"precision", initial, allowed, "what FP32 operands of products are rounded to"};
+}
+
 // Of every algorithm.
 std::span<const Option> shared_options();
 // Of every algorithm that takes matrices: how they lie in parameters.

@@ -86,11 +86,11 @@ void bind_layout(py::module_& m) {
           py::arg("length"), py::arg("rank") = py::none())
       .def("traffic", [counted](const Axis& self) {
         const AxisTraffic traffic = self.traffic();
-        return py::dict(py::arg("all_reduce") = counted(traffic.all_reduce),
-                        py::arg("reduce_scatter") = counted(traffic.reduce_scatter),
-                        py::arg("all_gather") = counted(traffic.all_gather),
-                        py::arg("completion") = counted(traffic.completion),
-                        py::arg("agreement") = counted(traffic.agreement));
+        return py::dict(
+            py::arg("all_reduce") = counted(traffic.all_reduce),
+            py::arg("reduce_scatter") = counted(traffic.reduce_scatter),
+            py::arg("all_to_all") = counted(traffic.all_to_all), py::arg("all_gather") = counted(traffic.all_gather),
+            py::arg("completion") = counted(traffic.completion), py::arg("agreement") = counted(traffic.agreement));
       });
   py::class_<Layout>(m, "Layout")
       .def(py::init([](Axis rows, Axis cols, Axis replicas, Axis batch, std::vector<int64_t> sizes,

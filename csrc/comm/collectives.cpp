@@ -110,6 +110,21 @@ Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits
   });
 }
 
+Pending all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> received, std::vector<int64_t> sent,
+                   Axis axis, bool completes) {
+  if (axis.absent()) {
+    output.copy_(input.view_as(output));
+    return {};
+  }
+  count(axis, completes ? "completion" : "all_to_all", completes ? &AxisTraffic::completion : &AxisTraffic::all_to_all,
+        input.numel(), completes ? 0 : input.numel(), bytes(input.numel() - sent[axis.rank], input));
+  if (as_messages(input, axis)) return begin_exchange("all_to_all", axis, cut(output, received), cut(input, sent));
+  at::Tensor flat_output = output.view({-1}), flat_input = input.view({-1});
+  return begin("all_to_all", axis, {output, input}, [&](c10d::ProcessGroup& group) {
+    return torch_versions::all_to_all(group, flat_output, flat_input, received, sent);
+  });
+}
+
 Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis) {
   if (axis.absent()) {
     output.copy_(input.view_as(output));

@@ -50,6 +50,12 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
 // elements for each rank k. Counted as a reduce-scatter, of which it is the first half. Both contiguous.
 Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis);
 
+// output ← what every rank has for this one, one rank after the other, received[k] elements from rank k; input:
+// sent[k] elements for each rank k. `completes`: what another all-to-all began, whose elements are counted already.
+// Every rank of the axis calls it, also one that has nothing to send. Both contiguous.
+Pending all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> received, std::vector<int64_t> sent,
+                   Axis axis, bool completes = false);
+
 // output ← this rank's piece of Σ over the axis of input: input.numel() / size elements, added in the backend's order.
 // Both contiguous.
 Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis);

@@ -3,6 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "comm/collectives.h"
 #include "comm/copies.h"
 
@@ -11,10 +14,10 @@ namespace torchdion::comm {
 namespace {
 
 // The elements of each rank's share of a stack.
-std::vector<int64_t> splits_of(const at::Tensor& stack, const Axis& axis, int64_t first) {
+std::vector<int64_t> splits_of(const at::Tensor& stack, const Shares& shares) {
   const int64_t count = stack.size(0), entry = count == 0 ? 0 : stack.numel() / count;
   std::vector<int64_t> splits;
-  for (int rank = 0; rank < axis.size; ++rank) splits.push_back(share_of(count, rank, axis.size, first) * entry);
+  for (const int64_t share : shares) splits.push_back(share * entry);
   return splits;
 }
 
@@ -25,37 +28,39 @@ void add_pieces(const at::Tensor& share, const at::Tensor& pieces, int size) {
   for (int rank = 1; rank < size; ++rank) share.add_(rows[rank].view_as(share));
 }
 
-bool can_reduce_while_scattering(const at::Tensor& stack, Axis axis, Order order) {
+bool can_reduce_while_scattering(const at::Tensor& stack, Axis axis, Order order, const Shares& shares) {
+  const bool are_equal = std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
   // gloo's reduce-scatter moves as much as an all-reduce.
-  return order == Order::any && stack.is_cuda() && stack.size(0) % axis.size == 0 && !moved_by_gloo(stack, axis);
+  return order == Order::any && stack.is_cuda() && are_equal && !moved_by_gloo(stack, axis);
 }
 
 }  // namespace
 
-int64_t share_of(int64_t count, int rank, int size, int64_t first) {
-  const int64_t turn = (rank + size - first % size) % size;
-  return count / size + (turn < count % size ? 1 : 0);
+Shares even_shares(int64_t count, int size) {
+  Shares shares(size, count / size);
+  std::fill_n(shares.begin(), count % size, count / size + 1);
+  return shares;
 }
 
-Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, int64_t first) {
+Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares) {
   if (axis.absent()) co_return stack;
   std::vector<int64_t> sizes = stack.sizes().vec();
-  sizes[0] = share_of(stack.size(0), axis.rank, axis.size, first);
+  sizes[0] = shares[axis.rank];
   at::Tensor share = at::empty(sizes, stack.options());
-  if (can_reduce_while_scattering(stack, axis, order)) {
+  if (can_reduce_while_scattering(stack, axis, order, shares)) {
     co_await reduce_scatter(share, stack, axis);
     co_return share;
   }
-  const std::vector<int64_t> splits = splits_of(stack, axis, first);
+  const std::vector<int64_t> splits = splits_of(stack, shares);
   at::Tensor pieces = at::empty({axis.size * share.numel()}, stack.options());
   co_await scatter(pieces, stack, splits, axis);
   if (share.numel() > 0) add_pieces(share, pieces, axis.size);
   co_return share;
 }
 
-Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, int64_t first) {
+Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, Shares shares) {
   if (axis.absent()) co_return;
-  const std::vector<int64_t> splits = splits_of(stack, axis, first);
+  const std::vector<int64_t> splits = splits_of(stack, shares);
   co_await all_gather(stack, share, splits, axis, true);
 }
 
@@ -71,8 +76,9 @@ Task<> sum(at::Tensor tensor, Axis axis, Order order) {
     co_return;
   }
   at::Tensor flat = tensor.view({-1});
-  const at::Tensor share = co_await sum_shares(flat, axis, order, 0);
-  co_await gather_shares(flat, share, axis, 0);
+  const Shares shares = even_shares(flat.size(0), axis.size);
+  const at::Tensor share = co_await sum_shares(flat, axis, order, shares);
+  co_await gather_shares(flat, share, axis, shares);
 }
 
 }  // namespace torchdion::comm

@@ -1,18 +1,24 @@
-// Which rank does for others what all of them need once: each matrix of a batch has one, in turn.
+// Which rank does for others what all of them need once: each matrix has one owner.
 #pragma once
 
 #include <torchdion/layout.h>
 
-#include <map>
+#include <vector>
 
-#include "algorithms/algorithm.h"
+#include "engine/plan.h"
 
 namespace torchdion::engine {
 
-// Matrices that have owners, by the axis whose ranks they are.
-using OwnedMatrices = std::map<const comm::Line*, int64_t>;
+// Gives every matrix whose work can be shared an owner: the costliest first, each to the rank that has least to do
+// yet among those which share it. Ranks that share matrices decide alike, because they look at nothing but shapes.
+void assign_owners(std::vector<Alike>& alike);
 
-// Gives owners to the matrices of a batch; returns how many had been given before, on each axis.
-algorithms::Assigned assign_owners(const algorithms::BatchShape& shape, const Layout& layout, OwnedMatrices& owned);
+int64_t ranks_of(const std::vector<Axis>& axes);
+
+// BatchShape::owners of as many matrices as these axes have ranks, of which each owns one.
+std::vector<std::vector<int64_t>> one_for_each(const std::vector<Axis>& axes);
+
+// BatchShape::owners of the matrices [begin, end) of alike ones.
+std::vector<std::vector<int64_t>> owners_of(const Alike& alike, int64_t begin, int64_t end);
 
 }  // namespace torchdion::engine

@@ -11,7 +11,7 @@ namespace torchdion::engine {
 struct ParameterCost {
   std::size_t group, parameter;
   const Alike* alike;  // of the plan
-  bool compressed;
+  bool decoupled;
   algorithms::Cost cost;
   int64_t state_bytes;
 };

@@ -62,11 +62,11 @@ class Planner {
       for (std::size_t g = 0; g < groups.all.size(); ++g) {
         if (groups.all[g].algorithm != algorithm) continue;
         add_axes(groups.all[g].layouts);
-        const std::size_t first = plan.alike.size();
         algorithm->takes_matrices() ? sort_matrices(g) : sort_elements(g);
-        for (std::size_t i = first; i < plan.alike.size(); ++i) cut_into_batches(i);
       }
     }
+    assign_owners(plan.alike);
+    for (std::size_t i = 0; i < plan.alike.size(); ++i) cut_into_batches(i);
   }
 
   Plan plan;
@@ -159,7 +159,11 @@ class Planner {
     alike.shape.r = shape.r;
     alike.shape.rows = alike.layout.rows.piece(m).size;
     alike.shape.cols = alike.layout.cols.piece(n).size;
-    alike.shape.compressed = compresses(*groups_.all[alike.group].algorithm, shape.m, shape.n, shape.r, layout);
+    const Group& group = groups_.all[alike.group];
+    alike.shape.decoupled = decouples(*group.algorithm, shape.m, shape.n, shape.r, layout);
+    if (group.algorithm->owned_work) {
+      alike.owned = group.algorithm->owned_work(alike.shape, alike.layout, group.options);
+    }
   }
 
   void add_matrices(Alike& alike, const at::Tensor& X, const ParameterShape& shape, const Layout& layout) const {
@@ -207,7 +211,7 @@ class Planner {
         batch.shape.count = batch.end - batch.begin;
         batch.shape.numel = batch.shape.count * alike.shape.rows * alike.shape.cols;
       }
-      if (group.takes_matrices()) batch.shape.assigned = assign_owners(batch.shape, alike.layout, owned_);
+      batch.shape.owners = owners_of(alike, batch.begin, batch.end);
       batch.cost = group.algorithm->cost(batch.shape, alike.layout, group.options);
       expect(batch.cost, alike.layout);
       plan.batches.push_back(std::move(batch));
@@ -221,18 +225,21 @@ class Planner {
     const bool on_cpu = group.X[alike.members.front()].is_cpu();
     const Layout& layout = alike.layout;
     const int64_t threads = on_cpu ? at::get_num_threads() : 1;
-    const int64_t workers = layout.is_local() ? threads : layout.cols.size * layout.replicas.size;
-    BatchShape one = alike.shape;  // on the rank with the largest piece
-    one.count = 1;
-    one.rows = layout.rows.largest_piece(one.m);
-    one.cols = layout.cols.largest_piece(one.n);
-    const Cost each = group.algorithm->cost(one, layout, group.options);
+    BatchShape round = alike.shape;  // of one matrix for each owner, on the rank with the largest piece
+    round.owners = one_for_each(alike.owned.axes);
+    round.count = ranks_of(alike.owned.axes);
+    round.rows = layout.rows.largest_piece(round.m);
+    round.cols = layout.cols.largest_piece(round.n);
+    const Cost of_round = group.algorithm->cost(round, layout, group.options);
+    const int64_t workers =
+        layout.is_local() ? threads : std::max<int64_t>(round.count, layout.cols.size * layout.replicas.size);
     const auto rounded_up = [](int64_t number, int64_t multiple) {
       return (number + multiple - 1) / multiple * multiple;
     };
-    const int64_t elements = std::max<int64_t>(1, each.workspace);
+    const int64_t elements = std::max<int64_t>(1, rounded_up(of_round.workspace, round.count) / round.count);
     if (!on_cpu) {
-      const int64_t bytes = elements * static_cast<int64_t>(c10::elementSize(one.computing)) + each.temporary_bytes;
+      const int64_t temporary = rounded_up(of_round.temporary_bytes, round.count) / round.count;
+      const int64_t bytes = elements * static_cast<int64_t>(c10::elementSize(round.computing)) + temporary;
       const int64_t held = std::max(kFewMatrices, kDeviceWorkspace / bytes);
       const int64_t most = std::max<int64_t>(1, held / workers) * workers;
       const int64_t tasks = std::max<int64_t>(1, rounded_up(alike.most, most) / most);
@@ -254,7 +261,6 @@ class Planner {
 
   const Groups& groups_;
   std::map<Key, std::size_t> known_;
-  OwnedMatrices owned_;
 };
 
 }  // namespace

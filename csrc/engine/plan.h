@@ -25,6 +25,8 @@ struct Alike {
   double shape_factor = 1;           // sqrt(fan-out / fan-in)
   int64_t step = 0;                  // that they take, where it must be equal
   int64_t most = 0;                  // matrices on the rank that holds most of them
+  algorithms::OwnedWork owned;       // of each matrix
+  std::vector<int64_t> owners;       // of each matrix here, by its place among the ranks of owned.axes; empty: none
 };
 
 // What one task updates: matrices [begin, end) of alike ones; of lists all.

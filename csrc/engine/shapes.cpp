@@ -93,9 +93,9 @@ ParameterShape shape_of(const Group& group, std::size_t i) {
   return shape;
 }
 
-bool compresses(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, int64_t r, const Layout& layout) {
-  if (!algorithm.compresses) return false;
-  return algorithm.compresses(layout.rows.largest_piece(m), layout.cols.largest_piece(n), r);
+bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, int64_t r, const Layout& layout) {
+  if (!algorithm.decouples) return false;
+  return algorithm.decouples(layout.rows.largest_piece(m), layout.cols.largest_piece(n), r);
 }
 
 std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes, int64_t r,
@@ -103,7 +103,7 @@ std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm
   std::vector<std::string> decoupled;
   if (layout.replicas.absent() || !algorithm.takes_matrices()) return decoupled;
   const std::vector<int64_t> matrices = matrix_sizes(sizes, form_of(group));
-  if (!compresses(algorithm, matrices.end()[-2], matrices.back(), r, layout)) return decoupled;
+  if (!decouples(algorithm, matrices.end()[-2], matrices.back(), r, layout)) return decoupled;
   for (const algorithms::State& state : algorithm.states) {
     if (state.holder == algorithms::Holder::each_replica) decoupled.emplace_back(state.name);
   }

@@ -32,8 +32,9 @@ ParameterShape shape_of(const Group& group, std::size_t i);
 // Whether a factor of the parameter's matrices is m×r: what its rows tell, those of a square matrix by the option.
 bool is_right(at::IntArrayRef factor, at::IntArrayRef sizes, const algorithms::Options& options);
 
-// Whether replicas of m×n matrices exchange factors: by the largest piece that a rank holds, so that all decide alike.
-bool compresses(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, int64_t r, const Layout& layout);
+// Whether replicas of m×n matrices have states of their own: by the largest piece that a rank holds, so that all decide
+// alike.
+bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, int64_t r, const Layout& layout);
 
 // The states of a parameter of these whole sizes, whose factor has r columns, of which each replica has its own.
 std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes, int64_t r,

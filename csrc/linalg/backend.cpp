@@ -59,6 +59,10 @@ void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule)
   if (M.numel() > 0) backend_of(M.device).accumulate_(M, G, rule);
 }
 
+void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged) {
+  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged);
+}
+
 void count_nonfinite(const Matrices& G, int64_t* found) {
   if (G.numel() > 0) backend_of(G.device).count_nonfinite(G, found);
 }

@@ -26,6 +26,7 @@ struct Table {
   decltype(linalg::copy_)* copy_ = Operations::copy_;
   decltype(linalg::clear_)* clear_ = Operations::clear_;
   decltype(linalg::accumulate_)* accumulate_ = Operations::accumulate_;
+  decltype(linalg::axpby_)* axpby_ = Operations::axpby_;
   decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;
   decltype(linalg::device_factors)* device_factors = Operations::device_factors;
   decltype(linalg::gemm_)* gemm_ = Operations::gemm_;

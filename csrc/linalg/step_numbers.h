@@ -9,6 +9,7 @@ namespace torchdion::linalg {
 
 // How gradients count. Pointers are to single numbers in the memory of the gradients' device, or null.
 struct GradientRule {
+  double keep = 1;  // what M is multiplied by before
   double factor = 1;
   const float* divisor = nullptr;    // of the factor: what a gradient scaler has multiplied by
   const float* left_out = nullptr;   // where it is not 0, nothing is written

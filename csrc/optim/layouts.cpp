@@ -102,6 +102,7 @@ std::map<std::string, AxisTraffic> traffic_of(const Layouts& layouts) {
       AxisTraffic& total = traffic[axis->name()];
       add(total.all_reduce, carried.all_reduce);
       add(total.reduce_scatter, carried.reduce_scatter);
+      add(total.all_to_all, carried.all_to_all);
       add(total.all_gather, carried.all_gather);
       add(total.completion, carried.completion);
       add(total.agreement, carried.agreement);

@@ -68,7 +68,7 @@ void Optimizer::add_param_group(const OptimizerParamGroup& param_group) try {
   if (!param_group.has_options()) {  // what holds for the optimizer may have been set since, or loaded
     const Options& first = optim::first_options(param_groups(), defaults);
     Options options = defaults;
-    options.nonfinite(first.nonfinite()).precision(first.precision()).capturable(first.capturable());
+    options.nonfinite(first.nonfinite()).capturable(first.capturable());
     groups.back().set_options(std::make_unique<Options>(options));
   }
   groups = optim::resolved(groups, private_->algorithm);

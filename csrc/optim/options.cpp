@@ -28,6 +28,10 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("betas", o.betas());
   visit("weight_decay", o.weight_decay());
   visit("epsilon", o.epsilon());
+  visit("nesterov", o.nesterov());
+  visit("newton_schulz", o.newton_schulz());
+  visit("ns_steps", o.ns_steps());
+  visit("adjust_lr", o.adjust_lr());
   visit("rank_fraction", o.rank_fraction());
   visit("rank_multiple_of", o.rank_multiple_of());
   visit("orientation", o.orientation());

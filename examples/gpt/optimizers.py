@@ -31,7 +31,7 @@ def _dion(model: GPT, hyperparameters: dict[str, Any], seed: int) -> Optimizer:
     scalar_lr = own.pop("scalar_lr") or own["lr"]
     groups = torchdion.param_groups(model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"])
     for group in groups:
-        if group["algorithm"] != "dion":
+        if group["kind"] != "matrix":
             group["lr_multiplier"] *= scalar_lr / own["lr"]
     try:
         return torchdion.Dion(groups, **own, seed=seed)

@@ -26,14 +26,18 @@ struct Traffic {
 };
 
 // What an axis has carried. A sum that is scattered and gathered again counts its elements once, as `reduce_scatter`;
-// `completion` has the calls and bytes of the gathering; `agreement` those of the flags on which ranks agree before a
-// step: which parameters have gradients, whether any entry overflowed.
+// pieces of matrices that go to their owners and come back count once, as `all_to_all`; `completion` has the calls and
+// bytes of the gathering and of the way back; `agreement` those of the flags on which ranks agree before a step: which
+// parameters have gradients, whether any entry overflowed.
 struct AxisTraffic {
-  Traffic all_reduce, reduce_scatter, all_gather, completion, agreement;
+  Traffic all_reduce, reduce_scatter, all_gather, all_to_all, completion, agreement;
 
-  int64_t elements() const { return all_reduce.elements + reduce_scatter.elements + all_gather.elements; }
+  int64_t elements() const {
+    return all_reduce.elements + reduce_scatter.elements + all_gather.elements + all_to_all.elements;
+  }
   int64_t bytes() const {
-    return all_reduce.bytes + reduce_scatter.bytes + all_gather.bytes + completion.bytes + agreement.bytes;
+    return all_reduce.bytes + reduce_scatter.bytes + all_gather.bytes + all_to_all.bytes + completion.bytes +
+           agreement.bytes;
   }
 };
 

@@ -29,12 +29,16 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(std::optional<Betas>, betas);  // none: Lion's (0.95, 0.98) or AdamW's (0.9, 0.95)
   TORCH_ARG(double, weight_decay) = 0.01;  // λ, decoupled
   TORCH_ARG(double, epsilon) = 1e-8;       // AdamW's ε
-  TORCH_ARG(double, rank_fraction) = 1;    // r / min(m, n)
+  TORCH_ARG(bool, nesterov) = true;        // Muon: orthonormalize G + μ M, not M
+  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;     // Muon
+  TORCH_ARG(int64_t, ns_steps) = 5;                                         // Muon: Newton–Schulz iterations
+  TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // Muon; none: lr as it is
+  TORCH_ARG(double, rank_fraction) = 1;                                     // r / min(m, n)
   TORCH_ARG(int64_t, rank_multiple_of) = 1;
   TORCH_ARG(Orientation, orientation) = Orientation::right;
   TORCH_ARG(Orthonormalize, orthonormalize) = Orthonormalize::automatic;
   TORCH_ARG(double, rcqr_oversample) = 1.25;          // k / r
-  TORCH_ARG(std::string, algorithm) = "";             // "dion", "lion", "adamw"; empty: the optimizer's own
+  TORCH_ARG(std::string, algorithm) = "";             // "dion", "muon", "lion", …; empty: the optimizer's own
   TORCH_ARG(std::string, scalar_algorithm) = "lion";  // of parameters that are no matrices
   TORCH_ARG(std::optional<int64_t>, batch_dims);      // leading dimensions that count matrices
   TORCH_ARG(int64_t, blocks) = 1;                     // matrices fused along the rows: 3 for QKV
@@ -47,7 +51,7 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(at::Tensor, lr_tensor);
   TORCH_ARG(at::Tensor, weight_decay_tensor);
   TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;    // alike in all groups
-  TORCH_ARG(Precision, precision) = Precision::high;         // of FP32 products on GPUs; alike in all groups
+  TORCH_ARG(std::optional<Precision>, precision);            // none: the algorithm's, high of Dion, medium of Muon
   TORCH_ARG(int64_t, seed) = 0;                              // of Q's start and of sketches
   TORCH_ARG(std::optional<at::ScalarType>, momentum_dtype);  // none: the parameter's own
   TORCH_ARG(std::optional<at::ScalarType>, Q_dtype);
@@ -213,5 +217,21 @@ class Dion : public Optimizer {
 };
 
 using DionOptions = Options;
+
+// Muon (https://kellerjordan.github.io/posts/muon): the orthonormalized momentum, of whole matrices on any layout.
+//
+//   torchdion::Muon optimizer(model->parameters(), torchdion::MuonOptions(0.02).weight_decay(0.1));
+class Muon : public Optimizer {
+ public:
+  explicit Muon(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, Options defaults = 0.02)
+      : Optimizer("muon", "torchdion::Muon", param_groups, std::move(defaults)) {}
+  explicit Muon(std::vector<at::Tensor> params, Options defaults = 0.02)
+      : Muon(std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(params))},
+             std::move(defaults)) {}
+};
+
+struct MuonOptions : Options {
+  MuonOptions(double lr = 0.02) : Options(lr) {}
+};
 
 }  // namespace torchdion

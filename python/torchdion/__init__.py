@@ -20,6 +20,7 @@ from torchdion import _C  # noqa: E402
 from torchdion.ddp import ddp_comm_hook  # noqa: E402
 from torchdion.dion import Dion  # noqa: E402
 from torchdion.mixed_precision import DionMixedPrecisionConfig  # noqa: E402
+from torchdion.muon import Muon  # noqa: E402
 from torchdion.routing import param_groups  # noqa: E402
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
     "_C",
     "Dion",
     "DionMixedPrecisionConfig",
+    "Muon",
     "__version__",
     "build",
     "cmake_prefix_path",

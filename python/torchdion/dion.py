@@ -102,7 +102,7 @@ class Dion(Optimizer):
         maximize: bool = False,
         capturable: bool = False,
         nonfinite: Nonfinite = "propagate",
-        precision: Precision = "high",
+        precision: Precision | None = None,
         seed: int = 0,
         replicate_mesh: Any = None,
         outer_shard_mesh: Any = None,

@@ -49,7 +49,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             given: all of them by their names: options, ``replicate_mesh`` and so on, and ``unknown`` ones.
         """
         if given["unknown"]:
-            refuse_unknown(given["unknown"])
+            refuse_unknown(given["unknown"], given.keys() - {"unknown"})
         defaults = DEFAULTS | {"algorithm": self.algorithm}
         defaults |= {name: given[name] for name in defaults if name in given}
         defaults = as_plain_numbers(defaults | state_dtypes(given["mixed_precision_config"], ""))

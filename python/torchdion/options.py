@@ -14,6 +14,8 @@ Orientation = Literal["right", "left"]
 Orthonormalize = Literal["auto", "rcqr", "cholesky_qr", "qr"]
 Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]
 Precision = Literal["highest", "high", "medium"]
+NewtonSchulz = Literal["jordan", "polar_express", "gram"]
+AdjustLr = Literal["spectral_norm", "rms_norm", "original"]
 
 DEFAULTS: dict[str, Any] = {name: declared["default"] for name, declared in OPTIONS.items()} | {"differentiable": False}
 """Of a group that is given nothing."""
@@ -33,18 +35,6 @@ _TORCH_KEYS = (
     "min_lr",
     "base_momentum",
     "max_momentum",
-)
-
-# Of these parameters and of no others: the constructor, whose options are all groups' defaults, does not take them.
-_OF_GROUPS = ("algorithm", "lr_multiplier", "batch_dims", "blocks", "fan_in_first", "skip_zero_gradients")
-
-# What the constructor takes beside the defaults of groups.
-_OF_THE_CONSTRUCTOR = (
-    "replicate_mesh",
-    "outer_shard_mesh",
-    "inner_shard_mesh",
-    "replicate_mesh_grad_sync",
-    "mixed_precision_config",
 )
 
 # What others call an option.
@@ -94,26 +84,30 @@ def warn_of_other_algorithms(
             )
 
 
-def refuse_unknown(options: Iterable[str]) -> None:
-    """Raises TypeError for the first keyword that the constructor does not have, with what may be meant."""
+def refuse_unknown(options: Iterable[str], taken: Iterable[str]) -> None:
+    """Raises TypeError for the first keyword that the constructor does not have, with what may be meant.
+
+    Args:
+        taken: those that it has.
+    """
     for name in options:
-        raise TypeError(f"{front()}: unexpected keyword argument {name!r}{_advice_on(name)}")
+        raise TypeError(f"{front()}: unexpected keyword argument {name!r}{_advice_on(name, set(taken))}")
 
 
-def _advice_on(name: str) -> str:
+def _advice_on(name: str, taken: set[str]) -> str:
     """What to do instead of giving the constructor this keyword, which it does not have."""
     if name in ("fused", "foreach"):
         return ": every step is fused, there is nothing to choose"
     if name == "differentiable":
         return ": no graph goes through a step"
-    if name in _OF_GROUPS:
+    if name in OPTIONS and name not in STATE_DTYPES.values():  # of parameters, or of another algorithm
         return ": only a parameter group takes it"
-    near = _option_meant_by(name, [*DEFAULTS, *_OF_THE_CONSTRUCTOR])
+    near = _option_meant_by(name, [*OPTIONS, *taken])
     if near in STATE_DTYPES.values():
         near = "mixed_precision_config"
-    if near in _OF_GROUPS:
-        return f"; did you mean {near!r} of a parameter group?"
-    return f"; did you mean {near!r}?" if near else ""
+    if near is None or near in taken:
+        return f"; did you mean {near!r}?" if near else ""
+    return f"; did you mean {near!r} of a parameter group?"
 
 
 def _option_meant_by(name: str, known: Iterable[str]) -> str | None:

@@ -76,12 +76,13 @@ def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
 
 
 def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:
+    """How many parameters each algorithm updates, of those that update some."""
     counts = dict.fromkeys(ALGORITHMS, 0)
     for group in groups:
         for param in group["params"]:
             if not is_lazy(param):  # a lazy module's has no shape before its first input
                 counts[algorithm_of(param, group).name] += 1
-    return counts
+    return {name: count for name, count in counts.items() if count > 0}
 
 
 def check_parameters(entries: list[Any], group: dict[str, Any], where: str) -> None:

@@ -20,12 +20,12 @@ def param_groups(
     scalar_algorithm: str = "lion",
     head: str | Iterable[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups for :class:`torchdion.Dion` by the kind of each parameter (arXiv 2504.05295, Section 3.2 and Table 1).
+    """Groups for every optimizer here by the kind of each parameter (arXiv 2504.05295, Section 3.2 and Table 1).
 
     ==============================  ===================  ==================  ============
     parameter                       algorithm            ``lr_multiplier``   weight decay
     ==============================  ===================  ==================  ============
-    matrices, convolutions          dion                 1 (and sqrt(m/n))   weight_decay
+    matrices, convolutions          the optimizer's own  1 (and sqrt(m/n))   weight_decay
     embeddings                      scalar_algorithm     1                   0
     the output layer, d_in wide     scalar_algorithm     1 / sqrt(d_in)      0
     biases, norms, other vectors    scalar_algorithm     1                   0
@@ -64,8 +64,8 @@ def param_groups(
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4), nn.Linear(4, 10))
-        >>> [(g["kind"], g["algorithm"], g["lr_multiplier"]) for g in param_groups(model)]
-        [('matrix', 'dion', 1.0), ('embedding', 'lion', 1.0), ('vector', 'lion', 1.0), ('head', 'lion', 0.5)]
+        >>> [(g["kind"], g.get("algorithm"), g["lr_multiplier"]) for g in param_groups(model)]
+        [('matrix', None, 1.0), ('embedding', 'lion', 1.0), ('vector', 'lion', 1.0), ('head', 'lion', 0.5)]
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"torchdion.param_groups: model must be a torch.nn.Module, got {type(model).__name__}")
@@ -93,8 +93,6 @@ def param_groups(
 
 def _options(kind: str, weight_decay: float, scalar_algorithm: str) -> dict[str, Any]:
     is_matrix = kind in ("matrix", "transposed")
-    return {
-        "kind": kind,
-        "algorithm": "dion" if is_matrix else scalar_algorithm,
-        "weight_decay": weight_decay if is_matrix else 0.0,
-    }
+    if is_matrix:
+        return {"kind": kind, "weight_decay": weight_decay}
+    return {"kind": kind, "algorithm": scalar_algorithm, "weight_decay": 0.0}

@@ -16,28 +16,37 @@ int64_t grain(const Matrices& matrices) { return kElementsPerThread / std::max<i
 // Walks along the memory of M: rows are what is contiguous there.
 Matrices along_memory(const Matrices& matrices, bool transpose) { return transpose ? matrices.t() : matrices; }
 
+// m ← keep m + alpha g
 template <class TM, class TG>
-void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
+void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double keep, double alpha) {
   using T = Wider<TM, TG>;
-  const T scale = static_cast<T>(alpha), least = least_momentum<TM>();
+  const T kept = static_cast<T>(keep), scale = static_cast<T>(alpha), least = least_momentum<TM>();
   if (g_stride == 1) {
     for (int64_t j = 0; j < count; ++j) {
-      m[j] = rounded<TM>(zero_below(least, static_cast<T>(m[j]) + scale * static_cast<T>(g[j])));
+      m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + scale * static_cast<T>(g[j])));
     }
   } else {
     for (int64_t j = 0; j < count; ++j) {
-      m[j] = rounded<TM>(zero_below(least, static_cast<T>(m[j]) + scale * static_cast<T>(g[j * g_stride])));
+      m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + scale * static_cast<T>(g[j * g_stride])));
     }
   }
 }
 
 template <class TM, class TG>
-void add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double alpha) {
+void add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double keep, double alpha) {
   using T = Wider<TM, TG>;
-  const T scale = static_cast<T>(alpha), least = least_momentum<TM>();
+  const T kept = static_cast<T>(keep), scale = static_cast<T>(alpha), least = least_momentum<TM>();
   for (int64_t j = 0; j < count; ++j) {
     const T entry = static_cast<T>(g[j * g_stride]);
-    m[j] = rounded<TM>(zero_below(least, static_cast<T>(m[j]) + (std::isfinite(entry) ? scale * entry : T(0))));
+    const T added = std::isfinite(entry) ? scale * entry : T(0);
+    m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + added));
+  }
+}
+
+template <class TX, class TU, class T>
+void axpby_row(TX* x, const TU* u, int64_t count, int64_t u_stride, T update, T keep) {
+  for (int64_t j = 0; j < count; ++j) {
+    x[j] = rounded<TX>(keep * static_cast<T>(x[j]) + update * static_cast<T>(u[j * u_stride]));
   }
 }
 
@@ -68,9 +77,9 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
           if (rule.zeroed) found += nonfinite_in_row(source, m.cols, g.col_stride);
           if (rule.keeps_all(index)) continue;
           if (rule.zeroed) {
-            add_finite_row(target, source, m.cols, g.col_stride, alpha);
+            add_finite_row(target, source, m.cols, g.col_stride, rule.keep, alpha);
           } else {
-            add_row(target, source, m.cols, g.col_stride, alpha);
+            add_row(target, source, m.cols, g.col_stride, rule.keep, alpha);
           }
         }
         total += found;
@@ -78,6 +87,24 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
     });
   });
   if (rule.zeroed) *rule.zeroed += total;
+}
+
+void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged) {
+  if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged);
+  TORCHDION_DISPATCH_FLOATING(X.dtype, "torchdion::axpby_", [&] {
+    using weight_t = scalar_t;
+    TORCHDION_DISPATCH_FLOATING(U.dtype, "torchdion::axpby_", [&] {
+      using T = Wider<weight_t, scalar_t>;
+      const T update = factors.const_data_ptr<T>()[0], keep = factors.const_data_ptr<T>()[1];
+      cpu::parallel_rows(X.count(), X.rows, grain(X), [&](int64_t index, int64_t first, int64_t count) {
+        if (unchanged && unchanged[index] != 0) return;
+        for (int64_t i = first; i < first + count; ++i) {
+          axpby_row(X.matrix<weight_t>(index) + i * X.row_stride, U.matrix<const scalar_t>(index) + i * U.row_stride,
+                    X.cols, U.col_stride, update, keep);
+        }
+      });
+    });
+  });
 }
 
 void Operations::count_nonfinite(const Matrices& G, int64_t* found_in_all) {

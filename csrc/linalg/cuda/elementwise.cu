@@ -37,6 +37,17 @@ void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t
   });
 }
 
+void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
+           const float* unchanged, Stream stream) {
+  const Pairs pairs{rows, cols, X.strides, U.strides};
+  dispatch(X.storage, [&](auto x) {
+    dispatch(U.storage, [&](auto u) {
+      launch(Axpby<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, unchanged}, count * pairs.chunks(), 0,
+             stream);
+    });
+  });
+}
+
 void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,
           Stream stream) {
   const Pairs pairs{rows, cols, A.strides, B.strides};

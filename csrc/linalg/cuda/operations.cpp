@@ -22,6 +22,12 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
   kernels::accumulate(Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, stream_of(M.device));
 }
 
+void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged) {
+  if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged);
+  kernels::axpby(Listed(X), Listed(U), X.count(), X.rows, X.cols, factors.const_data_ptr(), unchanged,
+                 stream_of(X.device));
+}
+
 void Operations::count_nonfinite(const Matrices& G, int64_t* found) {
   if (!G.row_major()) return count_nonfinite(G.t(), found);
   kernels::count_nonfinite(Listed(G), G.count(), G.rows, G.cols, found, stream_of(G.device));

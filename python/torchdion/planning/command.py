@@ -73,7 +73,7 @@ def parser() -> OneSentenceParser:
     options.add_argument("--rcqr-oversample", type=float, default=1.25, help="rows of rcqr's sketch over r")
     options.add_argument("--scalar-algorithm", default="lion", help="lion or adamw")
     options.add_argument(
-        "--precision", default="high", help="of Dion's products: highest, high (TF32) or medium (BF16)"
+        "--precision", help="of products: highest, high (TF32, Dion's own) or medium (BF16, Muon's own)"
     )
     options.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the parameters")
     options.add_argument("--momentum-dtype", help="default: that of the parameters, as those of Q and of the variance")

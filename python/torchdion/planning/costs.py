@@ -72,7 +72,7 @@ class EngineCost(NamedTuple):
     """What the engine says of a parameter."""
 
     cost: Cost
-    compressed: bool  # its replicas exchange factors
+    decoupled: bool  # its replicas have states of their own
 
 
 def engine_costs(
@@ -96,9 +96,9 @@ def engine_costs(
     found = [EngineCost(Cost(state_bytes=STEP_BYTES), False)] * len(parameters)
     for each in _C.costs(groups):
         index = added[each.pop("group")][each.pop("parameter")]
-        compressed = each.pop("compressed")
+        decoupled = each.pop("decoupled")
         each["state_bytes"] += STEP_BYTES
-        found[index] = EngineCost(Cost(**each), compressed)
+        found[index] = EngineCost(Cost(**each), decoupled)
     return found
 
 

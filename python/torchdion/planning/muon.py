@@ -1,4 +1,4 @@
-"""What a rank spends with Muon, in the two ways in which it is run on shards."""
+"""What a rank spends with Muon as it is elsewhere run on shards, for comparison with the library's own."""
 
 import torch
 
@@ -27,46 +27,11 @@ def muon_gathering(alike: Alike) -> Cost:
         elements[axis.name] = alike.count * sizes["rows"] * sizes["cols"]
         sent[axis.name] = ring(elements[axis.name] * BF16_BYTES, axis.size)
     add_dense(alike, elements, sent)
-    return _muon(alike, alike.count, alike.numel, elements, sent)
-
-
-def muon_owned(alike: Alike, cutting: str) -> Cost:
-    """Each rank orthonormalizes some whole matrices of those that are alike.
-
-    Shards send their pieces of a matrix to its owner and get the pieces of its update back, both all-to-all in BF16.
-    Where nothing is cut, the replicas are the owners: gradients are reduce-scattered and parameters all-gathered, in
-    place of the averaging (ZeRO-2 style, as nanochat's DistMuon); then the owner alone has the momentum.
-
-    Args:
-        cutting: the name of all the axes that cut the matrices, taken as one.
-    """
-    elements: dict[str, int] = {}
-    sent: dict[str, int] = {}
-    m, n = alike.matrix
-    owners = 1
-    for axis in alike.cutting:
-        owners *= axis.size
-    if owners > 1:
-        owned = -(-alike.count // owners)
-        elements[cutting] = owned * m * n
-        sent[cutting] = ring((alike.numel + owned * m * n) * BF16_BYTES, owners)
-        add_dense(alike, elements, sent)
-        return _muon(alike, owned, alike.numel, elements, sent)
-    owned = -(-alike.count // alike.replicas.size)
-    if not alike.replicas.absent:
-        padded = -(-alike.count // alike.replicas.size) * alike.replicas.size * m * n
-        elements[alike.replicas.name] = padded
-        sent[alike.replicas.name] = ring(2 * padded * alike.bytes_of("param"), alike.replicas.size)
-    return _muon(alike, owned, owned * m * n, elements, sent)
-
-
-def _muon(alike: Alike, matrices: int, momentum: int, elements: dict[str, int], sent: dict[str, int]) -> Cost:
-    """So many whole matrices to orthonormalize, and so many entries of momentum."""
     item = alike.bytes_of("momentum")
     return Cost(
-        state_bytes=momentum * item + len(alike.names) * STEP_BYTES,
-        flops=matrices * newton_schulz_flops(*alike.matrix),
-        memory_bytes=momentum * 2 * item + alike.numel * 3 * alike.bytes_of("param"),
+        state_bytes=alike.numel * item + len(alike.names) * STEP_BYTES,
+        flops=alike.count * newton_schulz_flops(m, n),
+        memory_bytes=alike.numel * (2 * item + 3 * alike.bytes_of("param")),
         elements=elements,
         bytes=sent,
     )

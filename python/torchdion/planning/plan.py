@@ -107,7 +107,7 @@ def plan(
     orthonormalize: Orthonormalize = "auto",
     rcqr_oversample: float = 1.25,
     scalar_algorithm: str = "lion",
-    precision: Precision = "high",
+    precision: Precision | None = None,
     mixed_precision_config: DionMixedPrecisionConfig | None = None,
     replicas: Iterable[str] | None = None,
     fs_cuts: str = "rows",
@@ -140,8 +140,8 @@ def plan(
 
     Layouts, ranks and elements are the library's own: on a real mesh ``optimizer.stats()["traffic"]`` counts the same.
 
-    The model of time, in seconds: products take operations / (efficiency × peak rate), Dion's at ``precision``, Muon's
-    in BF16; passes over memory take bytes / bandwidth; for each row the longer counts. Traffic takes bytes / bandwidth:
+    The model of time, in seconds: products take operations / (efficiency × peak rate) at ``precision``, of Muon that is
+    run elsewhere in BF16; passes over memory take bytes / bandwidth; for each row the longer counts. Traffic takes bytes / bandwidth:
     inside a node that of its own network, else that of the cards of those ranks of the axis that share a node.
     ``seconds`` adds all this up, ``overlapped_seconds`` is the largest term: the truth lies between, or above for small
     models. Left out are the latency of collectives and kernels, congestion, the lower rate of small or thin products
@@ -179,7 +179,11 @@ def plan(
     layouts = _layouts_for(groups, grid, mesh, fs_cuts, tp_plan)
     rows = rows_of(planned_parameters(groups, layouts), grid, replicas_of(groups, grid, replicas))
     links = _links(grid, rows, node)
-    precisions = {name: "medium" if name.startswith("muon") else precision for name in OPTIMIZERS}
+    precisions = {
+        "muon_gathering": "medium",
+        "muon": precision or "medium",
+        **{name: precision or "high" for name in OPTIMIZERS if not name.startswith("muon")},
+    }
     estimates = {
         name: _estimate([row.costs[name] for row in rows], node, efficiency * node.rate(precisions[name]), links)
         for name in OPTIMIZERS

@@ -12,7 +12,7 @@ from torchdion.layouts import Layouts
 from torchdion.planning.costs import Alike, Cost, EngineCost, Planned, averaged, engine_costs, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
-from torchdion.planning.muon import muon_gathering, muon_owned
+from torchdion.planning.muon import muon_gathering
 from torchdion.table import algorithm_of, options_of
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 OPTIMIZERS = {
     "dion_compressed": "replicas exchange P and R where that is less than gradients (replicate_mesh)",
     "dion_dense": "gradients are averaged over replicas during backward",
-    "muon_gathering": "every shard gathers every matrix and repeats Newton–Schulz on it; gradients are averaged",
-    "muon_owned": "each rank owns some whole matrices and sends their updates back",
+    "muon": "each rank owns some whole matrices and sends their updates back (replicate_mesh)",
+    "muon_gathering": "elsewhere: every shard gathers every matrix and repeats Newton–Schulz on it",
     "adamw": "gradients are averaged",
 }
 """What is compared, and what it does."""
@@ -129,10 +129,13 @@ def rows_of(parameters: list[Planned], grid: Grid, replicas: _C.Axis) -> list[Ro
     by_name = {
         kind: dict(zip((one.name for one in parameters), of_each, strict=True)) for kind, of_each in costs.items()
     }
-    return [_row_of(alike, grid, by_name) for alike in alike_of(parameters, grid, replicas)]
+    matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
+    of_muon = zip((one.name for one in matrices), engine_costs(matrices, "muon", replicas), strict=True)
+    by_name["muon"] = {**by_name["compressed"], **dict(of_muon)}
+    return [_row_of(alike, by_name) for alike in alike_of(parameters, grid, replicas)]
 
 
-def _row_of(alike: Alike, grid: Grid, costs: dict[str, dict[str, EngineCost]]) -> Row:
+def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
     _, param, group, piece = alike.first
     algorithm, layout = algorithm_of(param, group), piece.layout
     is_matrix = algorithm.takes_matrices and param.numel() > 0
@@ -156,21 +159,23 @@ def _row_of(alike: Alike, grid: Grid, costs: dict[str, dict[str, EngineCost]]) -
         Q=whole_Q,
         piece_of_Q=piece_of_Q,
         cuts={side: axis.name for side, axis in axes.items() if not axis.absent},
-        compresses=costs["compressed"][alike.names[0]].compressed if is_matrix and not alike.replicas.absent else None,
-        costs=_costs(alike, grid, costs, is_matrix),
+        compresses=costs["compressed"][alike.names[0]].decoupled if is_matrix and not alike.replicas.absent else None,
+        costs=_costs(alike, costs, is_matrix),
     )
 
 
-def _costs(alike: Alike, grid: Grid, costs: dict[str, dict[str, EngineCost]], is_matrix: bool) -> dict[str, Cost]:
-    compressed, own, adamw = (total(costs[kind][name].cost for name in alike.names) for kind in costs)
+def _costs(alike: Alike, costs: dict[str, dict[str, EngineCost]], is_matrix: bool) -> dict[str, Cost]:
+    compressed, own, muon, adamw = (
+        total(costs[kind][name].cost for name in alike.names) for kind in ("compressed", "own", "muon", "adamw")
+    )
     dense = averaged(alike, own)
     if not is_matrix:  # gets the same rule from Dion and Muon
-        return {**dict.fromkeys(OPTIMIZERS, dense), "dion_compressed": compressed, "adamw": averaged(alike, adamw)}
-    sides = [side for axis in alike.cutting for side in grid.sides_of_axis(axis.name)]
+        summed = {"dion_compressed": compressed, "muon": muon}
+        return {**dict.fromkeys(OPTIMIZERS, dense), **summed, "adamw": averaged(alike, adamw)}
     return {
         "dion_compressed": compressed,
         "dion_dense": dense,
+        "muon": muon,
         "muon_gathering": muon_gathering(alike),
-        "muon_owned": muon_owned(alike, "_".join(grid.ordered(sides))),
         "adamw": averaged(alike, adamw),
     }

@@ -50,6 +50,7 @@ Batch batch_of(const Problem& p, const at::Tensor& G, Orientation orientation, i
                  .r = p.Q.size(-1),
                  .rows = batch.X.rows,
                  .cols = batch.X.cols,
+                 .owners = {{p.X.size(0)}, {p.X.size(0)}},
                  .parameter = p.X.scalar_type(),
                  .computing = linalg::compute_dtype({batch.X.dtype}),
                  .states = {p.M.scalar_type(), p.Q.scalar_type()}};

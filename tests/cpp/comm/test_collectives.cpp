@@ -88,6 +88,48 @@ INSTANTIATE_TEST_SUITE_P(Sizes, CollectivesOnRanks,
                          testing::Combine(testing::Values(2, 3),
                                           testing::Values(at::kDouble, at::kFloat, at::kBFloat16)));
 
+Task<> there_and_back(Axis axis, at::Tensor input, at::Tensor* gathered, at::Tensor* returned) {
+  // Rank k gives each rank r so many elements: 2 k + r.
+  std::vector<int64_t> sent, received;
+  for (int other = 0; other < axis.size; ++other) {
+    sent.push_back(2 * axis.rank + other);
+    received.push_back(2 * other + axis.rank);
+  }
+  *gathered = at::zeros({std::accumulate(received.begin(), received.end(), int64_t{0})}, input.options());
+  *returned = at::zeros_like(input);
+  co_await all_to_all(*gathered, input, received, sent, axis);
+  co_await all_to_all(*returned, *gathered, sent, received, axis, true);
+}
+
+TEST(AllToAll, TakesPiecesOfAnySizeThereAndBackAndCountsThemOnce) {
+  Meeting meeting(3);
+  on_every_rank(&meeting, [](Axis axis) {
+    const at::Tensor input = at::arange(6 * axis.rank + 3, at::kFloat).add_(100 * axis.rank);
+    at::Tensor gathered, returned;
+    run(there_and_back(axis, input, &gathered, &returned));
+    EXPECT_TRUE(at::equal(returned, input));
+    int64_t offset = 0;
+    for (int other = 0; other < 3; ++other) {
+      const int64_t size = 2 * other + axis.rank, begin = 2 * other * axis.rank + axis.rank * (axis.rank - 1) / 2;
+      const at::Tensor expected = at::arange(begin, begin + size, at::kFloat).add_(100 * other);
+      EXPECT_TRUE(at::equal(gathered.narrow(0, offset, size), expected)) << other << " to " << axis.rank;
+      offset += size;
+    }
+    const AxisTraffic traffic = axis.traffic();
+    EXPECT_EQ(traffic.elements(), input.numel());
+    EXPECT_EQ(traffic.all_to_all.bytes, 4 * (input.numel() - 3 * axis.rank));
+    EXPECT_EQ(traffic.completion.elements, 0);
+    EXPECT_EQ(traffic.completion.bytes, 4 * (gathered.numel() - 3 * axis.rank));
+  });
+}
+
+TEST(AllToAll, OnAnAbsentAxisCopies) {
+  const at::Tensor input = normal({5}, 1);
+  at::Tensor output = at::zeros_like(input);
+  EXPECT_TRUE(all_to_all(output, input, {5}, {5}, Axis()).await_ready());
+  EXPECT_TRUE(bitwise_equal(output, input));
+}
+
 Task<> reduce_temporary(Axis axis, double* sum) {
   Pending pending = all_reduce(at::ones({1000}), axis);
   co_await one_turn();

@@ -10,33 +10,26 @@ namespace torchdion::comm {
 
 namespace {
 
-TEST(ShareOf, DealsOutOneEntryAfterAnotherOverManyStacks) {
-  for (const int size : {1, 2, 3, 8}) {
-    std::vector<int64_t> dealt(size);
-    int64_t before = 0;
-    for (const int64_t count : {1, 1, 5, 0, 8, 3, 7, 1}) {
-      for (int rank = 0; rank < size; ++rank) dealt[rank] += share_of(count, rank, size, before);
-      before += count;
-      for (int rank = 0; rank < size; ++rank) {
-        EXPECT_EQ(dealt[rank], before / size + (rank < before % size)) << rank << " of " << size << " at " << before;
-      }
-    }
-  }
+TEST(EvenShares, DifferByOneAtMost) {
+  EXPECT_EQ(even_shares(7, 3), (Shares{3, 2, 2}));
+  EXPECT_EQ(even_shares(2, 4), (Shares{1, 1, 0, 0}));
+  EXPECT_EQ(even_shares(0, 2), (Shares{0, 0}));
+  EXPECT_EQ(even_shares(5, 1), (Shares{5}));
 }
 
-Task<> deal_out_and_gather(Axis axis, at::Tensor stack, int64_t first, at::Tensor* sum) {
-  const at::Tensor share = co_await sum_shares(stack, axis, Order::fixed, first);
-  EXPECT_EQ(share.size(0), share_of(stack.size(0), axis.rank, axis.size, first));
+Task<> deal_out_and_gather(Axis axis, at::Tensor stack, Shares shares, at::Tensor* sum) {
+  const at::Tensor share = co_await sum_shares(stack, axis, Order::fixed, shares);
+  EXPECT_EQ(share.size(0), shares[axis.rank]);
   *sum = at::zeros_like(stack);
-  co_await gather_shares(*sum, share, axis, first);
+  co_await gather_shares(*sum, share, axis, shares);
 }
 
-TEST(Shares, AreSumsThatGatherWhoeverIsFirst) {
-  for (int64_t first = 0; first < 4; ++first) {
+TEST(SharesOfAStack, AreSumsThatGatherHoweverManyEachRankHas) {
+  for (const Shares& shares : {Shares{2, 1, 1}, Shares{0, 4, 0}, Shares{1, 0, 3}}) {
     Meeting meeting(3);
     on_every_rank(&meeting, [&](Axis axis) {
       at::Tensor sum;
-      run(deal_out_and_gather(axis, normal({4, 2, 3}, 1 + axis.rank), first, &sum));
+      run(deal_out_and_gather(axis, normal({4, 2, 3}, 1 + axis.rank), shares, &sum));
       EXPECT_TRUE(at::allclose(sum, normal({4, 2, 3}, 1) + normal({4, 2, 3}, 2) + normal({4, 2, 3}, 3)));
     });
   }

@@ -170,12 +170,12 @@ std::string text_of(const Plan& plan, const Groups& groups) {
     const algorithms::BatchShape& shape = batch.shape;
     text << plan.description(batch, groups) << " " << batch.begin << " to " << batch.end << " of alike " << batch.alike
          << ": " << shape.rows << "×" << shape.cols << " of " << shape.m << "×" << shape.n << "×" << shape.r << ", "
-         << shape.count << " " << shape.numel << " " << shape.compressed << " " << shape.assigned.cols << " "
-         << shape.assigned.replicas << " ";
+         << shape.count << " " << shape.numel << " " << shape.decoupled << " ";
+    for (const std::vector<int64_t>& on_axis : shape.owners) text << c10::str("owners ", on_axis, " ");
     add(batch.cost);
   }
   for (const ParameterCost& cost : costs_of(plan, groups)) {
-    text << "parameter " << cost.parameter << " of " << cost.group << ": " << cost.compressed << " " << cost.state_bytes
+    text << "parameter " << cost.parameter << " of " << cost.group << ": " << cost.decoupled << " " << cost.state_bytes
          << " ";
     add(cost.cost);
   }

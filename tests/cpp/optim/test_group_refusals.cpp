@@ -24,6 +24,14 @@ TEST(DionRefuses, GroupsThatDisagreeOnNonfinite) {
   EXPECT_EQ(message_of([&] { Dion(model.groups(), DionOptions().nonfinite(Nonfinite::raise)); }), sentence);
 }
 
+TEST(DionTakes, AGroupMoreUnderThePolicyThatTheOthersHave) {
+  const Model model;
+  Dion optimizer(model.groups(DionOptions().nonfinite(Nonfinite::zero)));
+  optimizer.add_param_group(OptimizerParamGroup({at::zeros({3, 2})}));
+  const auto& added = static_cast<const DionOptions&>(optimizer.param_groups().back().options());
+  EXPECT_EQ(added.nonfinite(), Nonfinite::zero);
+}
+
 TEST(DionRefuses, AnotherAlgorithmForAMatrixThatHasAQ) {
   const at::Tensor param = Model::leaf({6, 4}, 1);
   Dion optimizer(std::vector<at::Tensor>{param});
@@ -38,25 +46,6 @@ TEST(DionRefuses, AnotherAlgorithmForAMatrixThatHasAQ) {
   options.batch_dims(std::nullopt).algorithm("lion");
   EXPECT_EQ(message_of([&] { optimizer.step(); }).substr(0, sentence.size()), sentence);
   EXPECT_TRUE(bitwise_equal(param.detach(), before));
-}
-
-TEST(DionRefuses, GroupsThatDisagreeOnPrecision) {
-  const Model model;
-  const std::string sentence = "torchdion::Dion: precision ";
-  EXPECT_EQ(
-      message_of([&] { Dion(model.groups(), DionOptions().precision(Precision::medium)); }),
-      sentence +
-          "holds for the whole optimizer and must be that of the defaults, got Precision::high (parameter group 0)");
-  Dion optimizer(model.groups(DionOptions().precision(Precision::highest)));
-  optimizer.add_param_group(OptimizerParamGroup({at::zeros({3, 2})}));
-  const auto options = [&](std::size_t group) -> DionOptions& {
-    return static_cast<DionOptions&>(optimizer.param_groups()[group].options());
-  };
-  EXPECT_EQ(options(optimizer.param_groups().size() - 1).precision(), Precision::highest);
-  options(1).precision(Precision::medium);
-  EXPECT_EQ(message_of([&] { optimizer.step(); }), sentence +
-                                                       "must be the same in all groups, got Precision::medium "
-                                                       "(parameter group 1) beside Precision::highest");
 }
 
 TEST(DionRefuses, APolicyThatIsSetInOneGroupAlone) {

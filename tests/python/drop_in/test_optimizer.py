@@ -220,7 +220,7 @@ def test_stats_say_what_happened():
     assert stats["steps"] == 3
     assert stats["skipped_steps"] == stats["nonfinite_entries"] == 0
     assert stats["columns_without_signal"] == 3, "one of P's two at each step: the gradients have rank one"
-    assert stats["parameters"] == {"dion": 1, "lion": 0, "adamw": 1}
+    assert stats["parameters"] == {"dion": 1, "adamw": 1}
     assert stats["state_bytes"] == 4 * (24 + 6 * 2 + 1 + 5 + 5 + 1)
     assert stats["workspace_bytes"] == 4 * (16 + 6 * 2)  # P, 4×2, has room to where R is aligned
     assert stats["batches"] == 2

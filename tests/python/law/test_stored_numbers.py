@@ -60,6 +60,7 @@ def digest_of_products() -> str:
             numbers = torch.randn(m, k + n, generator=torch.Generator().manual_seed(m), dtype=torch.float64).to(dtype)
             A, B = numbers[:, :k], numbers[:, k:]
             found += [digest(A.mT @ B), digest(A @ A.mT), digest(torch.linalg.qr(B.mT.contiguous()).R)]
+            found.append(digest(A.mT.bfloat16() @ B.bfloat16()))
     return hashlib.blake2b(" ".join(found).encode(), digest_size=8).hexdigest()
 
 

@@ -34,7 +34,8 @@ def test_steps_equal_the_oracle(
     [begin], *gradients = normals(STEPS + 1, shape, dtype=dtype)
     X = Parameter(begin.clone())
     group = {"params": [X], "algorithm": algorithm, **options}
-    optimizer = torchdion.Dion([group], lr=0.02, rank_fraction=0.5, weight_decay=group.pop("weight_decay", 0.1))
+    given = {"lr": 0.02, "rank_fraction": 0.5, "weight_decay": group.pop("weight_decay", 0.1), "precision": "highest"}
+    optimizer = torchdion.Dion([group], **given)
     start(optimizer)
     states = optimizer.state[X]
     states["step"].zero_()  # the zero gradients of start() were a step

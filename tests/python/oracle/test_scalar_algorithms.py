@@ -91,7 +91,7 @@ def test_vectors_and_numbers_get_the_scalar_algorithm(scalar_algorithm):
     params = [Parameter(X0.clone()) for X0 in starts]
     optimizer = torchdion.Dion(params, scalar_algorithm=scalar_algorithm)
     follow(optimizer, params, gradients)
-    assert optimizer.stats()["parameters"] == {"dion": 1, "lion": 0, "adamw": 0} | {scalar_algorithm: 3}
+    assert optimizer.stats()["parameters"] == {"dion": 1, scalar_algorithm: 3}
     named = [Parameter(X0.clone()) for X0 in starts]
     groups = [{"params": named[:3], "algorithm": scalar_algorithm}, {"params": named[3:], "algorithm": "dion"}]
     follow(torchdion.Dion(groups), named, gradients)

@@ -17,6 +17,7 @@ from torchdion.table import ALGORITHMS
 CONDITION = 1e4  # κ(BQ) beyond which two correct programs part ways
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-4}
 OTHERS = [name for name in ALGORITHMS if name != "dion"]
+SCALE_FREE = ("dion", "muon")
 SCALES = [1.0, 1.0, 1e-30, 1e-6, 1e6, 1e30]
 
 
@@ -65,6 +66,7 @@ def random_options(draw: random.Random) -> dict[str, Any]:
         "blocks": 1 if fan_in_first else draw.choice([1, 1, 1, 2, 3]),
         "fan_in_first": fan_in_first,
         "maximize": draw.random() < 0.3,
+        "precision": "highest",
         "seed": draw.randrange(2**40),
     }
 
@@ -93,7 +95,7 @@ def random_case(seed: int) -> Case:
         for _ in range(draw.randint(1, 3)):  # alike, so that they share a batch, or not
             shape = shape if draw.random() < 0.7 else random_shape(draw, options)
             dtype = draw.choice([torch.float64, torch.float32])
-            scale = draw.choice(SCALES) if options["algorithm"] == "dion" else 1.0
+            scale = draw.choice(SCALES) if options["algorithm"] in SCALE_FREE else 1.0
 
             def normal(dtype=dtype, shape=shape) -> Tensor:
                 return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)

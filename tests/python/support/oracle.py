@@ -53,6 +53,47 @@ def adamw(
     return X - lr * weight_decay * X - lr * M_hat / (V_hat.sqrt() + epsilon), M, V
 
 
+def quintics(kind: str, steps: int) -> list[tuple[float, float, float]]:
+    """The polynomials a x + b x³ + c x⁵ of singular values: Jordan's, or those of arXiv 2505.16932 for five steps."""
+    if kind == "jordan":
+        return [(3.4445, -4.7750, 2.0315)] * steps
+    assert steps == 5
+    return [
+        (8.156554524902461, -22.48329292557795, 15.878769915207462),
+        (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+        (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+        (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+        (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+    ]
+
+
+def newton_schulz(M: Tensor, kind: str, steps: int) -> Tensor:
+    """U p(Σ) Vᵀ of M / ‖M‖, by its singular values: no Newton–Schulz iteration at all."""
+    M = M.double()
+    norm = torch.linalg.matrix_norm(M)
+    if norm == 0:
+        return torch.zeros_like(M)
+    U, x, Vt = torch.linalg.svd(M, full_matrices=False)
+    x = x / (norm * (1.0 if kind == "jordan" else 1.02))
+    for a, b, c in quintics(kind, steps):
+        x = a * x + b * x**3 + c * x**5
+    return U * x @ Vt
+
+
+def muon(X: Tensor, M: Tensor, G: Tensor, lr: float, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Muon (https://kellerjordan.github.io/posts/muon): the new X and M."""
+    X, M, G = X.double(), M.double(), G.double()
+    m, n = X.shape
+    M = options["mu"] * M + G
+    U = newton_schulz(
+        G + options["mu"] * M if options["nesterov"] else M, options["newton_schulz"], options["ns_steps"]
+    )
+    scales = {
+        "spectral_norm": (m / n) ** 0.5, "rms_norm": 0.2 * max(m, n) ** 0.5, "original": max(1, m / n) ** 0.5, None: 1.0
+    }  # fmt: skip
+    return X - lr * options["weight_decay"] * X - lr * scales[options["adjust_lr"]] * U, M
+
+
 States = dict[str, Tensor]
 """By the names that state dicts give them."""
 
@@ -79,6 +120,11 @@ def _dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any])
     return new.X, {"momentum": new.M, "Q": new.Q, "condition": torch.tensor(new.condition)}
 
 
+def _muon(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
+    X, M = muon(X, states["momentum"], _ascent(G, options), _rate(options), options)
+    return X, {"momentum": M}
+
+
 def _lion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
     beta1, beta2 = options["betas"] or (0.95, 0.98)
     X, M = lion(X, states["momentum"], _ascent(G, options), _rate(options), beta1, beta2, options["weight_decay"])
@@ -94,5 +140,5 @@ def _adamw(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]
     return X, {"momentum": M, "variance": V}
 
 
-ORACLES: dict[str, Update] = {"dion": _dion, "lion": _lion, "adamw": _adamw}
+ORACLES: dict[str, Update] = {"dion": _dion, "muon": _muon, "lion": _lion, "adamw": _adamw}
 """By the names of algorithms, which must all have one."""

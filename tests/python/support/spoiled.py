@@ -110,7 +110,7 @@ SPOILED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "mu": (option("mu", 1.5), r"mu must be in \[0, 1\), got 1.5 \(parameter group 4 of the state dict\)"),
     "lr": (option("lr", "fast"), r"lr must be a finite number .* got 'fast' \(parameter group 4 of the state dict\)"),
-    "algorithm": (option("algorithm", "muon"), "algorithm must be one of"),
+    "algorithm": (option("algorithm", "sgd"), "algorithm must be one of"),
     "another algorithm": (option("algorithm", "adamw"), "parameter 0 .* lacks the tensor 'variance'"),
     "blocks": (option("blocks", 3), "blocks must divide the 5 rows"),
     "batch_dims": (option("batch_dims", -1), "batch_dims must be None or an integer ≥ 0, got -1"),

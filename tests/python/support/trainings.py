@@ -68,7 +68,7 @@ class Training:
         replicas = {"replicate_mesh": self.mesh["dp"]} if self.averages and self.mesh is not None else {}
         groups = torchdion.param_groups(self.model)
         for group in groups:  # `algorithm` in the place of Dion, or of all if it takes elements
-            if group["algorithm"] == "dion" or not ALGORITHMS[algorithm].takes_matrices:
+            if "algorithm" not in group or not ALGORITHMS[algorithm].takes_matrices:
                 group["algorithm"] = algorithm
         self.optimizer = torchdion.Dion(groups, **options, **replicas)
 

@@ -89,7 +89,7 @@ def check_compressed(optimizer: torchdion.Dion, model: nn.Module) -> None:
     assert optimizer.own == [True] * STEPS
     matrices = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)]
     sent = optimizer.stats()["traffic"]["replicas"]
-    elements = sum(sent[kind]["elements"] for kind in ("all_reduce", "reduce_scatter", "all_gather"))
+    elements = sum(sent[kind]["elements"] for kind in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"))
     vectors = sum(param.numel() for param in model.parameters() if param.dim() == 1)
     assert elements == STEPS * (sum(sum(X.shape) * (SIZE // 4) for X in matrices) + vectors)
 

@@ -256,7 +256,7 @@ def test_parameters_with_the_same_cuts_share_an_axis_and_so_its_counters():
                 layouts.of(make(), DEFAULTS, "weight")
         assert len(layouts.axes._axes) == 4
         kinds = dict.fromkeys(
-            ("all_reduce", "reduce_scatter", "all_gather", "completion", "agreement"),
+            ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "completion", "agreement"),
             dict.fromkeys(("calls", "elements", "bytes"), 0),
         )
         assert layouts.axes.traffic() == dict.fromkeys(("rep", "fs", "tp", "fs_tp"), kinds)

@@ -116,7 +116,7 @@ def test_unknown_keywords_are_refused():
         torchdion.Dion([matrix()], 0.01, 0.95)
 
 
-WIDE = {"nonfinite": ("zero", "skip_step"), "precision": ("medium", "highest"), "capturable": (True, False)}
+WIDE = {"nonfinite": ("zero", "skip_step"), "capturable": (True, False)}
 
 
 @pytest.mark.parametrize("option", WIDE)
@@ -137,17 +137,19 @@ def test_options_of_the_whole_optimizer_are_those_of_the_constructor_or_of_every
 
 
 @pytest.mark.parametrize("how", ["loaded", "set"])
-def test_a_group_that_is_added_has_the_precision_of_the_others(how):
+def test_a_group_that_is_added_has_the_policy_of_the_others(how):
     optimizer = torchdion.Dion([matrix()])
     if how == "loaded":
-        optimizer.load_state_dict(torchdion.Dion([matrix()], precision="highest").state_dict())
+        optimizer.load_state_dict(torchdion.Dion([matrix()], nonfinite="zero").state_dict())
     else:
-        optimizer.param_groups[0]["precision"] = "highest"
+        optimizer.param_groups[0]["nonfinite"] = "zero"
     optimizer.add_param_group({"params": [matrix()]})
-    optimizer.add_param_group({"params": [matrix()], "precision": "highest"})
-    assert [group["precision"] for group in optimizer.param_groups] == ["highest"] * 3
-    with pytest.raises(ValueError, match=r"precision holds for the whole optimizer, got 'high' \(parameter group 3\)$"):
-        optimizer.add_param_group({"params": [matrix()], "precision": "high"})
+    optimizer.add_param_group({"params": [matrix()], "nonfinite": "zero"})
+    assert [group["nonfinite"] for group in optimizer.param_groups] == ["zero"] * 3
+    with pytest.raises(
+        ValueError, match=r"nonfinite holds for the whole optimizer, got 'raise' \(parameter group 3\)$"
+    ):
+        optimizer.add_param_group({"params": [matrix()], "nonfinite": "raise"})
 
 
 @pytest.mark.parametrize("option", WIDE)

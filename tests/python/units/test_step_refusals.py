@@ -123,7 +123,8 @@ def test_a_parameter_moved_to_another_dtype_goes_on_from_its_state(algorithm, dt
     runs = []
     for moved in (False, True):
         X = torch.nn.Parameter(starts.to(dtype).float())
-        optimizer = torchdion.Dion([{"params": [X], "algorithm": algorithm}], lr=0.1, rank_fraction=0.5)
+        group = {"params": [X], "algorithm": algorithm}
+        optimizer = torchdion.Dion([group], lr=0.1, rank_fraction=0.5, precision="highest")
         for index, G in enumerate(gradients):
             if moved and index == 2:
                 X.data, X.grad = X.data.to(dtype), None

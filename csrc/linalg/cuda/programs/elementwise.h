@@ -96,7 +96,7 @@ struct Accumulate {
     const int64_t matrix = pairs.matrix(block.index());
     SM* m = static_cast<SM*>(M[matrix]);
     const SG* g = static_cast<const SG*>(G[matrix]);
-    const T factor = static_cast<T>(rule.total_factor());
+    const T keep = static_cast<T>(rule.keep), factor = static_cast<T>(rule.total_factor());
     const T least = static_cast<T>(LeastMomentum<SM>::value);
     const bool keeps_all = rule.keeps_all(matrix);
     typename Block::template Registers<int64_t> found;
@@ -112,11 +112,48 @@ struct Accumulate {
             gradient = 0;
             ++found[t];
           }
-          if (!keeps_all) store(m[i], zero_below(least, static_cast<T>(load(entries.m)) + factor * gradient));
+          const T kept = keep == 1 ? static_cast<T>(load(entries.m)) : keep * static_cast<T>(load(entries.m));
+          if (!keeps_all) store(m[i], zero_below(least, kept + factor * gradient));
         });
     block.each([&](int t) {
       if (rule.zeroed) block.add(rule.zeroed, found[t]);
     });
+  }
+};
+
+// X ← factors[1] X + factors[0] U, but for matrices with a number in `unchanged` that is not 0.
+template <class SX, class SU>
+struct Axpby {
+  static constexpr int threads = 256;
+  void* const* X;
+  void* const* U;
+  Pairs pairs;
+  const void* factors;     // in the wider type
+  const float* unchanged;  // or null
+
+  Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{2 * sizeof(SX) + sizeof(SU)}}; }
+
+  struct Pair {
+    SX x;
+    SU u;
+  };
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    using T = Wider<SX, SU>;
+    const int64_t matrix = pairs.matrix(block.index());
+    if (unchanged && unchanged[matrix] != 0) return;
+    SX* x = static_cast<SX*>(X[matrix]);
+    const SU* u = static_cast<const SU*>(U[matrix]);
+    const T update = static_cast<const T*>(factors)[0], keep = static_cast<const T*>(factors)[1];
+    pairs.each(
+        block,
+        [&](int64_t i, int64_t k) {
+          return Pair{x[i], u[k]};
+        },
+        [&](int, int64_t i, const Pair& entries) {
+          store(x[i], keep * static_cast<T>(load(entries.x)) + update * static_cast<T>(load(entries.u)));
+        });
   }
 };
 

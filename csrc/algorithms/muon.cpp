@@ -1,0 +1,157 @@
+#include "algorithms/muon.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+#include "algorithms/batch.h"
+#include "algorithms/shared.h"
+#include "algorithms/whole_matrices.h"
+#include "linalg/accumulate.h"
+#include "linalg/backend.h"
+#include "linalg/copy.h"
+#include "linalg/newton_schulz.h"
+#include "linalg/rates.h"
+
+namespace torchdion::algorithms {
+
+using linalg::Matrices;
+
+namespace {
+
+constexpr Choice kNewtonSchulzNames[] = {{"jordan", "jordan"}, {"polar_express", "polar_express"}, {"gram", "gram"}};
+constexpr Choices kNewtonSchulz{"NewtonSchulz", kNewtonSchulzNames};
+constexpr Choice kAdjustLrNames[] = {
+    {"spectral_norm", "spectral_norm"}, {"rms_norm", "rms_norm"}, {"original", "original"}};
+constexpr Choices kAdjustLr{"AdjustLr", kAdjustLrNames};
+
+constexpr Option kMuonOptions[] = {
+    {.name = "lr",
+     .initial = 0.02,
+     .allowed = kNotNegative,
+     .doc = "learning rate η, before the factor that adjust_lr says",
+     .may_be_tensor = true},
+    {"mu", 0.95, kBelowOne, "momentum decay μ"},
+    {"nesterov", true, kFlag, "orthonormalize G + μ M, not M"},
+    {"newton_schulz", std::string_view("polar_express"), one_of(kNewtonSchulz),
+     "the iteration: Jordan's polynomial, those of Polar Express (arXiv 2505.16932), or these on the Gram matrix"},
+    {"ns_steps", int64_t{5}, kCounting, "Newton–Schulz iterations"},
+    {"adjust_lr", std::string_view("spectral_norm"), one_of_or_none(kAdjustLr),
+     "the factor on lr of an m×n matrix: sqrt(m / n), 0.2 sqrt(max(m, n)), sqrt(max(1, m / n)), or none"},
+    precision_of("medium"),
+    kMomentumDtype,
+};
+
+constexpr State kMuonStates[] = {
+    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
+};
+
+linalg::NewtonSchulzSteps newton_schulz_steps(const Options& options) {
+  return {enumerator<NewtonSchulz>(kNewtonSchulz, options.text("newton_schulz")), options.integer("ns_steps")};
+}
+
+// What matrices are orthonormalized in, and travel to their owners as.
+at::ScalarType orthonormalized_dtype(const BatchShape& shape, const Options& options) {
+  const bool in_half = options.text("precision") == "medium" && shape.computing != at::kDouble;
+  return in_half ? at::kBFloat16 : shape.computing;
+}
+
+double factor_on_lr(const Batch& batch, const Options& options) {
+  if (is_none(options.at("adjust_lr"))) return 1;
+  switch (enumerator<AdjustLr>(kAdjustLr, options.text("adjust_lr"))) {
+    case AdjustLr::spectral_norm:
+      return batch.shape_factor;
+    case AdjustLr::rms_norm:
+      return 0.2 * std::sqrt(static_cast<double>(std::max(batch.shape.m, batch.shape.n)));
+    case AdjustLr::original:
+      return std::max(1., batch.shape_factor);
+  }
+  return 1;
+}
+
+// L ← G + μ M, or M. The gradient has been counted already.
+void look_ahead_(const Matrices& L, const Batch& batch, linalg::GradientRule gradients, const Options& options) {
+  const bool is_nesterov = options.flag("nesterov");
+  linalg::copy_(L, batch.states.front(), is_nesterov ? options.number("mu") : 1, gradients.left_out);
+  at::Tensor counted;
+  if (gradients.zeroed) {
+    counted = at::zeros({1}, at::TensorOptions(at::kLong).device(L.device));
+    gradients.zeroed = counted.mutable_data_ptr<int64_t>();
+  }
+  if (is_nesterov) linalg::accumulate_(L, batch.G, gradients);
+  // Without L nothing moves a matrix.
+  if (gradients.left_out || gradients.unchanged) linalg::clear_(L, gradients.left_out, gradients.unchanged);
+}
+
+comm::Task<> muon(Batch batch, Options options) {
+  const Matrices &X = batch.X, &M = batch.states.front();
+  linalg::upload({&batch.X, &batch.G, &batch.states.front()});
+  at::Tensor unchanged;
+  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
+  linalg::GradientRule gradients = batch.gradients;
+  if (options.flag("maximize")) gradients.factor *= -1;
+  if (unchanged.defined()) gradients.unchanged = unchanged.const_data_ptr<float>();
+
+  // M = μ M + G;  L = G + μ M
+  linalg::GradientRule decaying = gradients;
+  decaying.keep = options.number("mu");
+  linalg::accumulate_(M, batch.G, decaying);
+  at::Tensor L = batch.workspace.narrow(0, 0, X.numel()).view({X.count(), X.rows, X.cols});
+  const Matrices Ls(L);
+  look_ahead_(Ls, batch, gradients, options);
+
+  // U = orthonormalize(Σ L), whole matrices each by its owner
+  const at::ScalarType dtype = orthonormalized_dtype(batch.shape, options);
+  at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape, dtype);
+  const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
+  U = linalg::newton_schulz(U, newton_schulz_steps(options), precision);
+  U = co_await scatter_from_owners(U, batch.layout, batch.shape);
+
+  // X = (1 − η λ) X − η factor U
+  const linalg::FactorRule rates{factor_on_lr(batch, options), options.number("lr"), options.number("weight_decay"),
+                                 batch.multipliers, batch.gradients.left_out};
+  const at::Tensor factors = linalg::device_factors(rates, batch.workspace.options());
+  linalg::axpby_(X, Matrices(U), factors, gradients.unchanged);
+}
+
+OwnedWork work_of_owner(const BatchShape& shape, const Layout& layout, const Options& options) {
+  return {axes_of_owners(layout), linalg::newton_schulz_operations(shape.m, shape.n, newton_schulz_steps(options))};
+}
+
+// Owners take whole matrices, of which a rank's pieces travel there and back; with replicas, that is a reduce-scatter
+// and an all-gather.
+Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const auto computing = static_cast<int64_t>(c10::elementSize(shape.computing));
+  const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
+  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
+  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  const int64_t own = shape.owners.back()[layout.rows.rank], whole = shape.m * shape.n;
+  const int64_t side = std::min(shape.m, shape.n);
+  Cost cost;
+  add_cost_of_owners(cost, shape, layout, travelling);
+  cost.operations = own * work_of_owner(shape, layout, options).operations;
+  // M: read and written, read for L; G: read twice; X: read and written; L: written, read and written, read; U: read
+  cost.memory_bytes = shape.numel * (3 * momentum + 4 * weight + 4 * computing + travelling);
+  cost.workspace = shape.count * shape.rows * shape.cols;
+  cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + 2 * cost.workspace);
+  return cost;
+}
+
+bool always(int64_t, int64_t, int64_t) { return true; }
+
+}  // namespace
+
+constexpr Algorithm kMuon{
+    .name = "muon",
+    .title = "Muon",
+    .takes = Takes::matrices,
+    .options = kMuonOptions,
+    .states = kMuonStates,
+    .cost = muon_cost,
+    .update = muon,
+    .owned_work = work_of_owner,
+    .decouples = always,
+};
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,125 @@
+#include "algorithms/whole_matrices.h"
+
+#include <ATen/ops/empty.h>
+
+#include <numeric>
+
+#include "comm/collectives.h"
+#include "comm/sums.h"
+
+namespace torchdion::algorithms {
+
+namespace {
+
+enum { kOnReplicas, kOnCols, kOnRows };
+
+// What an axis that cuts dimension `dim` of matrices carries of a stack, in elements for each of its ranks.
+struct Exchange {
+  std::vector<int64_t> pieces;  // to the owners: of others' matrices, this rank's pieces
+  std::vector<int64_t> wholes;  // and back: of its own matrices, others' pieces
+};
+
+Exchange exchange_of(int64_t rows, int64_t cols, int64_t whole_side, int64_t dim, const Axis& axis,
+                     const comm::Shares& owners) {
+  Exchange exchange;
+  const int64_t other_side = dim == 1 ? cols : rows;
+  for (int rank = 0; rank < axis.size; ++rank) {
+    exchange.pieces.push_back(owners[rank] * rows * cols);
+    exchange.wholes.push_back(owners[axis.rank] * axis.piece(whole_side, rank).size * other_side);
+  }
+  return exchange;
+}
+
+int64_t sum_of(const std::vector<int64_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+}
+
+// Calls visit(part of `whole` that is a rank's piece of dimension `dim`, the same as it travels in `buffer`) for all
+// ranks of the axis.
+template <class Visit>
+void for_each_piece(const at::Tensor& whole, const at::Tensor& buffer, int64_t dim, const Axis& axis,
+                    const Visit& visit) {
+  int64_t offset = 0;
+  for (int rank = 0; rank < axis.size; ++rank) {
+    const Piece piece = axis.piece(whole.size(dim), rank);
+    const at::Tensor part = whole.narrow(dim, piece.begin, piece.size);
+    if (part.numel() > 0) visit(part, buffer.narrow(0, offset, part.numel()).view(part.sizes()));
+    offset += part.numel();
+  }
+}
+
+// The matrices that this rank owns on the axis, with the whole of the dimension that it cuts.
+comm::Task<at::Tensor> gather_side(at::Tensor stack, Axis axis, int64_t dim, int64_t whole_side, comm::Shares owners) {
+  if (axis.absent()) co_return stack;
+  const Exchange exchange = exchange_of(stack.size(1), stack.size(2), whole_side, dim, axis, owners);
+  at::Tensor buffer = at::empty({sum_of(exchange.wholes)}, stack.options());
+  co_await comm::all_to_all(buffer, stack, exchange.wholes, exchange.pieces, axis);
+  std::vector<int64_t> sizes = stack.sizes().vec();
+  sizes[0] = owners[axis.rank];
+  sizes[dim] = whole_side;
+  const at::Tensor whole = at::empty(sizes, stack.options());
+  for_each_piece(whole, buffer, dim, axis, [](const at::Tensor& part, const at::Tensor& sent) { part.copy_(sent); });
+  co_return whole;
+}
+
+comm::Task<at::Tensor> scatter_side(at::Tensor whole, Axis axis, int64_t dim, comm::Shares owners) {
+  if (axis.absent()) co_return whole;
+  std::vector<int64_t> sizes = whole.sizes().vec();
+  const int64_t whole_side = sizes[dim];
+  sizes[0] = sum_of(owners);
+  sizes[dim] = axis.piece(whole_side).size;
+  const Exchange exchange = exchange_of(sizes[1], sizes[2], whole_side, dim, axis, owners);
+  at::Tensor buffer = at::empty({sum_of(exchange.wholes)}, whole.options());
+  for_each_piece(whole, buffer, dim, axis, [](const at::Tensor& part, const at::Tensor& sent) { sent.copy_(part); });
+  at::Tensor stack = at::empty(sizes, whole.options());
+  co_await comm::all_to_all(stack, buffer, exchange.pieces, exchange.wholes, axis, true);
+  co_return stack;
+}
+
+}  // namespace
+
+comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape, at::ScalarType dtype) {
+  const std::vector<comm::Shares> owners = shape.owners;
+  const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
+  at::Tensor share = co_await comm::sum_shares(pieces, replicas, comm::Order::any, owners[kOnReplicas]);
+  share = share.to(dtype);
+  share = co_await gather_side(share, cols, 2, shape.n, owners[kOnCols]);
+  share = co_await gather_side(share, rows, 1, shape.m, owners[kOnRows]);
+  co_return share;
+}
+
+comm::Task<at::Tensor> scatter_from_owners(at::Tensor own, Layout layout, BatchShape shape) {
+  const std::vector<comm::Shares> owners = shape.owners;
+  const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
+  at::Tensor share = co_await scatter_side(own, rows, 1, owners[kOnRows]);
+  share = co_await scatter_side(share, cols, 2, owners[kOnCols]);
+  if (replicas.absent()) co_return share;
+  share = share.contiguous();
+  at::Tensor pieces = at::empty({shape.count, shape.rows, shape.cols}, share.options());
+  co_await comm::gather_shares(pieces, share, replicas, owners[kOnReplicas]);
+  co_return pieces;
+}
+
+void add_cost_of_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling) {
+  const Axis &rows = layout.rows, &cols = layout.cols, &replicas = layout.replicas;
+  const int64_t piece = shape.rows * shape.cols;
+  if (!replicas.absent()) {
+    const auto summed = static_cast<int64_t>(c10::elementSize(shape.computing));
+    const int64_t own = shape.owners[kOnReplicas][replicas.rank];
+    cost.replicas = {shape.count * piece,
+                     (shape.count - own) * piece * summed + own * piece * travelling * (replicas.size - 1)};
+  }
+  const auto carried = [&](const Exchange& exchange, const Axis& axis) {
+    const int64_t there = sum_of(exchange.pieces), back = sum_of(exchange.wholes);
+    const int64_t kept = exchange.pieces[axis.rank] + exchange.wholes[axis.rank];
+    return AxisCost{there, (there + back - kept) * travelling};
+  };
+  if (!cols.absent()) {
+    cost.cols = carried(exchange_of(shape.rows, shape.cols, shape.n, 2, cols, shape.owners[kOnCols]), cols);
+  }
+  if (!rows.absent()) {
+    cost.rows = carried(exchange_of(shape.rows, shape.n, shape.m, 1, rows, shape.owners[kOnRows]), rows);
+  }
+}
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,28 @@
+// Matrices whose pieces lie on several ranks, put together by the one that owns them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/layout.h>
+
+#include <vector>
+
+#include "algorithms/algorithm.h"
+#include "comm/task.h"
+
+namespace torchdion::algorithms {
+
+// Among whose ranks owners are, in the order in which pieces travel and in which BatchShape::owners has them: replicas
+// sum while pieces are smallest.
+inline std::vector<Axis> axes_of_owners(const Layout& layout) { return {layout.replicas, layout.cols, layout.rows}; }
+
+// The matrices that this rank owns, whole ([own, m, n]), from this rank's pieces of all ([count, rows, cols],
+// contiguous): sums over the replicas, in the dtype of the pieces, which then travel in another one.
+comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape, at::ScalarType dtype);
+
+// This rank's pieces of all matrices, in the dtype of those that it owns: the way back. Strides may be any.
+comm::Task<at::Tensor> scatter_from_owners(at::Tensor own, Layout layout, BatchShape shape);
+
+// Adds to a cost what both ways carry. `travelling`: bytes of an element in that other dtype.
+void add_cost_of_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling);
+
+}  // namespace torchdion::algorithms

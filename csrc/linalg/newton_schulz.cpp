@@ -1,0 +1,140 @@
+#include "linalg/newton_schulz.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "linalg/addmm.h"
+#include "linalg/scale.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+// Jordan's polynomial (https://kellerjordan.github.io/posts/muon, 2024): steep at 0, at the price of singular values
+// that end between 0.7 and 1.2.
+constexpr Quintic kJordan{3.4445, -4.7750, 2.0315};
+
+// X ← X / (slack ‖X‖_F). FP64 matrices are brought within what FP64 holds the squares of first.
+void normalize_(const at::Tensor& X, double slack) {
+  if (X.scalar_type() == at::kDouble) {
+    const at::Tensor scale = scale_of_lengths(largest_entries(X, {1, 2}).view({-1}));
+    if (may_scale(scale)) X.mul_(scale.view({-1, 1, 1}));
+  }
+  const at::Tensor norms = at::linalg_vector_norm(X, 2, {1, 2}, /*keepdim=*/true, at::kDouble);
+  at::Tensor factors = norms.mul(slack).reciprocal_().masked_fill_(norms.eq(0), 0);
+  if (X.scalar_type() != at::kDouble) factors = factors.clamp_max_(std::numeric_limits<float>::max()).to(at::kFloat);
+  X.mul_(factors);
+}
+
+// Z ← b A + c A², the part of a polynomial beside a.
+void polynomial_part_(const Matrices& Z, const Matrices& A, const Quintic& p, Precision precision) {
+  addmm_(Z, A, A, A, p.c, p.b, precision, /*symmetric=*/true);
+}
+
+// B ← (a + Z) A, of symmetric matrices that commute.
+void apply_(const Matrices& B, const Matrices& Z, const Matrices& A, double a, Precision precision) {
+  addmm_(B, A, Z, A, 1, a, precision, /*symmetric=*/true);
+}
+
+// X, with at most as many rows as columns, and as much memory beside it.
+struct Iterate {
+  at::Tensor X, next;
+
+  explicit Iterate(at::Tensor given) : X(std::move(given)), next(at::empty_like(X)) {}
+
+  at::Tensor square(at::ScalarType dtype) const {
+    return at::empty({X.size(0), X.size(1), X.size(1)}, X.options().dtype(dtype));
+  }
+  void gram(const Matrices& A, Precision precision) const {
+    const Matrices x(X);
+    addmm_(A, A, x, x.t(), 1, 0, precision, /*symmetric=*/true);
+  }
+  // X ← (a + Z) X
+  void multiply(const Matrices& Z, double a, Precision precision) {
+    addmm_(Matrices(next), Matrices(X), Z, Matrices(X), 1, a, precision);
+    std::swap(X, next);
+  }
+};
+
+void one_by_one(Iterate& iterate, std::span<const Quintic> polynomials, Precision precision) {
+  const at::Tensor gram = iterate.square(iterate.X.scalar_type()), part = at::empty_like(gram);
+  const Matrices A(gram), Z(part);
+  for (const Quintic& p : polynomials) {
+    iterate.gram(A, precision);
+    polynomial_part_(Z, A, p, precision);
+    iterate.multiply(Z, p.a, precision);
+  }
+}
+
+// The whole group as one matrix Q, a function of A = X Xᵀ, times X. All that is as small as A is computed in FP32 at
+// least: an eigenvalue of A next to 0 that is rounded at medium precision would be negative, and grow with every step.
+void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision precision) {
+  const at::ScalarType dtype = iterate.X.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor Q = iterate.square(dtype), other = at::empty_like(Q);
+  const at::Tensor gram = at::empty_like(Q), part = at::empty_like(Q);
+  const Matrices A(gram), Z(part);
+  iterate.gram(A, precision);
+  for (std::size_t k = 0; k < group.size(); ++k) {
+    if (k > 0) {  // A of the next X
+      apply_(Matrices(other), Z, A, group[k - 1].a, Precision::highest);
+      apply_(A, Z, Matrices(other), group[k - 1].a, Precision::highest);
+    }
+    polynomial_part_(Z, A, group[k], Precision::highest);
+    if (k == 0) {
+      Q.copy_(part).diagonal(0, 1, 2).add_(group[0].a);
+    } else {
+      apply_(Matrices(other), Z, Matrices(Q), group[k].a, Precision::highest);
+      std::swap(Q, other);
+    }
+  }
+  iterate.multiply(Matrices(Q), 0, precision);
+}
+
+// How many steps are taken at once. Q is as large as the product of the polynomials at 0, the first two of which are
+// the steepest, and its rounding weighs on the largest singular values, which it brings to 1.
+std::size_t size_of_group(std::size_t done, std::size_t left) { return std::min<std::size_t>(left, done == 0 ? 2 : 3); }
+
+}  // namespace
+
+NewtonSchulzSteps::NewtonSchulzSteps(NewtonSchulz kind, int64_t steps)
+    : polynomials(kind == NewtonSchulz::jordan ? std::vector<Quintic>(steps, kJordan) : polar_express(steps)),
+      slack(kind == NewtonSchulz::jordan ? 1 : kPolarExpressSlack),
+      on_gram(kind == NewtonSchulz::gram) {}
+
+at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision) {
+  if (X.numel() == 0) return X;
+  const bool is_tall = X.size(1) > X.size(2);
+  if (is_tall) X = X.transpose(1, 2).contiguous();
+  normalize_(X, steps.slack);
+  Iterate iterate(std::move(X));
+  const std::span<const Quintic> polynomials(steps.polynomials);
+  std::size_t done = 0;
+  while (steps.on_gram && polynomials.size() - done > 1) {
+    const std::size_t size = size_of_group(done, polynomials.size() - done);
+    all_at_once(iterate, polynomials.subspan(done, size), precision);
+    done += size;
+  }
+  one_by_one(iterate, polynomials.subspan(done), precision);
+  return is_tall ? iterate.X.transpose(1, 2) : iterate.X;
+}
+
+int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps) {
+  const int64_t p = std::min(m, n), with_X = 2 * p * p * std::max(m, n), of_grams = 2 * p * p * p;
+  const std::size_t count = steps.polynomials.size();
+  int64_t operations = 0;
+  std::size_t done = 0;
+  while (done < count) {
+    const std::size_t size = steps.on_gram ? size_of_group(done, count - done) : 1;
+    operations += 2 * with_X + (4 * static_cast<int64_t>(size) - 3) * of_grams;
+    done += size;
+  }
+  return operations;
+}
+
+}  // namespace torchdion::linalg

@@ -1,0 +1,44 @@
+// Newton–Schulz iterations: the orthonormal factor of a matrix from products alone. Each step applies an odd polynomial
+// to all singular values, which brings them towards 1; singular vectors stay.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/options.h>
+
+#include <vector>
+
+namespace torchdion::linalg {
+
+// x → a x + b x³ + c x⁵ of singular values: X → a X + (b A + c A²) X with A = X Xᵀ.
+struct Quintic {
+  double a, b, c;
+
+  double operator()(double x) const { return x * (a + x * x * (b + x * x * c)); }
+};
+
+// The polynomials of Polar Express (arXiv 2505.16932, Algorithm 1), each the best there is for what those before it
+// leave of singular values between 10⁻³ and 1: to be applied to matrices that are divided by kPolarExpressSlack times
+// their Frobenius norm. All but the last leave room for what products in BF16 add to the largest singular value.
+std::vector<Quintic> polar_express(int64_t steps);
+inline constexpr double kPolarExpressSlack = 1.02;
+
+// The steps of a kind.
+struct NewtonSchulzSteps {
+  std::vector<Quintic> polynomials;
+  double slack = 1;      // matrices are divided by so many times their Frobenius norm first
+  bool on_gram = false;  // see newton_schulz()
+
+  NewtonSchulzSteps(NewtonSchulz kind, int64_t steps);
+};
+
+// What X ([count, m, n], contiguous, in the dtype to compute in) becomes after these steps; matrices of zeros stay.
+// X is written over. The products are of this precision.
+//
+// On the Gram matrix, two or three polynomials at a time are evaluated as matrices of the shorter side alone, functions
+// of A = X Xᵀ, and then multiplied by X: two products with X for all of them in place of two for each.
+at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision);
+
+// Floating-point operations for one m×n matrix, where symmetric products are computed whole.
+int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps);
+
+}  // namespace torchdion::linalg

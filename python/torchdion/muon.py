@@ -1,0 +1,101 @@
+"""The front of Muon."""
+
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torchdion.mixed_precision import DionMixedPrecisionConfig
+from torchdion.optimizer import Optimizer
+from torchdion.options import AdjustLr, NewtonSchulz, Nonfinite, Precision
+
+
+class Muon(Optimizer):
+    r"""Muon: updates by the orthonormalized momentum (https://kellerjordan.github.io/posts/muon).
+
+    A drop-in for any ``torch.optim`` optimizer: unlike torch's own it takes all parameters of a model. Those with two or
+    more dimensions are matrices (a convolution is flattened to (out, rest)) and get Muon; the others get
+    ``scalar_algorithm``. Per step and m×n matrix X with gradient G and momentum M:
+
+    .. math::
+        M = \mu M + G, \quad U = \mathrm{orthonormalize}(G + \mu M), \quad
+        X = (1 - \eta\lambda) X - \eta \sqrt{m/n} \, U
+
+    orthonormalize() divides by the Frobenius norm and takes ``ns_steps`` Newton–Schulz iterations, which bring singular
+    values towards 1. A matrix of zeros stays zero.
+
+    Args:
+        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
+            below are those of :class:`torchdion.Dion`.
+        lr: learning rate η; a float or a tensor of one element.
+        mu: momentum decay μ in [0, 1).
+        nesterov: False: M itself is orthonormalized.
+        weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
+        newton_schulz: "polar_express" (for each iteration the best polynomial there is, arXiv 2505.16932), "gram" (the
+            same polynomials, evaluated on the Gram matrix of the shorter side: fewer operations, the more so the less
+            square matrices are) or "jordan" (one polynomial for all iterations, as in torch.optim.Muon).
+        ns_steps: Newton–Schulz iterations, at least 1.
+        adjust_lr: the factor on η of an m×n matrix: "spectral_norm" (sqrt(m/n), Dion's), "rms_norm" (0.2 sqrt(max(m, n)),
+            arXiv 2502.16982), "original" (sqrt(max(1, m/n))) or None (1).
+        betas: of Lion or AdamW; None means (0.95, 0.98) and (0.9, 0.95).
+        epsilon: AdamW's ε. Muon has none: it is scale-free.
+        scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.
+        maximize, capturable, nonfinite: as in :class:`torchdion.Dion`.
+        precision: of products of FP32 matrices. None is "medium": operands rounded to BF16, sums in FP32, as in
+            torch.optim.Muon. "high" rounds to TF32 on GPUs, "highest" nothing. Matrices of FP64 compute in FP64.
+        replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
+            them. A momentum is each replica's own then; see :meth:`synchronize_for_checkpoint`.
+        outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync: as in :class:`torchdion.Dion`.
+        mixed_precision_config: dtypes of the state.
+
+    Raises:
+        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
+        ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
+        NotImplementedError: a parameter on a device that this build has no kernels for.
+
+    In a distributed job each matrix has an owner among the ranks that hold pieces or copies of it: pieces travel there
+    and back, all-to-all, and no rank repeats what another one does. Whatever the layout, the trajectory is that of one
+    process.
+
+    State of each parameter: ``momentum`` (its shape), ``variance`` (AdamW), ``step``. A state dict of
+    ``torch.optim.Muon`` loads: its ``momentum_buffer`` is (1 − μ) times this momentum.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 2))
+        >>> optimizer = Muon(model.parameters(), lr=0.02)
+        >>> model(torch.ones(4, 8)).square().sum().backward()
+        >>> optimizer.step()
+        >>> optimizer.state[model[0].weight]["momentum"].shape
+        torch.Size([16, 8])
+    """
+
+    algorithm = "muon"
+    title = "torchdion.Muon"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.02,
+        *,
+        mu: float = 0.95,
+        nesterov: bool = True,
+        betas: tuple[float, float] | None = None,
+        weight_decay: float | Tensor = 0.01,
+        epsilon: float = 1e-8,
+        newton_schulz: NewtonSchulz = "polar_express",
+        ns_steps: int = 5,
+        adjust_lr: AdjustLr | None = "spectral_norm",
+        scalar_algorithm: str = "lion",
+        maximize: bool = False,
+        capturable: bool = False,
+        nonfinite: Nonfinite = "propagate",
+        precision: Precision | None = None,
+        replicate_mesh: Any = None,
+        outer_shard_mesh: Any = None,
+        inner_shard_mesh: Any = None,
+        replicate_mesh_grad_sync: bool = True,
+        mixed_precision_config: DionMixedPrecisionConfig | None = None,
+        **unknown: NoReturn,
+    ) -> None:
+        self._set_up(params, {name: value for name, value in locals().items() if name != "self"})

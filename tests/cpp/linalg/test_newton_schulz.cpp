@@ -1,0 +1,119 @@
+#include "linalg/newton_schulz.h"
+
+#include <ATen/ops/linalg_svd.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tensors.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+constexpr NewtonSchulz kKinds[] = {NewtonSchulz::jordan, NewtonSchulz::polar_express, NewtonSchulz::gram};
+
+// The same polynomials of singular values that a decomposition gives.
+at::Tensor by_singular_values(const at::Tensor& X, const NewtonSchulzSteps& steps) {
+  const auto [U, singular, Vh] = at::linalg_svd(X.to(at::kDouble), /*full_matrices=*/false);
+  at::Tensor x = singular / (singular.square().sum(-1, /*keepdim=*/true).sqrt() * steps.slack);
+  for (const Quintic& p : steps.polynomials) x = x * (p.a + x.square() * (p.b + x.square() * p.c));
+  return U.matmul(x.unsqueeze(-1) * Vh);
+}
+
+double distance(const at::Tensor& found, const at::Tensor& expected) {
+  return ((found.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
+}
+
+struct Shape {
+  int64_t m, n;
+};
+
+class NewtonSchulzOf : public testing::TestWithParam<std::tuple<NewtonSchulz, Shape, int64_t>> {};
+
+TEST_P(NewtonSchulzOf, AppliesThePolynomialsToSingularValues) {
+  const auto [kind, shape, count] = GetParam();
+  const NewtonSchulzSteps steps(kind, count);
+  const at::Tensor X = normal({3, shape.m, shape.n}, 1, at::kDouble);
+  const at::Tensor expected = by_singular_values(X, steps);
+  EXPECT_LE(distance(newton_schulz(X.clone(), steps, Precision::highest), expected), 1e-12);
+  EXPECT_LE(distance(newton_schulz(X.to(at::kFloat), steps, Precision::highest), expected), 2e-5);
+  // Polynomials are steepest at the largest singular value, and a matrix of one row or column has no other.
+  const double bound = std::min(shape.m, shape.n) == 1 ? 0.3 : 0.12;
+  EXPECT_LE(distance(newton_schulz(X.to(at::kBFloat16), steps, Precision::medium), expected), bound);
+}
+
+INSTANTIATE_TEST_SUITE_P(KindsShapesAndSteps, NewtonSchulzOf,
+                         testing::Combine(testing::ValuesIn(kKinds),
+                                          testing::Values(Shape{8, 8}, Shape{24, 6}, Shape{7, 31}, Shape{1, 5},
+                                                          Shape{5, 1}, Shape{1, 1}),
+                                          testing::Values(int64_t{1}, int64_t{2}, int64_t{3}, int64_t{5}, int64_t{8})));
+
+TEST(NewtonSchulzSteps, LeaveZerosZeroAndNaNWhereItIs) {
+  for (const NewtonSchulz kind : kKinds) {
+    for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      at::Tensor X = normal({3, 6, 4}, 2).to(dtype);
+      X[1].zero_();
+      X[2][3][1] = std::numeric_limits<double>::quiet_NaN();
+      const at::Tensor U = newton_schulz(X, NewtonSchulzSteps(kind, 5), Precision::highest);
+      EXPECT_TRUE(U[0].isfinite().all().item<bool>());
+      EXPECT_EQ(U[1].abs().max().item<double>(), 0);
+      EXPECT_TRUE(U[2].isnan().all().item<bool>());
+    }
+  }
+}
+
+TEST(NewtonSchulzSteps, DoNotDependOnTheScale) {
+  const at::Tensor X = normal({1, 6, 4}, 3, at::kDouble);
+  const NewtonSchulzSteps steps(NewtonSchulz::polar_express, 5);
+  const at::Tensor expected = newton_schulz(X.clone(), steps, Precision::highest);
+  for (const double scale : {1e-30, 1e30}) {
+    EXPECT_LE(distance(newton_schulz((X * scale).to(at::kFloat), steps, Precision::highest), expected), 1e-5) << scale;
+  }
+  for (const double scale : {1e-290, 1e290}) {
+    EXPECT_LE(distance(newton_schulz(X * scale, steps, Precision::highest), expected), 1e-12) << scale;
+  }
+}
+
+TEST(PolarExpress, HasThePublishedCoefficientsForFiveSteps) {
+  const Quintic published[] = {{8.156554524902461, -22.48329292557795, 15.878769915207462},
+                               {4.042929935166739, -2.808917465908714, 0.5000178451051316},
+                               {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
+                               {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
+                               {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}};
+  const std::vector<Quintic> found = polar_express(5);
+  ASSERT_EQ(found.size(), 5u);
+  for (std::size_t k = 0; k < 5; ++k) {
+    EXPECT_NEAR(found[k].a, published[k].a, 1e-12);
+    EXPECT_NEAR(found[k].b, published[k].b, 1e-12);
+    EXPECT_NEAR(found[k].c, published[k].c, 1e-12);
+  }
+}
+
+TEST(PolarExpress, BringsSingularValuesCloserToOneWithEveryStep) {
+  double before = 1;
+  for (const int64_t steps : {1, 2, 3, 4, 5, 6, 8, 12, 40}) {
+    double worst = 0;
+    for (double x = 1e-3; x <= 1 / kPolarExpressSlack; x += 1e-3) {
+      double value = x;
+      for (const Quintic& p : polar_express(steps)) value = p(value);
+      worst = std::max(worst, std::abs(1 - value));
+    }
+    EXPECT_LE(worst, steps <= 6 ? before * 0.999 : 0.02) << steps;
+    before = worst;
+  }
+}
+
+TEST(NewtonSchulzOperations, AreFewerOnGramMatricesOfWideOnes) {
+  const NewtonSchulzSteps each(NewtonSchulz::polar_express, 5), on_gram(NewtonSchulz::gram, 5);
+  EXPECT_EQ(newton_schulz_operations(3, 3, each), 5 * (4 * 27 + 2 * 27));
+  EXPECT_EQ(newton_schulz_operations(4, 2, each), newton_schulz_operations(2, 4, each));
+  EXPECT_EQ(newton_schulz_operations(2, 4, each), 5 * (4 * 16 + 2 * 8));
+  EXPECT_EQ(newton_schulz_operations(2, 4, on_gram), 2 * (4 * 16) + (5 + 9) * (2 * 8));
+}
+
+}  // namespace
+
+}  // namespace torchdion::linalg
