@@ -32,7 +32,7 @@ constexpr Option kShared[] = {
     {.name = "precision",
      .initial = std::string_view("high"),
      .allowed = one_of(kPrecision),
-     .doc = "what GPUs round FP32 operands of products to",
+     .doc = "what FP32 operands of products are rounded to",
      .of_optimizer = true},
 };
 

@@ -47,7 +47,7 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(at::Tensor, lr_tensor);
   TORCH_ARG(at::Tensor, weight_decay_tensor);
   TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;    // alike in all groups
-  TORCH_ARG(Precision, precision) = Precision::high;         // of FP32 products on GPUs; alike in all groups
+  TORCH_ARG(Precision, precision) = Precision::high;         // of FP32 products; alike in all groups
   TORCH_ARG(int64_t, seed) = 0;                              // of Q's start and of sketches
   TORCH_ARG(std::optional<at::ScalarType>, momentum_dtype);  // none: the parameter's own
   TORCH_ARG(std::optional<at::ScalarType>, Q_dtype);

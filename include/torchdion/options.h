@@ -26,10 +26,10 @@ enum class Nonfinite {
   raise,      // the step raises before it writes anything
 };
 
-// Of products of FP32 matrices on GPUs; sums are FP32 always. CPUs compute at the highest.
+// Of products of FP32 matrices; sums are FP32 always.
 enum class Precision {
   highest,  // FP32
-  high,     // operands rounded to TF32
+  high,     // operands rounded to TF32 on GPUs; CPUs have none and compute at the highest
   medium,   // operands rounded to BF16
 };
 
