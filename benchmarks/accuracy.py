@@ -5,8 +5,8 @@
 One JSON line per shape, rank, orientation, dtype and precision: ‖X − X'‖ / ‖X' − X₀‖ and the largest κ(BQ) on the
 way. Any two correct programs part ways when κ(BQ) is large; the claims, 1e-12 in FP64 and 1e-4 in FP32, are for
 κ(BQ) ≤ 1e4. The weights start with the usual deviation 1 / sqrt(n): the error in FP32 is mostly their own rounding,
-twenty times over. At precision="medium" it is that of operands rounded to BF16, and of columns of P in which this leaves no
-signal.
+twenty times over. At precision="medium" it is that of operands rounded to BF16, and of columns of P that this leaves
+no signal in.
 """
 
 import sys
