@@ -4,7 +4,8 @@
 
 One JSON line per optimizer and list, then a table. `roofline` is the time that the step's arithmetic (see
 matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
-that fewer operations were needed than the formula counts. `first` is the first step (it also makes the state; the
+that fewer operations were needed than the formula counts. `medium` in a name is precision="medium", and `FP32` the time
+over that of the same rank without it. `first` is the first step (it also makes the state; the
 median of three new optimizers) over a steady one.
 """
 
@@ -29,6 +30,8 @@ def contenders() -> dict[str, Callable[..., Optimizer]]:
     made: dict[str, Callable[..., Optimizer]] = {
         f"Dion {name}": partial(torchdion.Dion, lr=1e-3, rank_fraction=fraction) for name, fraction in RANKS.items()
     }
+    for name in ("r = d", "r = d/4"):
+        made[f"Dion {name} medium"] = partial(made[f"Dion {name}"], precision="medium")
     made["AdamW foreach"] = partial(torch.optim.AdamW, lr=1e-3, foreach=True)
     made["AdamW fused"] = partial(torch.optim.AdamW, lr=1e-3, fused=True)
     made["Muon (torch)"] = partial(torch.optim.Muon, lr=1e-3)
@@ -59,7 +62,8 @@ def benchmark(list_name: str, spectrum: str, rounds: int) -> list[dict[str, Any]
 
     rows = []
     for name in made:
-        rank = RANKS.get(name.removeprefix("Dion "))
+        same_rank = name.removesuffix(" medium")
+        rank = RANKS.get(same_rank.removeprefix("Dion "))
         roofline = None if rank is None else roofline_flops(shapes, rank) / rate
         row = {
             "list": list_name,
@@ -70,6 +74,7 @@ def benchmark(list_name: str, spectrum: str, rounds: int) -> list[dict[str, Any]
             "AdamW fused": median[name] / median["AdamW fused"],
             "AdamW foreach": median[name] / median["AdamW foreach"],
             "Muon": median[name] / median["Muon (torch)"],
+            "FP32": median[name] / median[same_rank] if same_rank != name else None,
             "first": first[name] / median[name],
             "threads": torch.get_num_threads(),
             "gflops": rate / 1e9,
@@ -93,7 +98,7 @@ def main() -> None:
         for spectrum in ([arguments.spectrum] if arguments.spectrum else ("flat", "power"))
         for row in benchmark(list_name, spectrum, arguments.rounds)
     ]
-    columns = ("list", "spectrum", "optimizer", "roofline", "AdamW fused", "AdamW foreach", "Muon", "first")
+    columns = ("list", "spectrum", "optimizer", "roofline", "AdamW fused", "AdamW foreach", "Muon", "FP32", "first")
     print(table(rows, columns))
 
 

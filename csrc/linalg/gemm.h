@@ -18,8 +18,8 @@ struct Factor {
 // C_i ← α A_i B_i + β C_i for every i, in place, reading the matrices where they lie. Products are summed in FP64 when
 // an operand is FP64, else in FP32, and rounded once to C's dtype. With β = 0, C is not read; a β on
 // the device, whatever it is, needs a C that has been written. Both factors are numbers or both on the device.
-// `precision` says what GPUs may round FP32 operands to. Into FP16, finite sums beyond its range are stored as its
-// largest number; on CUDA, infinite ones too.
+// `precision` says what FP32 operands may be rounded to (precision_on). Into FP16, finite sums beyond its range are
+// stored as its largest number; on CUDA, infinite ones too.
 void gemm_(const Matrices& C, const Matrices& A, const Matrices& B, const Factor& alpha = 1, const Factor& beta = 1,
            Precision precision = Precision::highest);
 

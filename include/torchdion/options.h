@@ -40,10 +40,10 @@ enum class Nonfinite {
   raise,      // the step raises before it writes anything
 };
 
-// Of products of FP32 matrices; sums are FP32 always. CPUs have no TF32, and compute in FP32 at high.
+// Of products of FP32 matrices; sums are FP32 always.
 enum class Precision {
   highest,  // FP32
-  high,     // operands rounded to TF32
+  high,     // operands rounded to TF32 on GPUs; CPUs have none and compute at the highest
   medium,   // operands rounded to BF16
 };
 

@@ -49,7 +49,8 @@ class Dion(Optimizer):
         nonfinite: what NaN and infinite gradient entries do: "propagate" (reach the weights), "zero" (count as
             zero), "skip_step" (the whole step is left out), "raise" (before anything is written). Finite ones whose
             sums FP16 does not hold make no momentum infinite: it is stored as 65504, the largest number of FP16.
-        precision: what CUDA rounds FP32 operands of products to: nothing ("highest"), TF32 ("high"), BF16 ("medium").
+        precision: what FP32 operands of products are rounded to: nothing ("highest"), TF32 ("high"; on a CPU, nothing),
+            BF16 ("medium"; twice as fast on CPUs that multiply it). Sums are FP32.
         seed: of Q's start and of sketches; torch's own generators are not touched.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
             them, compressed (Section 4.3 of the paper: Dion's matrices send P and R, (m + n) r elements).

@@ -28,6 +28,16 @@ TORCHDION_AVX512 inline __m512 within_bfloat16(__m512 x) {
       _mm512_mask_and_epi32(bits, is_beyond, bits, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
 }
 
+// Keeps numbers below 2⁻¹²⁶, which the processor's own conversion does not.
+TORCHDION_AVX512 inline __m512 nearest_bfloat16(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(within_bfloat16(x));
+  const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
+  const __m512i kept = _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_mask_or_ps(_mm512_castsi512_ps(kept), is_nan, x, x);
+}
+
 TORCHDION_AVX512 inline __m512 load(const float* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
 
 TORCHDION_AVX512 inline __m512 load(const c10::BFloat16* from, __mmask16 mask) {
@@ -40,6 +50,11 @@ TORCHDION_AVX512 inline __m512 load(const c10::Half* from, __mmask16 mask) {
 }
 
 TORCHDION_AVX512 inline void store(float* to, __mmask16 mask, __m512 x) { _mm512_mask_storeu_ps(to, mask, x); }
+
+TORCHDION_AVX512 inline void store(double* to, __mmask16 mask, __m512 x) {
+  _mm512_mask_storeu_pd(to, static_cast<__mmask8>(mask & 0xff), _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+  _mm512_mask_storeu_pd(to + 8, static_cast<__mmask8>(mask >> 8), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+}
 
 TORCHDION_AVX512 inline void store(c10::BFloat16* to, __mmask16 mask, __m512 x) {
   _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(within_bfloat16(x))));

@@ -30,6 +30,7 @@ class Reader {
   TORCHDION_AVX512 void by_outer(int64_t first_outer, int64_t first_inner, int64_t outer, int64_t inner,
                                  __m512i (&words)[16]) const {
     for (int64_t i = 0; i < kBlock; ++i) {
+      if (i < outer) fetch_ahead(at(first_outer + i, first_inner + kAhead));
       words[i] = i < outer ? pairs_in_a_row(at(first_outer + i, first_inner), inner) : _mm512_setzero_si512();
     }
   }
@@ -39,6 +40,8 @@ class Reader {
                                  __m512i (&words)[16]) const {
     const __mmask16 mask = avx512::first_of_16(outer);
     for (int64_t i = 0; i < kBlock; ++i) {
+      fetch_ahead(at(first_outer, first_inner + kAhead + 2 * i));
+      fetch_ahead(at(first_outer, first_inner + kAhead + 2 * i + 1));
       const __m256i even = 2 * i < inner ? sixteen(at(first_outer, first_inner + 2 * i), mask) : _mm256_setzero_si256();
       const __m256i odd =
           2 * i + 1 < inner ? sixteen(at(first_outer, first_inner + 2 * i + 1), mask) : _mm256_setzero_si256();
@@ -47,6 +50,15 @@ class Reader {
   }
 
  private:
+  // Inner entries that are asked for before they are read, from memory that a processor does not foresee: so many rows
+  // are read at once.
+  static constexpr int64_t kAhead = 2 * kBlock;
+
+  static void fetch_ahead(const T* from) {
+    __builtin_prefetch(from);
+    if (sizeof(T) == 4) __builtin_prefetch(from + kBlock);
+  }
+
   const T* at(int64_t outer, int64_t inner) const { return data + outer * outer_stride + inner * inner_stride; }
 
   TORCHDION_AVX512 static __m512i pairs_in_a_row(const float* from, int64_t count) {

@@ -25,7 +25,7 @@ constexpr int64_t kPackedEntries = int64_t{1} << 21, kLeastColumns = 512;
 
 // Floating-point operations worth the start of a thread, and so many that threads pack B together rather than each
 // for itself.
-constexpr int64_t kFlopsPerThread = 2'000'000, kFlopsOfSharedB = 100'000'000;
+constexpr int64_t kFlopsOfTiles = 2'000'000, kFlopsOfSharedB = 100'000'000;
 
 // Memory for packed operands, kept by each thread from one product to the next: the system takes longer to find new
 // pages than a small product takes.
@@ -96,7 +96,7 @@ class Products {
   // The tiles of a row of tiles are those from `first_col` to here.
   int64_t end_of(int64_t row) const { return symmetric ? std::min(end_col, row + 1) : end_col; }
 
-  int64_t grain() const { return kFlopsPerThread / (2 * kTile * kTile * std::max<int64_t>(1, A.cols)) + 1; }
+  int64_t grain() const { return kFlopsOfTiles / (2 * kTile * kTile * std::max<int64_t>(1, A.cols)) + 1; }
 
   // Each thread packs what it needs of B as it goes, unless few matrices are left for many threads.
   bool shares_B() const {

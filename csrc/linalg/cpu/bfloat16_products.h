@@ -20,8 +20,8 @@ bool exchange_bfloat16_products(bool allowed);
 // be rounded to it. What is stored as FP16 is not: it has more bits.
 bool multiplies_bfloat16(const Matrices& C, const Matrices& A, const Matrices& B, Precision precision);
 
-// C ← α A B + β D for every i, of operands that are FP32, rounded to BF16, or BF16. C and D are of neither FP64, and D
-// may be C. `symmetric`: A B and D are; what is above the diagonal of C is that below it.
+// C ← α A B + β D for every i, of operands that are FP32, rounded to BF16, or BF16. D may be C, and is not FP64; sums
+// are FP32 also in a C that is. `symmetric`: A B and D are; what is above the diagonal of C is what is below it.
 void multiply_bfloat16(const Matrices& C, const Matrices& D, const Matrices& A, const Matrices& B, double alpha,
                        double beta, bool symmetric);
 

@@ -24,13 +24,14 @@ constexpr int64_t kPanelWidth = 32;
 // Row j of L⁻¹ says how the orthonormal column j is made of the unit columns of P: c / √pivot, where p_j minus what the
 // columns before it explain is Σ c_i p_i. If noise_i is the part of p_i that is rounding, the part of column j that is
 // rounding has length ‖(c_i noise_i)‖ / √pivot. Where that reaches 1 / margin, the column carries no signal.
+template <class T>
 class Factorization {
  public:
   // H: lower triangle, overwritten by L. Linv: zeros, becomes L⁻¹. noise: becomes that of the orthonormal columns.
   // shares: null, or CholeskyPass::shares of the unit columns, which become those of the orthonormal ones.
   // least_pivot: what the rounding of H leaves of a zero pivot.
   // scale: 0 for a zero column.
-  Factorization(double* H, double* Linv, const double* scale, double* noise, double* shares, int64_t r, double margin,
+  Factorization(T* H, T* Linv, const double* scale, double* noise, T* shares, int64_t r, double margin,
                 double least_pivot)
       : L(H),
         Linv(Linv),
@@ -39,7 +40,7 @@ class Factorization {
         shares(shares),
         r(r),
         margin(margin),
-        least_pivot(least_pivot),
+        least_pivot(static_cast<T>(least_pivot)),
         unclear(r, 0),
         dead(r, 0),
         rounding_of(r) {}
@@ -47,14 +48,14 @@ class Factorization {
   void run() {
     for (int64_t first = 0; first < r; first += kPanelWidth) {
       const int64_t width = std::min(kPanelWidth, r - first), next = first + width, below = r - next;
-      const Block<double> diagonal = at(L, first, first);
+      const Block<T> diagonal = at(L, first, first);
       cpu::gemm(diagonal, at_const(L, first, 0), at_const(L, first, 0).t(), width + below, width, first, -1, 1);
       cpu::gemm(at(Linv, first, 0), at_const(L, first, 0), at_const(Linv, 0, 0), width, first, first, -1, 0);
       if (shares)
         cpu::gemm(at(shares, first, 0), at_const(L, first, 0), at_const(shares, 0, 0), width, first, first, -1, 1);
       for (int64_t j = first; j < next; ++j) column(j, first, next);
       panel.resize(below * width);
-      const Block<double> solved{panel.data(), width, 1};
+      const Block<T> solved{panel.data(), width, 1};
       cpu::gemm(solved, at_const(L, next, first), at_const(Linv, first, first).t(), below, width, width, 1, 0);
       for (int64_t i = 0; i < below; ++i) {
         for (int64_t j = 0; j < width; ++j)
@@ -79,42 +80,42 @@ class Factorization {
   }
 
  private:
-  Block<double> at(double* data, int64_t row, int64_t col) const { return {data + row * r + col, r, 1}; }
-  Block<const double> at_const(double* data, int64_t row, int64_t col) const { return readonly(at(data, row, col)); }
+  Block<T> at(T* data, int64_t row, int64_t col) const { return {data + row * r + col, r, 1}; }
+  Block<const T> at_const(T* data, int64_t row, int64_t col) const { return readonly(at(data, row, col)); }
 
   // Column j of a diagonal block that begins at `first`, and row j of L⁻¹, of which the part left of the block holds
   // what the columns to the left explain.
   void column(int64_t j, int64_t first, int64_t next) {
-    double *row = L + j * r, *inverse = Linv + j * r;
-    double schur = row[j];
+    T *row = L + j * r, *inverse = Linv + j * r;
+    T schur = row[j];
     for (int64_t k = first; k < j; ++k) {
       schur -= row[k] * row[k];
-      const double factor = row[k];
-      const double* other = Linv + k * r;
+      const T factor = row[k];
+      const T* other = Linv + k * r;
       for (int64_t i = 0; i <= k; ++i) inverse[i] -= factor * other[i];
       if (shares) subtract_share(j, k, factor);
     }
     // A column of which rounding leaves only the order of magnitude is freed of those before it, but kept out of those
     // after it until a later pass sees it clearly: eliminating noise with noise would grow from column to column.
     unclear[j] = schur < least_pivot;
-    const double root = std::sqrt(unclear[j] ? least_pivot : schur);
+    const T root = std::sqrt(unclear[j] ? least_pivot : schur);
     const double rounding = combined_noise(j) / root;
     dead[j] = margin * rounding >= 1 || scale_of[j] == 0;
     if (dead[j] && scale_of[j] != 0 && rounding < 1 && !unclear[j]) ++found_in_margin;
     rounding_of[j] = rounding;
-    const double scale = dead[j] ? 0 : 1 / root;
+    const T scale = dead[j] ? 0 : 1 / root;
     for (int64_t i = 0; shares && i <= j; ++i) shares[j * r + i] *= scale;
     for (int64_t i = 0; i < j; ++i) inverse[i] *= scale;
     inverse[j] = scale;
     for (int64_t i = j + 1; i < next; ++i) {
-      double sum = L[i * r + j];
+      T sum = L[i * r + j];
       for (int64_t k = first; k < j; ++k) sum -= L[i * r + k] * row[k];
       L[i * r + j] = unclear[j] ? 0 : sum * scale;
     }
     row[j] = dead[j] ? 0 : root;
   }
 
-  void subtract_share(int64_t j, int64_t k, double factor) {
+  void subtract_share(int64_t j, int64_t k, T factor) {
     for (int64_t i = 0; i <= k; ++i) shares[j * r + i] -= factor * shares[k * r + i];
   }
 
@@ -125,20 +126,23 @@ class Factorization {
       for (int64_t i = 0; i <= j; ++i) square += shares[j * r + i] * shares[j * r + i];
       return std::sqrt(square);
     }
-    const double* inverse = Linv + j * r;
+    const T* inverse = Linv + j * r;
     square = noise[j] * noise[j];
     for (int64_t i = 0; i < j; ++i) square += inverse[i] * inverse[i] * noise[i] * noise[i];
     return std::sqrt(square);
   }
 
-  double *L, *Linv;
+  T *L, *Linv;
   const double* scale_of;
-  double *noise, *shares;
+  double* noise;
+  T* shares;
   int64_t r;
-  double margin, least_pivot;
+  double margin;
+  T least_pivot;
   int64_t found_in_margin = 0;
   std::vector<char> unclear, dead;
-  std::vector<double> rounding_of, panel;
+  std::vector<double> rounding_of;
+  std::vector<T> panel;
 };
 
 // Scales the lower triangle of H to a unit diagonal and writes the scale: 1 / sqrt(H_jj), 0 for a zero column.
@@ -167,11 +171,36 @@ void begin_shares(double* shares, const double* Linv, const double* noise, int64
   }
 }
 
-template <class T>
-void store_transposed(const double* Linv, T* inverse, int64_t r) {
+template <class T, class F>
+void store_transposed(const T* Linv, F* inverse, int64_t r) {
   for (int64_t i = 0; i < r; ++i) {
-    for (int64_t j = 0; j <= i; ++j) inverse[j * r + i] = static_cast<T>(Linv[i * r + j]);
+    for (int64_t j = 0; j <= i; ++j) inverse[j * r + i] = static_cast<F>(Linv[i * r + j]);
   }
+}
+
+// What is known of a matrix after its factorization.
+struct Factored {
+  double amplification;
+  int64_t in_margin, without_signal;
+};
+
+// Factors one equilibrated Gram matrix in T. `begins`: this pass is the first of it, and `shares` are made here.
+template <class T, class F>
+Factored factor_matrix(T* H, F* inverse, const double* scale, double* noise, T* shares, bool begins, int64_t r,
+                       double margin, double least_pivot) {
+  const std::vector<double> noise_of_unit(noise, noise + r);
+  std::vector<T> Linv(r * r, T(0));
+  Factorization<T> factorization(H, Linv.data(), scale, noise, begins ? nullptr : shares, r, margin, least_pivot);
+  factorization.run();
+  if constexpr (std::is_same_v<T, double>) {
+    if (begins && shares) begin_shares(shares, Linv.data(), noise_of_unit.data(), r);
+  }
+  store_transposed(Linv.data(), inverse, r);
+  Factored found{factorization.amplification(), factorization.in_margin(), 0};
+  for (int64_t j = 0; j < r; ++j) {
+    if (Linv[j * (r + 1)] == 0) ++found.without_signal;
+  }
+  return found;
 }
 
 }  // namespace
@@ -182,7 +211,9 @@ TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pa
   const bool is_first = !pass.noise.defined(), has_shares = pass.dtype == at::kDouble;
   if (is_first) pass.noise = at_first;
   if (is_first && has_shares) pass.shares = at::zeros({count, r, r}, at::kDouble);
-  const double least_pivot = linalg::least_pivot(at::kDouble, pass.rows, r);
+  // What products of BF16 leave of a Gram matrix, FP32 holds.
+  const bool in_single = pass.dtype == at::kFloat && pass.precision == Precision::medium;
+  const double least_pivot = linalg::least_pivot(in_single ? at::kFloat : at::kDouble, pass.rows, r);
   TriangularInverse factor{at::empty({count, r}, at::kDouble), at::zeros({count, r, r}, pass.dtype)};
   factor.amplification.resize(count);
   double* scales = factor.scale.mutable_data_ptr<double>();
@@ -199,19 +230,18 @@ TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pa
       equilibrate(h, scale, r);
       if (!begins) equilibrate_noise(noise, shares, scale, r);
       if (!is_first && begins) std::copy_n(at_first.const_data_ptr<double>() + index * r, r, noise);
-      const std::vector<double> noise_of_unit(noise, noise + r);
-      std::vector<double> Linv(r * r, 0.0);
-      Factorization factorization(h, Linv.data(), scale, noise, begins ? nullptr : shares, r, pass.given.margin,
-                                  least_pivot);
-      factorization.run();
-      if (begins && shares) begin_shares(shares, Linv.data(), noise_of_unit.data(), r);
-      store_transposed(Linv.data(), inverses + index * r * r, r);
-      in_margin += factorization.in_margin();
-      factor.amplification[index] = factorization.amplification();
-      if (factor.amplification[index] > pass.settled) return;
-      for (int64_t j = 0; j < r; ++j) {
-        if (Linv[j * (r + 1)] == 0) ++without_signal;
+      Factored found;
+      if (in_single) {
+        std::vector<float> single(h, h + r * r);
+        found = factor_matrix<float>(single.data(), inverses + index * r * r, scale, noise, nullptr, begins, r,
+                                     pass.given.margin, least_pivot);
+      } else {
+        found = factor_matrix<double>(h, inverses + index * r * r, scale, noise, shares, begins, r, pass.given.margin,
+                                      least_pivot);
       }
+      in_margin += found.in_margin;
+      factor.amplification[index] = found.amplification;
+      if (!(found.amplification > pass.settled)) without_signal += found.without_signal;
     });
   });
   if (pass.counts.without_signal) *pass.counts.without_signal += without_signal;

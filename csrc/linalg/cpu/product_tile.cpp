@@ -110,10 +110,8 @@ void mirror_below(ProductTile& tile) { mirror_blocks(tile); }
 
 void store(const ProductTile& tile, const Matrices& C, const TilePlace& place) {
   TORCHDION_DISPATCH_FLOATING(C.dtype, "torchdion::addmm_", [&] {
-    if constexpr (!std::is_same_v<scalar_t, double>) {
-      scalar_t* first = C.matrix<scalar_t>(place.index) + place.row * C.row_stride + place.col;
-      store_rows(tile, first, C.row_stride, place);
-    }
+    scalar_t* first = C.matrix<scalar_t>(place.index) + place.row * C.row_stride + place.col;
+    store_rows(tile, first, C.row_stride, place);
   });
 }
 

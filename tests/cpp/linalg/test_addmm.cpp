@@ -242,6 +242,18 @@ TEST_F(Bfloat16Products, OfNumbersBeyondBFloat16TakeItsLargest) {
   }
 }
 
+// What rounding leaves unlike on both sides of the diagonal is that below it.
+TEST_F(Bfloat16Products, OfWhatIsTakenForSymmetricAreSymmetricInEveryBit) {
+  const at::Tensor A = normal({200, 60}, 1, at::kFloat), B = normal({60, 200}, 2, at::kFloat);
+  for (Precision precision : {Precision::highest, Precision::medium}) {
+    const at::Tensor whole = at::empty({200, 200}), C = at::empty({200, 200});
+    addmm_(Matrices(whole), Matrices(whole), Matrices(A), Matrices(B), 1, 0, precision);
+    addmm_(Matrices(C), Matrices(C), Matrices(A), Matrices(B), 1, 0, precision, /*symmetric=*/true);
+    EXPECT_TRUE(bitwise_equal(C, C.mT()));
+    EXPECT_LE(relative_error(C.tril(), whole.tril()), 1e-6);
+  }
+}
+
 // Where both are there, they differ in the order of sums alone.
 TEST_F(Bfloat16Products, AreThoseOfRoundedOperandsWithoutInstructions) {
   const at::Tensor A = normal({130, 500}, 1, at::kFloat), B = normal({500, 140}, 2, at::kFloat);

@@ -91,6 +91,24 @@ INSTANTIATE_TEST_SUITE_P(Rounding, CholeskyQrPrecision,
                                          Rounded{Precision::medium, 0x1p-8, 1},
                                          Rounded{Precision::medium, 0x1p-8, 1e4}));
 
+TEST(CholeskyQrOfRoundedP, DoesNotHideANaN) {
+  for (double hostile : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    const at::Tensor P = normal({1, 30, 4}, 1, at::kFloat);
+    P[0][3][1] = hostile;
+    comm::run(cholesky_qr_(P, Axis(), 30, {.noise = {0x1p-8}, .precision = Precision::medium}));
+    EXPECT_TRUE(P[0].slice(1, 1).isnan().all().item<bool>()) << P;
+  }
+}
+
+TEST(CholeskyQrOfRoundedP, TreatsColumnsOfAnyScaleAlikeAndLeavesZeroOnesZero) {
+  const at::Tensor scales = at::logspace(-30, 30, 13, 10, at::kDouble);
+  scales[5] = 0;
+  const at::Tensor P = (normal({1, 80, 13}, 1) * scales).to(at::kFloat);
+  comm::run(cholesky_qr_(P, Axis(), 80, {.noise = {0x1p-8}, .precision = Precision::medium}));
+  EXPECT_EQ(P.select(2, 5).count_nonzero().item<int64_t>(), 0);
+  EXPECT_LE(orthogonality_error(at::cat({P[0].slice(1, 0, 5), P[0].slice(1, 6)}, 1)), 2e-3);
+}
+
 class CholeskyQrDtype : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(CholeskyQrDtype, TreatsColumnsOfAnyScaleAlike) {

@@ -58,6 +58,21 @@ def test_twenty_steps_equal_the_oracle(dtype, method, orientation, rank_fraction
     assert (optimizer.state[X]["Q"].abs() - expected.Q.abs()).abs().max() <= 10 * bound
 
 
+@pytest.mark.parametrize("rank_fraction", [0.25, 1.0])
+@pytest.mark.parametrize("orientation", ["left", "right"])
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
+def test_at_medium_twenty_steps_follow_the_oracle_as_far_as_bf16_operands_let_them(scale, orientation, rank_fraction):
+    [X0], *gradients = normals(21, (130, 67), dtype=torch.float32)
+    X = Parameter(X0.clone())
+    optimizer = torchdion.Dion([X], rank_fraction=rank_fraction, orientation=orientation, precision="medium")
+    start(optimizer)
+    expected = DionState(X0, torch.zeros(130, 67), optimizer.state[X]["Q"].clone())
+    for [G] in gradients:
+        follow(optimizer, [X], [[G * scale]])
+        expected = dion(expected, G.double() * scale, 0.01, 0.95, 0.01, orientation)
+    assert 1e-3 < error(X, expected.X, X0) <= 2e-2  # BF16 operands are rounded to 2⁻⁹
+
+
 @pytest.mark.parametrize("orientation", ["left", "right"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_rounds_only_what_it_stores(dtype, orientation):

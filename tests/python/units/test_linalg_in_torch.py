@@ -41,12 +41,16 @@ def test_gemm_refuses_what_does_not_fit_in_one_sentence(C, A, B, sentence):
         ops.gemm_(C, A, B)
 
 
-def test_gemm_takes_a_precision_which_rounds_nothing_on_the_cpu():
+def test_gemm_takes_a_precision_of_which_medium_alone_rounds_on_the_cpu():
     A = torch.randn(20, 20, generator=torch.Generator().manual_seed(0))
     expected, found = torch.zeros(20, 20), torch.zeros(20, 20)
     ops.gemm_([expected], [A], [A])
-    ops.gemm_([found], [A], [A], precision="medium")
+    ops.gemm_([found], [A], [A], precision="high")
     assert torch.equal(found, expected)
+    ops.gemm_([found], [A], [A], beta=0, precision="medium")
+    rounded = A.bfloat16().double()
+    torch.testing.assert_close(found.double(), rounded @ rounded, rtol=0, atol=1e-5)
+    assert (found - expected).norm() > 1e-3 * expected.norm()
     sentence = "torchdion::gemm_: precision must be 'highest', 'high' or 'medium', got 'tf32'"
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         ops.gemm_([found], [A], [A], precision="tf32")
