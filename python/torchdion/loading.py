@@ -20,6 +20,7 @@ from torchdion.parameters import check_blocks, name_of
 from torchdion.pieces import piece_of_state
 from torchdion.state import check_is_state, check_keys, check_placements, device_of_step
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
+from torchdion.torch_muon import with_our_names
 from torchdion.words import front, shortened, shown
 from torchdion.wrappers import is_freed, readable
 
@@ -38,7 +39,9 @@ def load_checked(
     torch_copies: list[bool] = []
     check_is_state_dict(state_dict)
 
-    def check(_: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
+    def check(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+        check_is_state_dict(given)
+        loaded = with_our_names(given)
         check_state_dict(optimizer, loaded)
         states.update(loaded_states(optimizer, loaded))
         torch_copies.append(True)

@@ -13,8 +13,8 @@ from torchdion.options import AdjustLr, NewtonSchulz, Nonfinite, Precision
 class Muon(Optimizer):
     r"""Muon: updates by the orthonormalized momentum (https://kellerjordan.github.io/posts/muon).
 
-    A drop-in for any ``torch.optim`` optimizer: unlike torch's own it takes all parameters of a model. Those with two or
-    more dimensions are matrices (a convolution is flattened to (out, rest)) and get Muon; the others get
+    A drop-in for any ``torch.optim`` optimizer: unlike torch's own it takes all parameters of a model. Those with two
+    or more dimensions are matrices (a convolution is flattened to (out, rest)) and get Muon; the others get
     ``scalar_algorithm``. Per step and m×n matrix X with gradient G and momentum M:
 
     .. math::
@@ -35,8 +35,8 @@ class Muon(Optimizer):
             same polynomials, evaluated on the Gram matrix of the shorter side: fewer operations, the more so the less
             square matrices are) or "jordan" (one polynomial for all iterations, as in torch.optim.Muon).
         ns_steps: Newton–Schulz iterations, at least 1.
-        adjust_lr: the factor on η of an m×n matrix: "spectral_norm" (sqrt(m/n), Dion's), "rms_norm" (0.2 sqrt(max(m, n)),
-            arXiv 2502.16982), "original" (sqrt(max(1, m/n))) or None (1).
+        adjust_lr: the factor on η of an m×n matrix: "spectral_norm" (sqrt(m/n), Dion's), "rms_norm"
+            (0.2 sqrt(max(m, n)), arXiv 2502.16982), "original" (sqrt(max(1, m/n))) or None (1).
         betas: of Lion or AdamW; None means (0.95, 0.98) and (0.9, 0.95).
         epsilon: AdamW's ε. Muon has none: it is scale-free.
         scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.

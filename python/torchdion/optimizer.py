@@ -39,6 +39,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
     title: ClassVar[str]
     """What sentences call the class."""
 
+    @classmethod
+    def of(cls, algorithm: str) -> "type[Optimizer]":
+        """The class of an algorithm that has one."""
+        return next(each for each in cls.__subclasses__() if each.algorithm == algorithm)
+
     _step_supports_amp_scaling = True  # GradScaler leaves unscaling, and leaving out a step, to step()
 
     @speaking

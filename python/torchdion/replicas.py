@@ -133,6 +133,13 @@ class ReplicatedOptimizer(Optimizer):
             for position, param in enumerate(group["params"]):
                 yield name_of(group, position, f" (parameter group {index})"), param, group
 
+    def decoupled_states(self, param: Tensor) -> list[str]:
+        """The names of the states of a parameter that are each replica's own."""
+        for name, member, group in self._members():
+            if member is param:
+                return _decoupled_states(self, param, group, name)
+        raise ValueError(f"{front()}: param must be a parameter of this optimizer, got another tensor")
+
     def _may_be_decoupled(self) -> bool:
         """Also by steps that a graph replayed, which only the state counts."""
         may_be_replayed = self.defaults["capturable"] and replica_group(self) is not None

@@ -141,8 +141,9 @@ def plan(
     Layouts, ranks and elements are the library's own: on a real mesh ``optimizer.stats()["traffic"]`` counts the same.
 
     The model of time, in seconds: products take operations / (efficiency × peak rate) at ``precision``, of Muon that is
-    run elsewhere in BF16; passes over memory take bytes / bandwidth; for each row the longer counts. Traffic takes bytes / bandwidth:
-    inside a node that of its own network, else that of the cards of those ranks of the axis that share a node.
+    run elsewhere in BF16; passes over memory take bytes / bandwidth; for each row the longer counts. Traffic takes
+    bytes / bandwidth: inside a node that of its own network, else that of the cards of those ranks of the axis that
+    share a node.
     ``seconds`` adds all this up, ``overlapped_seconds`` is the largest term: the truth lies between, or above for small
     models. Left out are the latency of collectives and kernels, congestion, the lower rate of small or thin products
     and of factorizations, waiting for slower ranks, and whatever forward and backward do, FSDP2's gathering of weights

@@ -10,7 +10,7 @@ from torchdion.verification.observed import Observed
 from torchdion.verification.run import State, Training
 
 ALLOWED = 1e-10
-"""Relative error in FP64 of weights, momenta and Q: what tests/python/law/test_law.py allows after 20 steps."""
+"""Relative error in FP64 of weights and states: what tests/python/law/test_law.py allows after 20 steps."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ def check(training: Training, observed: list[Observed], alone: State, published:
     return [
         _one_process(alone, published),
         _weights(observed, alone),
-        _states("momenta (mean over dp)" if training.averages else "momenta", "momenta", observed, alone),
-        _states("Q", "Q", observed, alone),
+        *(_states(state, training, observed, alone) for state in alone.states),
         _copies(observed, training.sizes),
         _replicas(observed),
         _order(observed, training),
@@ -54,13 +53,14 @@ def _weights(observed: list[Observed], alone: State) -> Row:
     return _largest("weights against one process", errors)
 
 
-def _states(what: str, kind: str, observed: list[Observed], alone: State) -> Row:
-    expected: dict[str, Tensor] = getattr(alone, kind)
+def _states(key: str, training: Training, observed: list[Observed], alone: State) -> Row:
     errors = {
-        (name, rank.rank): distance(getattr(rank.state, kind)[name], end, end)
+        (name, rank.rank): distance(rank.state.states[key][name], end, end)
         for rank in observed
-        for name, end in expected.items()
+        for name, end in alone.states[key].items()
     }
+    momenta = "momenta (mean over dp)" if training.averages else "momenta"
+    what = momenta if key == "momentum" else key
     return _largest(f"{what} against one process", errors)
 
 

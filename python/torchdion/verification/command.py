@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ import torch.distributed as dist
 import torchdion
 from torchdion import _C
 from torchdion.command_line import OneSentenceParser, aligned
+from torchdion.table import ALGORITHMS
 from torchdion.verification.checks import Row
 from torchdion.verification.launch import RanksFailed, Terminated, launch
 from torchdion.verification.mesh import Sizes, sizes
@@ -34,6 +36,8 @@ with one process. Prints what was compared; the exit status is 0 only if all of 
 
 ORIENTATIONS = ("right", "left")
 METHODS = ("auto", "rcqr")
+
+OPTIMIZERS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.takes_matrices)
 
 LARGEST_RANK_FRACTION = 0.5
 """Gradients of so few tokens lack rank beyond it: what is orthonormalized would not be determined by the algorithm."""
@@ -78,17 +82,18 @@ def parser() -> OneSentenceParser:
         help="gloo on cuda: ranks share this machine's GPUs (nccl: cuda, gloo: cpu)",
     )
     options.add_argument("--model", choices=MODELS, default="small", help="(default: %(default)s)")
+    options.add_argument("--optimizer", choices=OPTIMIZERS, default="dion", help="(default: %(default)s)")
     options.add_argument("--steps", type=count, default=20, help="(default: %(default)s)")
     options.add_argument(
         "--compress",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="Dion averages over dp itself and sends factors; otherwise DDP or FSDP2 averages gradients",
+        help="the optimizer averages over dp itself, Dion by sending factors; otherwise DDP or FSDP2 do",
     )
-    options.add_argument("--rank-fraction", type=float, default=0.25, help="r / min(m, n) (default: %(default)s)")
-    options.add_argument("--orientation", choices=ORIENTATIONS, help="one instead of both")
+    options.add_argument("--rank-fraction", type=float, default=0.25, help="dion: r / min(m, n) (default: %(default)s)")
+    options.add_argument("--orientation", choices=ORIENTATIONS, help="dion: one instead of both")
     options.add_argument(
-        "--orthonormalize", choices=("auto", "cholesky_qr", "rcqr"), help="one instead of auto and rcqr"
+        "--orthonormalize", choices=("auto", "cholesky_qr", "rcqr"), help="dion: one instead of auto and rcqr"
     )
     options.add_argument(
         "--checkpoints", type=Path, metavar="FOLDER", help="where all machines see what one writes (a temporary one)"
@@ -118,6 +123,9 @@ def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
     ranks = options.mesh.world_size
     if not 0 < options.rank_fraction <= LARGEST_RANK_FRACTION:
         return f"argument --rank-fraction: must be in (0, {LARGEST_RANK_FRACTION}], got {options.rank_fraction}"
+    for name in ("orientation", "orthonormalize"):
+        if options.optimizer != "dion" and getattr(options, name) is not None:
+            return f"argument --{name}: is an option of dion, not of {options.optimizer}"
     if "RANK" in environment and environment.get("WORLD_SIZE") != str(ranks):
         return f"argument --mesh: must have torchrun's {environment.get('WORLD_SIZE')} ranks, got {ranks}"
     if options.checkpoints is not None and not os.access(options.checkpoints, os.W_OK):
@@ -151,21 +159,32 @@ def transport_of(options: argparse.Namespace) -> Transport:
 
 
 def trainings_of(options: argparse.Namespace) -> list[Training]:
+    if options.optimizer != "dion":
+        return [_training(options, options.optimizer, {})]
     orientations = ORIENTATIONS if options.orientation is None else (options.orientation,)
     methods = METHODS if options.orthonormalize is None else (options.orthonormalize,)
     return [
-        Training(
+        _training(
+            options,
             f"{orientation}, {method}",
-            options.mesh,
-            MODELS[options.model],
-            options.steps,
-            options.compress,
-            {"orientation": orientation, "orthonormalize": method, "rank_fraction": options.rank_fraction, "lr": 0.02},
-            transport_of(options).device,
+            {"orientation": orientation, "orthonormalize": method, "rank_fraction": options.rank_fraction},
         )
         for orientation in orientations
         for method in methods
     ]
+
+
+def _training(options: argparse.Namespace, name: str, own: dict[str, Any]) -> Training:
+    return Training(
+        name,
+        options.mesh,
+        MODELS[options.model],
+        options.steps,
+        options.compress,
+        {"lr": 0.02, **own},
+        transport_of(options).device,
+        options.optimizer,
+    )
 
 
 def rows_of(trainings: list[Training], options: argparse.Namespace) -> list[tuple[str, Row]]:
@@ -186,15 +205,22 @@ def rows_of(trainings: list[Training], options: argparse.Namespace) -> list[tupl
             dist.destroy_process_group()
 
 
+def _averaging(options: argparse.Namespace) -> str:
+    if options.optimizer == "dion":
+        return ", compressed" if options.compress else ", not compressed"
+    return ", replicas averaged by the optimizer" if options.compress else ", averaged gradients"
+
+
 def report(options: argparse.Namespace, rows: list[tuple[str, Row]], took: float) -> str:
     lines = [("training", "check", "measured", "allowed", "result"), *((name, *row.cells) for name, row in rows)]
     misses = sum(not row.passes for _, row in rows)
-    averaging = (", compressed" if options.compress else ", not compressed") if options.mesh.dp > 1 else ""
+    averaging = _averaging(options) if options.mesh.dp > 1 else ""
     ranks, transport = options.mesh.world_size, transport_of(options)
     where = " on CUDA" if transport.device == "cuda" else ""
     heading = (
-        f"{options.mesh}, {ranks} {transport.backend} rank{'s' if ranks > 1 else ''}{where} · {options.model} model in "
-        f"FP64, {options.steps} steps{averaging} · torchdion {torchdion.__version__}, torch {torch.__version__}"
+        f"{options.mesh}, {ranks} {transport.backend} rank{'s' if ranks > 1 else ''}{where} · {options.optimizer}, "
+        f"{options.model} model in FP64, {options.steps} steps{averaging} · torchdion {torchdion.__version__}, "
+        f"torch {torch.__version__}"
     )
     ending = f"{len(rows) - misses} of {len(rows)} checks pass, in {took:.0f} s"
     return "\n".join([heading, "", aligned(lines), "", ending])

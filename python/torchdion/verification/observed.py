@@ -9,12 +9,16 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion import _C
-from torchdion.dion import Dion
 from torchdion.dtensor import is_dtensor, local_part
+from torchdion.optimizer import Optimizer
 from torchdion.verification.run import Run, State
 
 UNCOUNTED = ("completion", "agreement")
 """Kinds of collectives without elements of their own: the second half of a sum, and flags that ranks agree on."""
+
+
+UNEQUAL = ("all_to_all", "completion")
+"""Kinds in which each rank may have another number of elements."""
 
 
 @dataclass
@@ -32,7 +36,7 @@ class Observed:
 
     Args:
         replicas: what check_replicas() refused, empty when nothing.
-        issued: by axis: kind and elements of each collective, in the order of their issue.
+        issued: by axis: kind and elements of each collective, in the order of their issue; 0 of those in UNEQUAL.
         traffic: of each step: elements by axis that were sent, and that the formulas say.
     """
 
@@ -59,7 +63,7 @@ def observe(run: Run, mesh: DeviceMesh) -> Observed:
     return Observed(dist.get_rank(), run.state(), digests, refused, issued, traffic)
 
 
-def _step(optimizer: Dion) -> tuple[dict[str, int], dict[str, int]]:
+def _step(optimizer: Optimizer) -> tuple[dict[str, int], dict[str, int]]:
     """Elements by axis: sent, and expected."""
     before = elements(optimizer.stats()["traffic"])
     optimizer.step()
@@ -80,11 +84,13 @@ def by_axis(events: list[dict[str, str | int]]) -> dict[str, list[tuple[str, int
     issued: dict[str, list[tuple[str, int]]] = {}
     for event in events:
         if event["what"] == "issue":
-            issued.setdefault(str(event["axis"]), []).append((str(event["kind"]), int(event["elements"])))
+            kind = str(event["kind"])
+            elements = 0 if kind in UNEQUAL else int(event["elements"])
+            issued.setdefault(str(event["axis"]), []).append((kind, elements))
     return issued
 
 
-def _refused(optimizer: Dion, mesh: DeviceMesh) -> str:
+def _refused(optimizer: Optimizer, mesh: DeviceMesh) -> str:
     try:
         optimizer.check_replicas(mesh.get_group("dp"))
     except RuntimeError as error:
@@ -95,10 +101,9 @@ def _refused(optimizer: Dion, mesh: DeviceMesh) -> str:
 def _digests(run: Run) -> Iterator[tuple[str, Digest]]:
     for name, param in run.network.named_parameters():
         yield name, _digest(param.detach(), False)
-        state = run.optimizer.state[param]
-        for key, tensor in state.items():
-            is_own = run.averages and key == "momentum" and "Q" in state  # each replica's, where it is compressed
-            yield f"{key} of {name}", _digest(tensor, is_own)
+        decoupled = run.optimizer.decoupled_states(param)
+        for key, tensor in run.optimizer.state[param].items():
+            yield f"{key} of {name}", _digest(tensor, key in decoupled)
 
 
 def _digest(tensor: Tensor, differs_over_dp: bool) -> Digest:

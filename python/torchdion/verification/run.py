@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from torchdion.ddp import ddp_comm_hook
-from torchdion.dion import Dion
+from torchdion.optimizer import Optimizer
 from torchdion.routing import param_groups
 from torchdion.verification.mesh import Sizes
 from torchdion.verification.network import Network, Shape, distribute
@@ -30,6 +30,7 @@ class Training:
     Args:
         compress: the optimizer averages the gradients over dp; otherwise DDP or FSDP2 does.
         options: of the optimizer.
+        algorithm: of its matrices.
         device: the type of that on which parameters lie, of which each rank's current one is meant.
     """
 
@@ -40,6 +41,7 @@ class Training:
     compress: bool
     options: dict[str, Any]
     device: str = "cpu"
+    algorithm: str = "dion"
 
     @property
     def averages(self) -> bool:
@@ -48,12 +50,11 @@ class Training:
 
 @dataclass
 class State:
-    """Whole tensors on the CPU, by the name of the parameter and of the state."""
+    """Whole tensors on the CPU, by the name of the parameter; states by their own name before."""
 
     start: dict[str, Tensor]
     weights: dict[str, Tensor]
-    momenta: dict[str, Tensor]
-    Q: dict[str, Tensor]
+    states: dict[str, dict[str, Tensor]]
 
 
 class Run:
@@ -67,7 +68,8 @@ class Run:
         if mesh is not None:
             self.model = distribute(self.network, mesh, training.sizes, self.averages)
         replicas = mesh["dp"] if mesh is not None and self.averages else None
-        self.optimizer = Dion(param_groups(self.network), **training.options, replicate_mesh=replicas)
+        make: Any = Optimizer.of(training.algorithm)
+        self.optimizer: Optimizer = make(param_groups(self.network), **training.options, replicate_mesh=replicas)
         if self.averages and isinstance(self.model, nn.parallel.DistributedDataParallel):
             self.model.register_comm_hook(self.optimizer, ddp_comm_hook)
         self.start = self.weights()
@@ -89,11 +91,12 @@ class Run:
         return {name: _whole(param) for name, param in self.network.named_parameters()}
 
     def state(self) -> State:
-        states = {name: self.optimizer.state[param] for name, param in self.network.named_parameters()}
-        momenta, Q = (
-            {name: _whole(state[key]) for name, state in states.items() if key in state} for key in ("momentum", "Q")
-        )
-        return State(self.start, self.weights(), momenta, Q)
+        states: dict[str, dict[str, Tensor]] = {}
+        for name, param in self.network.named_parameters():
+            for key, value in self.optimizer.state[param].items():
+                if key != "step":
+                    states.setdefault(key, {})[name] = _whole(value)
+        return State(self.start, self.weights(), states)
 
     def save(self, folder: Path) -> None:
         self.optimizer.synchronize_for_checkpoint()

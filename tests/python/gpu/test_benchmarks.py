@@ -73,14 +73,15 @@ def test_factors_are_orthonormal_and_steps_close_to_fp64(capsys: pytest.CaptureF
     rows = written(capsys, gpu_accuracy)
     factors = [row for row in rows if row["kind"] == "orthogonality"]
     assert {row["condition"] for row in factors} == {1e2, 1e4, 1e6, 1e8} | {1e0}
-    assert 0 < max(row["error"] for row in factors) < 1e-6
+    for precision, bound in (("highest", 1e-6), ("high", 1e-6), ("medium", 1e-5)):
+        assert 0 < max(row["error"] for row in factors if row["precision"] == precision) < bound
     assert len(factors) == 2 * 5 * 2 * 3  # sizes, conditions, methods, precisions
     assert gpu_accuracy.defect(torch.eye(3)[:, :0]) == gpu_accuracy.defect(torch.full((3, 1), torch.nan)) == torch.inf
-    assert all(
-        (row["zero_columns"] > 0) == (row["condition"] == 1e8) for row in factors
-    )  # 1e-8 is below FP32's rounding
-    distances = {row["state"]: row["error"] for row in rows if row["kind"] == "distance"}
-    assert distances["FP32"] < 1e-4 < 1e-3 < distances["BF16"] < 0.05
+    for row in factors:  # 1e-8 is below FP32's rounding; BF16 drops more
+        assert row["precision"] == "medium" or (row["zero_columns"] > 0) == (row["condition"] == 1e8), row
+    distances = {(row["state"], row["precision"]): row["error"] for row in rows if row["kind"] == "distance"}
+    assert distances["FP32", "highest"] < 1e-4 < 1e-3 < distances["BF16", "high"] < 0.05
+    assert 1e-4 < distances["FP32", "medium"] < 0.05
 
 
 def test_every_operation_and_every_way_of_a_product_is_timed(capsys: pytest.CaptureFixture[str]) -> None:

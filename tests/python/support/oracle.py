@@ -77,7 +77,8 @@ def newton_schulz(M: Tensor, kind: str, steps: int) -> Tensor:
     x = x / (norm * (1.0 if kind == "jordan" else 1.02))
     for a, b, c in quintics(kind, steps):
         x = a * x + b * x**3 + c * x**5
-    return U * x @ Vt
+    polar: Tensor = U * x @ Vt
+    return polar
 
 
 def muon(X: Tensor, M: Tensor, G: Tensor, lr: float, options: dict[str, Any]) -> tuple[Tensor, Tensor]:

@@ -73,6 +73,16 @@ def test_a_working_installation_passes_every_check() -> None:
     )
 
 
+def test_a_working_muon_passes_every_check() -> None:
+    process = started("--mesh", "dp=2,fs=2", "--steps", "4", "--optimizer", "muon")
+    table, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "9 of 9 checks pass" in table
+    errors = [float(number) for number in re.findall(r"one process +(\S+) +1e-10 ", table)]
+    assert len(errors) == 2
+    assert all(0 < error < 1e-12 for error in errors)
+
+
 DRIFTING = """
 import sys, torch, torchdion, torchdion.verification.command as command
 right = torchdion.Dion.step
@@ -116,7 +126,8 @@ TRAINING = Training("made up", Sizes(dp=2, fs=2), MODELS["small"], 1, True, {})
 
 def state() -> State:
     eye = torch.eye(2, dtype=torch.float64)
-    return State(start={"w": 0 * eye}, weights={"w": eye.clone()}, momenta={"w": eye.clone()}, Q={"w": eye.clone()})
+    states = {"momentum": {"w": eye.clone()}, "Q": {"w": eye.clone()}}
+    return State(start={"w": 0 * eye}, weights={"w": eye.clone()}, states=states)
 
 
 def observations() -> list[Observed]:
@@ -149,8 +160,8 @@ MISSES: dict[str, tuple[str, Callable[[Observed], Any]]] = {
     "weights off by 1e-9": (CHECKS[1], lambda rank: rank.state.weights["w"].mul_(1 + 1e-9)),
     "weights of NaN": (CHECKS[1], lambda rank: rank.state.weights["w"].fill_(torch.nan)),
     "weights of another shape": (CHECKS[1], lambda rank: rank.state.weights.update(w=torch.ones(3))),
-    "momenta off": (CHECKS[2], lambda rank: rank.state.momenta["w"].mul_(1 - 1e-9)),
-    "Q with another sign": (CHECKS[3], lambda rank: rank.state.Q["w"].neg_()),
+    "momenta off": (CHECKS[2], lambda rank: rank.state.states["momentum"]["w"].mul_(1 - 1e-9)),
+    "Q with another sign": (CHECKS[3], lambda rank: rank.state.states["Q"]["w"].neg_()),
     "a copy with other bytes": (CHECKS[4], lambda rank: rank.digests.update(w=Digest("other", ("fs",), False))),
     "check_replicas() raises": (CHECKS[5], lambda rank: setattr(rank, "replicas", "replicas differ in w")),
     "another order": (CHECKS[6], lambda rank: rank.issued["fs"].reverse()),

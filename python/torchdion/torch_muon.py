@@ -1,0 +1,54 @@
+"""State dicts of torch.optim.Muon, as torchdion.Muon's."""
+
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from torchdion.words import front, shown
+
+_JORDAN = (3.4445, -4.7750, 2.0315)
+"""What torch calls ns_coefficients, of newton_schulz="jordan"."""
+
+_ADJUST_LR = {None: "original", "original": "original", "match_rms_adamw": "rms_norm"}
+"""What torch calls adjust_lr_fn."""
+
+
+def with_our_names(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """The same, but groups and states that torch.optim.Muon saved as this library has them.
+
+    torch's buffer is the mean of gradients that M = μ M + G is the sum of: (1 − μ) times ours.
+
+    Raises:
+        ValueError: other polynomials than Jordan's, or an option that torch does not have.
+    """
+    groups, states = list(state_dict["param_groups"]), dict(state_dict["state"])
+    for index, saved in enumerate(groups):
+        if not isinstance(saved, dict) or "ns_coefficients" not in saved:
+            continue
+        groups[index] = group = _group(saved, f" (parameter group {index} of the state dict)")
+        keys = group.get("params")
+        for key in keys if isinstance(keys, (list, tuple)) else ():
+            state = states.get(key) if isinstance(key, (int, str)) else None
+            if isinstance(state, dict) and isinstance(state.get("momentum_buffer"), Tensor):
+                others = {name: value for name, value in state.items() if name != "momentum_buffer"}
+                states[key] = {**others, "momentum": state["momentum_buffer"] / (1 - group["mu"])}
+    return {**state_dict, "state": states, "param_groups": groups}
+
+
+def _group(saved: dict[str, Any], where: str) -> dict[str, Any]:
+    group = dict(saved)
+    coefficients, adjust, mu = (group.pop(name, None) for name in ("ns_coefficients", "adjust_lr_fn", "momentum"))
+    group.pop("eps", None)  # a bound on the norm below which torch's updates vanish
+    if not isinstance(coefficients, (tuple, list)) or tuple(coefficients) != _JORDAN:
+        raise ValueError(
+            f"{front()}: ns_coefficients must be {_JORDAN}, those of newton_schulz='jordan', got "
+            f"{shown(coefficients)}{where}"
+        )
+    if not isinstance(adjust, (str, type(None))) or adjust not in _ADJUST_LR:
+        raise ValueError(
+            f"{front()}: adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got {shown(adjust)}{where}"
+        )
+    if not isinstance(mu, Real) or isinstance(mu, bool) or not 0 <= float(mu) < 1:
+        raise ValueError(f"{front()}: momentum must be in [0, 1), got {shown(mu)}{where}")
+    return {**group, "mu": float(mu), "newton_schulz": "jordan", "adjust_lr": _ADJUST_LR[adjust]}

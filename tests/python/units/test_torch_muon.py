@@ -1,0 +1,126 @@
+"""torch.optim.Muon: the same rule in FP64 and in BF16, and its state dicts, which continue here."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import torchdion
+
+SHAPES = ((14, 6), (6, 14), (8, 8), (1, 5), (5, 1))
+STEPS = 6
+ADJUST_LR = {"original": "original", "match_rms_adamw": "rms_norm"}
+"""torch's names of what both have, and ours."""
+
+
+def normal(shape: tuple[int, ...], salt: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(salt), dtype=torch.float64)
+
+
+def jordan(update: Tensor) -> Tensor:
+    """torch.optim._muon's iteration, evaluated in the dtype of its operand."""
+    X = update.mT if update.shape[0] > update.shape[1] else update
+    X = X / X.norm()
+    for _ in range(5):
+        A = X @ X.mT
+        X = torch.addmm(X, torch.addmm(A, A, A, beta=-4.7750, alpha=2.0315), X, beta=3.4445)
+    return X.mT if update.shape[0] > update.shape[1] else X
+
+
+def as_torch_has_it(X: Tensor, gradients: list[Tensor], options: dict[str, Any]) -> Tensor:
+    """The loop of torch.optim.Muon with that iteration, which torch itself evaluates in BF16."""
+    X, buffer = X.clone(), torch.zeros_like(X)
+    m, n = X.shape
+    scale = max(1, m / n) ** 0.5 if options["adjust_lr_fn"] == "original" else 0.2 * max(m, n) ** 0.5
+    for G in gradients:
+        buffer.lerp_(G, 1 - options["momentum"])
+        update = G.lerp(buffer, options["momentum"]) if options["nesterov"] else buffer
+        X = X * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * scale * jordan(update)
+    return X
+
+
+def ours(params: Any, options: dict[str, Any], **more: Any) -> torchdion.Muon:
+    return torchdion.Muon(
+        params, options["lr"], mu=options["momentum"], nesterov=options["nesterov"], newton_schulz="jordan",
+        weight_decay=options["weight_decay"], adjust_lr=ADJUST_LR[options["adjust_lr_fn"]], **more,
+    )  # fmt: skip
+
+
+def follow(optimizer: torch.optim.Optimizer, X: Parameter, gradients: list[Tensor]) -> None:
+    for G in gradients:
+        X.grad = G.to(X.dtype)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("adjust", ADJUST_LR)
+def test_in_fp64_steps_are_torchs_algorithm(adjust: str, nesterov: bool, shape: tuple[int, int]) -> None:
+    options = {"lr": 0.02, "momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.3, "adjust_lr_fn": adjust}
+    start, gradients = normal(shape, 0), [normal(shape, 1 + step) for step in range(STEPS)]
+    X = Parameter(start.clone())
+    follow(ours([X], options), X, gradients)
+    expected = as_torch_has_it(start, gradients, options)
+    assert (X.detach() - expected).norm() <= 1e-10 * (expected - start).norm()
+
+
+@pytest.mark.parametrize("shape", [(24, 10), (10, 24), (64, 64)])
+def test_in_bf16_a_step_is_torchs_to_its_rounding(shape: tuple[int, int]) -> None:
+    options = {"lr": 1.0, "momentum": 0.9, "nesterov": True, "weight_decay": 0.0, "adjust_lr_fn": "original"}
+    G = normal(shape, 1)
+    exact = as_torch_has_it(torch.zeros_like(G), [G], options)
+    errors = []
+    for make in (ours, lambda params, options: torch.optim.Muon(params, **options)):
+        X = Parameter(torch.zeros(shape))
+        follow(make([X], options), X, [G])
+        errors.append(((X.detach().double() - exact).norm() / exact.norm()).item())
+    assert errors[0] <= 1.5 * errors[1]
+    assert 1e-3 < errors[0] < 0.05  # the rounding of BF16, and not of FP32
+
+
+def saved(options: dict[str, Any]) -> tuple[Parameter, torch.optim.Muon]:
+    X = Parameter(normal((6, 4), 0).float())
+    optimizer = torch.optim.Muon([X], **options)
+    follow(optimizer, X, [normal((6, 4), 1 + step) for step in range(STEPS)])
+    return X, optimizer
+
+
+@pytest.mark.parametrize("adjust", [None, *ADJUST_LR])
+def test_its_state_dict_continues(adjust: str | None) -> None:
+    options = {"lr": 0.05, "momentum": 0.8, "nesterov": True, "weight_decay": 0.2, "adjust_lr_fn": adjust}
+    theirs, before = saved(options)
+    X = Parameter(theirs.detach().clone())
+    optimizer = torchdion.Muon([X])
+    optimizer.load_state_dict(before.state_dict())
+    [group] = optimizer.param_groups
+    assert (group["lr"], group["mu"], group["weight_decay"], group["newton_schulz"]) == (0.05, 0.8, 0.2, "jordan")
+    buffer = before.state[theirs]["momentum_buffer"]
+    torch.testing.assert_close(optimizer.state[X]["momentum"], 5 * buffer, rtol=1e-6, atol=0)
+    gradients = [normal((6, 4), 50 + step) for step in range(3)]
+    start = X.detach().clone()
+    follow(optimizer, X, gradients)
+    follow(before, theirs, gradients)
+    assert (X - theirs).norm() <= 0.03 * (theirs - start).norm()  # two evaluations in BF16
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("ns_coefficients", (2.0, -1.5, 0.5), r"ns_coefficients must be \(3.4445, -4.775, 2.0315\)"),
+        ("ns_coefficients", None, r"ns_coefficients must be \(3.4445, -4.775, 2.0315\)"),
+        ("adjust_lr_fn", "spectral", "adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got 'spectral'"),
+        ("momentum", 1.0, r"momentum must be in \[0, 1\), got 1.0"),
+        ("ns_steps", 0, "ns_steps must be an integer ≥ 1, got 0"),
+    ],
+)
+def test_what_cannot_continue_is_refused_and_nothing_is_loaded(key: str, value: Any, words: str) -> None:
+    X, before = saved({"lr": 0.05})
+    state_dict = before.state_dict()
+    state_dict["param_groups"][0][key] = value
+    optimizer = torchdion.Muon([Parameter(X.detach().clone())])
+    with pytest.raises(ValueError, match=f"^torchdion.Muon: {words}.* \\(parameter group 0 of the state dict\\)$"):
+        optimizer.load_state_dict(state_dict)
+    assert not optimizer.state
+    assert optimizer.param_groups[0]["lr"] == 0.02
