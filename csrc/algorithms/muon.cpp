@@ -48,7 +48,10 @@ constexpr State kMuonStates[] = {
 };
 
 linalg::NewtonSchulzSteps newton_schulz_steps(const Options& options) {
-  return {enumerator<NewtonSchulz>(kNewtonSchulz, options.text("newton_schulz")), options.integer("ns_steps")};
+  const std::string_view kind = options.text("newton_schulz");
+  const int64_t steps = options.integer("ns_steps");
+  if (kind == "jordan") return {std::vector<linalg::Quintic>(steps, linalg::kJordan)};
+  return {linalg::polar_express(steps), linalg::kPolarExpressSlack, kind == "gram"};
 }
 
 // What matrices are orthonormalized in, and travel to their owners as.
@@ -59,15 +62,9 @@ at::ScalarType orthonormalized_dtype(const BatchShape& shape, const Options& opt
 
 double factor_on_lr(const Batch& batch, const Options& options) {
   if (is_none(options.at("adjust_lr"))) return 1;
-  switch (enumerator<AdjustLr>(kAdjustLr, options.text("adjust_lr"))) {
-    case AdjustLr::spectral_norm:
-      return batch.shape_factor;
-    case AdjustLr::rms_norm:
-      return 0.2 * std::sqrt(static_cast<double>(std::max(batch.shape.m, batch.shape.n)));
-    case AdjustLr::original:
-      return std::max(1., batch.shape_factor);
-  }
-  return 1;
+  const std::string_view rule = options.text("adjust_lr");
+  if (rule == "rms_norm") return 0.2 * std::sqrt(static_cast<double>(std::max(batch.shape.m, batch.shape.n)));
+  return rule == "original" ? std::max(1., batch.shape_factor) : batch.shape_factor;
 }
 
 // L ← G + μ M, or M. The gradient has been counted already.

@@ -16,10 +16,6 @@ namespace torchdion::linalg {
 
 namespace {
 
-// Jordan's polynomial (https://kellerjordan.github.io/posts/muon, 2024): steep at 0, at the price of singular values
-// that end between 0.7 and 1.2.
-constexpr Quintic kJordan{3.4445, -4.7750, 2.0315};
-
 // X ← X / (slack ‖X‖_F). FP64 matrices are brought within what FP64 holds the squares of first.
 void normalize_(const at::Tensor& X, double slack) {
   if (X.scalar_type() == at::kDouble) {
@@ -101,11 +97,6 @@ void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision pre
 std::size_t size_of_group(std::size_t done, std::size_t left) { return std::min<std::size_t>(left, done == 0 ? 2 : 3); }
 
 }  // namespace
-
-NewtonSchulzSteps::NewtonSchulzSteps(NewtonSchulz kind, int64_t steps)
-    : polynomials(kind == NewtonSchulz::jordan ? std::vector<Quintic>(steps, kJordan) : polar_express(steps)),
-      slack(kind == NewtonSchulz::jordan ? 1 : kPolarExpressSlack),
-      on_gram(kind == NewtonSchulz::gram) {}
 
 at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision) {
   if (X.numel() == 0) return X;

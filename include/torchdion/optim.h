@@ -16,6 +16,20 @@
 
 namespace torchdion {
 
+// How Muon orthonormalizes its momentum.
+enum class NewtonSchulz {
+  jordan,         // one polynomial, again and again; singular values end between 0.7 and 1.2
+  polar_express,  // for each step the best polynomial there is (arXiv 2505.16932)
+  gram,           // the same polynomials, evaluated on the Gram matrix of the shorter side
+};
+
+// What an m×n matrix's update, whose singular values are about 1, is multiplied by beside the learning rate.
+enum class AdjustLr {
+  spectral_norm,  // sqrt(m / n), as Dion's
+  rms_norm,       // 0.2 sqrt(max(m, n)), so that its entries are as large as AdamW's (arXiv 2502.16982)
+  original,       // sqrt(max(1, m / n))
+};
+
 // The options of one parameter group. docs and defaults: csrc/algorithms; symbols are those of arXiv 2504.05295.
 class Options : public torch::optim::OptimizerCloneableOptions<Options> {
  public:

@@ -1,13 +1,13 @@
 """The front of Muon."""
 
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchdion.mixed_precision import DionMixedPrecisionConfig
 from torchdion.optimizer import Optimizer
-from torchdion.options import AdjustLr, NewtonSchulz, Nonfinite, Precision
+from torchdion.options import Nonfinite, Precision
 
 
 class Muon(Optimizer):
@@ -83,9 +83,9 @@ class Muon(Optimizer):
         betas: tuple[float, float] | None = None,
         weight_decay: float | Tensor = 0.01,
         epsilon: float = 1e-8,
-        newton_schulz: NewtonSchulz = "polar_express",
+        newton_schulz: Literal["jordan", "polar_express", "gram"] = "polar_express",
         ns_steps: int = 5,
-        adjust_lr: AdjustLr | None = "spectral_norm",
+        adjust_lr: Literal["spectral_norm", "rms_norm", "original"] | None = "spectral_norm",
         scalar_algorithm: str = "lion",
         maximize: bool = False,
         capturable: bool = False,

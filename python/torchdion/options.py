@@ -14,8 +14,6 @@ Orientation = Literal["right", "left"]
 Orthonormalize = Literal["auto", "rcqr", "cholesky_qr", "qr"]
 Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]
 Precision = Literal["highest", "high", "medium"]
-NewtonSchulz = Literal["jordan", "polar_express", "gram"]
-AdjustLr = Literal["spectral_norm", "rms_norm", "original"]
 
 DEFAULTS: dict[str, Any] = {name: declared["default"] for name, declared in OPTIONS.items()} | {"differentiable": False}
 """Of a group that is given nothing."""

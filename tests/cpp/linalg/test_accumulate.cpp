@@ -1,5 +1,6 @@
 #include "linalg/accumulate.h"
 
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -54,6 +55,39 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Accumulate,
                                          Layouts{"MomentumByColumns", true, as_it_is},
                                          Layouts{"GradientWithGaps", false, every_second}),
                          [](const auto& info) { return info.param.name; });
+
+TEST(Accumulate, DecaysTheMomentumFirst) {
+  for (const at::ScalarType dtype : kDtypes) {
+    const at::Tensor M = normal({2, 5, 300}, 1, dtype), G = normal({2, 5, 300}, 2, dtype);
+    const at::Tensor expected = 0.75 * M.to(at::kDouble) - 0.5 * G.to(at::kDouble);
+    int64_t zeroed = 0;
+    for (int64_t* counter : {static_cast<int64_t*>(nullptr), &zeroed}) {
+      const at::Tensor decayed = M.clone();
+      accumulate_(Matrices(decayed), Matrices(G), {.keep = 0.75, .factor = -0.5, .zeroed = counter});
+      EXPECT_LE(relative_error(decayed, expected), 2 * unit_roundoff(dtype)) << dtype;
+    }
+  }
+}
+
+TEST(Axpby, AddsMultiplesInEveryDtypeAndLayout) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const at::ScalarType other : kDtypes) {
+      const bool in_double = dtype == at::kDouble || other == at::kDouble;
+      const at::Tensor factors = at::tensor({-0.5, 0.75}, in_double ? at::kDouble : at::kFloat);
+      for (const bool by_columns : {false, true}) {
+        const at::Tensor X0 = normal({3, 7, 40}, 1, dtype), values = normal({3, 7, 40}, 2, other);
+        const at::Tensor X = by_columns ? column_major(X0).clone() : X0.clone();
+        const at::Tensor unchanged = at::tensor({0, 1, 0}, at::kFloat);
+        axpby_(Matrices(X), Matrices(column_major(values)), factors, unchanged.const_data_ptr<float>());
+        const at::Tensor expected = 0.75 * X0.to(at::kDouble) - 0.5 * values.to(at::kDouble);
+        for (const int64_t i : {0, 2}) {
+          EXPECT_LE(relative_error(X[i], expected[i]), 2 * unit_roundoff(dtype)) << dtype << " " << other;
+        }
+        EXPECT_TRUE(bitwise_equal(X[1].contiguous(), X0[1]));
+      }
+    }
+  }
+}
 
 TEST(Accumulate, MakesDenormalMomentaZero) {
   for (const auto& [dtype, least] :

@@ -3,13 +3,13 @@
 import functools
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from law import HYPER, MESHES, gradient, mesh_of, piece, weight
-from long_cases import grid
+from long_cases import grid, some_of
 from ranks import run_ranks
 from roles import ROLES, Role
 from torch import Tensor
@@ -249,3 +249,16 @@ def test_what_is_no_matrix_sends_its_gradient_over_the_replicas_and_nothing_else
             own = role.count * functools.reduce(int.__mul__, sent.local, 1) if sizes[0] > 1 else 0
             assert total.pop("dp", 0) == own, role.name
             assert not any(total.values()), role.name
+
+
+@pytest.mark.filterwarnings("ignore:.*is one of:UserWarning")
+@pytest.mark.parametrize("sizes", some_of(MESHES, [(1, 8, 1), (2, 2, 2), (2, 3, 1)]))
+def test_muons_counters_equal_the_formula_and_the_paper_at_most(sizes: tuple[int, int, int]) -> None:
+    """mn elements on each axis (arXiv 2504.05295, Table 2)."""
+    asked = [(replace(role, options=role.options | {"algorithm": "muon"}), {}) for role in MATRICES]
+    for rank, all_sent in enumerate(run_ranks(steps, math.prod(sizes), sizes, asked)):
+        for (role, _), sent in zip(asked, all_sent, strict=True):
+            name = f"{role.name} on rank {rank}"
+            assert {axis: elements(sent.traffic, axis) for axis in sent.formula} == sent.formula, name
+            assert all(count <= role.count * math.prod(role.shape) for count in sent.formula.values()), name
+            assert not role.plain or sum(sent.formula.values()) > 0 or sizes[0] == 1, name

@@ -1,0 +1,113 @@
+#include "algorithms/whole_matrices.h"
+
+#include <ATen/ops/empty_like.h>
+#include <gtest/gtest.h>
+
+#include "comm/mesh_as_threads.h"
+#include "comm/scheduler.h"
+#include "engine/owners.h"
+#include "tensors.h"
+
+namespace torchdion::algorithms {
+
+namespace {
+
+constexpr int64_t kCount = 5, kRows = 7, kCols = 10;
+
+struct There {
+  at::Tensor own, back;
+};
+
+comm::Task<> there_and_back(at::Tensor pieces, Layout layout, BatchShape shape, at::ScalarType dtype, There* there) {
+  there->own = co_await gather_to_owners(pieces, layout, shape, dtype);
+  const at::Tensor doubled = there->own * 2;
+  there->back = co_await scatter_from_owners(doubled, layout, shape);
+}
+
+// Matrix i belongs to the rank of this place, in the order of axes_of_owners().
+BatchShape shape_on(const Layout& layout, const std::vector<int64_t>& owners) {
+  engine::Alike alike;
+  alike.owned.axes = axes_of_owners(layout);
+  alike.owners = owners;
+  const int64_t rows = layout.rows.piece(kRows).size, cols = layout.cols.piece(kCols).size;
+  return {.count = kCount,
+          .numel = kCount * rows * cols,
+          .m = kRows,
+          .n = kCols,
+          .rows = rows,
+          .cols = cols,
+          .owners = engine::owners_of(alike, 0, kCount)};
+}
+
+class Owners : public testing::TestWithParam<comm::MeshShape> {};
+
+TEST_P(Owners, HaveSumsOfWholeMatricesAndGivePiecesBack) {
+  comm::Mesh mesh(GetParam());
+  const int64_t ranks = mesh.shape.size();
+  std::vector<int64_t> owners;  // each batch in the order of its owners
+  for (int64_t i = 0; i < kCount; ++i) owners.push_back(i * (ranks - 1) / (kCount - 1));
+  at::Tensor sum = at::zeros({kCount, kRows, kCols}, at::kDouble);
+  for (int replica = 0; replica < mesh.shape.dp; ++replica) sum += normal({kCount, kRows, kCols}, 1 + replica);
+  mesh.run([&](comm::MeshAxes axes) {
+    const Layout layout{.rows = axes.fs, .cols = axes.tp, .replicas = axes.dp};
+    const BatchShape shape = shape_on(layout, owners);
+    const Piece rows = axes.fs.piece(kRows), cols = axes.tp.piece(kCols);
+    const auto piece = [&](const at::Tensor& whole) {
+      return whole.narrow(1, rows.begin, rows.size).narrow(2, cols.begin, cols.size).contiguous();
+    };
+    There there;
+    const at::Tensor given = piece(normal({kCount, kRows, kCols}, 1 + axes.dp.rank));
+    comm::run(there_and_back(given, layout, shape, at::kDouble, &there));
+    const int64_t place = (axes.dp.rank * axes.tp.size + axes.tp.rank) * axes.fs.size + axes.fs.rank;
+    std::vector<at::Tensor> expected;
+    for (int64_t i = 0; i < kCount; ++i) {
+      if (owners[i] == place) expected.push_back(sum[i]);
+    }
+    ASSERT_EQ(there.own.size(0), static_cast<int64_t>(expected.size()));
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_LE(relative_error(there.own[static_cast<int64_t>(i)], expected[i]), 1e-15);
+    }
+    EXPECT_TRUE(at::allclose(there.back, piece(sum * 2), 1e-14));
+
+    Cost cost;
+    add_cost_of_owners(cost, shape, layout, 8);
+    const std::pair<const Axis*, const AxisCost*> sides[] = {
+        {&axes.dp, &cost.replicas}, {&axes.fs, &cost.rows}, {&axes.tp, &cost.cols}};
+    for (const auto& [axis, of_axis] : sides) {
+      if (axis->absent()) continue;
+      EXPECT_EQ(axis->traffic().elements(), of_axis->elements) << axis->name();
+      EXPECT_LE(of_axis->elements, kCount * kRows * kCols);  // mn, as Table 2 has it
+    }
+    EXPECT_EQ(axes.fs.traffic().bytes(), cost.rows.bytes);
+    EXPECT_EQ(axes.tp.traffic().bytes(), cost.cols.bytes);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Owners,
+                         testing::Values(comm::MeshShape{1, 1, 1}, comm::MeshShape{3, 1, 1}, comm::MeshShape{1, 3, 1},
+                                         comm::MeshShape{1, 1, 4}, comm::MeshShape{2, 2, 2}, comm::MeshShape{1, 9, 1},
+                                         comm::MeshShape{2, 3, 1}),
+                         [](const auto& mesh) {
+                           return "dp" + std::to_string(mesh.param.dp) + "fs" + std::to_string(mesh.param.fs) + "tp" +
+                                  std::to_string(mesh.param.tp);
+                         });
+
+TEST(PiecesOfMatrices, TravelInTheDtypeThatIsAskedFor) {
+  comm::Mesh mesh({1, 2, 1});
+  mesh.run([&](comm::MeshAxes axes) {
+    const Layout layout{.rows = axes.fs};
+    const BatchShape shape = shape_on(layout, {0, 0, 1, 1, 1});
+    There there;
+    const at::Tensor given = normal({kCount, shape.rows, kCols}, 3, at::kFloat);
+    comm::run(there_and_back(given, layout, shape, at::kBFloat16, &there));
+    EXPECT_EQ(there.own.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(bitwise_equal(there.back, given.to(at::kBFloat16) * 2));
+    Cost cost;
+    add_cost_of_owners(cost, shape, layout, 2);
+    EXPECT_EQ(axes.fs.traffic().bytes(), cost.rows.bytes);
+  });
+}
+
+}  // namespace
+
+}  // namespace torchdion::algorithms
