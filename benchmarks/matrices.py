@@ -21,7 +21,12 @@ def small_shapes(count: int = 200) -> list[Shape]:
     return [next(sizes) for _ in range(count)]
 
 
-LISTS: dict[str, Callable[[], list[Shape]]] = {"gpt": gpt_shapes, "small": small_shapes}
+def mlp_shapes(layers: int = 6, d: int = 768) -> list[Shape]:
+    """The two matrices of an MLP in each layer, four times as long as wide and the other way round."""
+    return [(4 * d, d), (d, 4 * d)] * layers
+
+
+LISTS: dict[str, Callable[[], list[Shape]]] = {"gpt": gpt_shapes, "small": small_shapes, "mlp": mlp_shapes}
 
 
 def parameters(shapes: list[Shape]) -> list[Parameter]:

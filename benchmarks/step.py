@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 import torchdion
 
 RANKS = {"r = d": 1.0, "r = d/2": 1 / 2, "r = d/4": 1 / 4, "r = d/16": 1 / 16}
+BASELINES = ("AdamW foreach", "AdamW fused", "Muon (torch)")  # of the columns' ratios
 POOL = 3  # gradients taken in turn, so that no step sees those of the last
 
 
@@ -32,17 +33,22 @@ def contenders() -> dict[str, Callable[..., Optimizer]]:
     }
     for name in ("r = d", "r = d/4"):
         made[f"Dion {name} medium"] = partial(made[f"Dion {name}"], precision="medium")
+    made["Muon"] = partial(torchdion.Muon, lr=1e-3)
+    made["Muon gram"] = partial(torchdion.Muon, lr=1e-3, newton_schulz="gram")
+    made["Muon high"] = partial(torchdion.Muon, lr=1e-3, precision="high")
     made["AdamW foreach"] = partial(torch.optim.AdamW, lr=1e-3, foreach=True)
     made["AdamW fused"] = partial(torch.optim.AdamW, lr=1e-3, fused=True)
     made["Muon (torch)"] = partial(torch.optim.Muon, lr=1e-3)
     return made
 
 
-def benchmark(list_name: str, spectrum: str, rounds: int) -> list[dict[str, Any]]:
+def benchmark(list_name: str, spectrum: str, rounds: int, only: list[str] | None = None) -> list[dict[str, Any]]:
     shapes = LISTS[list_name]()
     pool = [gradients(shapes, spectrum) for _ in range(POOL)]
     params = parameters(shapes)
     made = contenders()
+    if only is not None:
+        made = {name: make for name, make in made.items() if name in (*only, *BASELINES)}
 
     def give_gradients(index: int) -> None:
         for param, gradient in zip(params, pool[index % POOL], strict=True):
@@ -74,7 +80,7 @@ def benchmark(list_name: str, spectrum: str, rounds: int) -> list[dict[str, Any]
             "AdamW fused": median[name] / median["AdamW fused"],
             "AdamW foreach": median[name] / median["AdamW foreach"],
             "Muon": median[name] / median["Muon (torch)"],
-            "FP32": median[name] / median[same_rank] if same_rank != name else None,
+            "FP32": median[name] / median[same_rank] if same_rank != name and same_rank in median else None,
             "first": first[name] / median[name],
             "threads": torch.get_num_threads(),
             "gflops": rate / 1e9,
@@ -87,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", choices=LISTS, help="one list of matrices instead of all")
     parser.add_argument("--spectrum", choices=("flat", "power"), help="one kind of gradient instead of both")
+    parser.add_argument("--only", nargs="+", choices=contenders(), metavar="NAME", help="some contenders instead of all")
     parser.add_argument("--rounds", type=int, default=5, help="steps timed for each optimizer")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
@@ -96,7 +103,7 @@ def main() -> None:
         row
         for list_name in ([arguments.list] if arguments.list else LISTS)
         for spectrum in ([arguments.spectrum] if arguments.spectrum else ("flat", "power"))
-        for row in benchmark(list_name, spectrum, arguments.rounds)
+        for row in benchmark(list_name, spectrum, arguments.rounds, arguments.only)
     ]
     columns = ("list", "spectrum", "optimizer", "roofline", "AdamW fused", "AdamW foreach", "Muon", "FP32", "first")
     print(table(rows, columns))

@@ -1,0 +1,91 @@
+"""The time of a step of Muon on four ranks that share its work, against ranks that each repeat all of it.
+
+    python benchmarks/sharing.py [--layers 2] [--width 512] [--rounds 7]
+
+The matrices of a GPT on four gloo processes of one thread each. On every layout the same weights get the same
+gradients, in turn with a contender that has all of them whole on each rank. One JSON line for each layout: `seconds` of
+the slowest rank, the median over rounds, and `ratio` to `repeating`; then a table. With fewer cores than ranks all of
+them wait for their turn, which costs both sides of a ratio alike: a quarter is what sharing alone would leave.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from matrices import Shape, gpt_shapes
+from measure import emit, seconds, table
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn import Parameter
+
+import torchdion
+from torchdion.verification.launch import launch
+
+RANKS = 4
+GRADIENTS = 2  # taken in turn
+
+Cut = Callable[[int], int]
+"""The dimension of a matrix that the ranks cut, by its place in its layer."""
+
+LAYOUTS: dict[str, Cut | None] = {
+    "repeating": None,  # whole on every rank, whose gradients are the same
+    "FSDP2": lambda place: 0,
+    "TP": lambda place: 0 if place % 6 in (0, 1, 2, 4) else 1,
+    "replicas": None,  # whole, with gradients of their own
+}
+
+
+def piece(whole: Tensor, cut: Cut | None, place: int, mesh: DeviceMesh) -> Tensor:
+    return whole if cut is None else distribute_tensor(whole, mesh, [Shard(cut(place))], src_data_rank=None)
+
+
+def contender(layout: str, shapes: list[Shape], mesh: DeviceMesh) -> tuple[torchdion.Muon, list[list[Tensor]]]:
+    cut = LAYOUTS[layout]
+    replicas = mesh if layout == "replicas" else None
+    params = [Parameter(piece(torch.randn(shape), cut, place, mesh)) for place, shape in enumerate(shapes)]
+    gradients = [
+        [piece(torch.randn(shape), cut, place, mesh) for place, shape in enumerate(shapes)] for _ in range(GRADIENTS)
+    ]
+    return torchdion.Muon(params, replicate_mesh=replicas), gradients
+
+
+def measure(rank: int, shapes: list[Shape], rounds: int) -> dict[str, float]:
+    """Of the slowest rank."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("ranks",))
+    contenders = {layout: contender(layout, shapes, mesh) for layout in LAYOUTS}
+    times: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
+    for index in range(-1, rounds):
+        for layout, (optimizer, gradients) in contenders.items():
+            for param, gradient in zip(optimizer.param_groups[0]["params"], gradients[index % GRADIENTS], strict=True):
+                param.grad = gradient
+            dist.barrier()
+            took = torch.tensor(seconds(optimizer.step), dtype=torch.float64)
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            if index >= 0:  # the first makes the state
+                times[layout].append(took.item())
+    return {layout: statistics.median(values) for layout, values in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=2, help="of the GPT")
+    parser.add_argument("--width", type=int, default=512, help="of the GPT")
+    parser.add_argument("--rounds", type=int, default=7, help="steps timed on each layout")
+    arguments = parser.parse_args()
+    shapes = gpt_shapes(arguments.layers, arguments.width)
+    median: dict[str, float] = launch(measure, RANKS, (shapes, arguments.rounds), 3600.0)
+    rows: list[dict[str, Any]] = [
+        emit({"layout": layout, "ranks": RANKS, "seconds": time, "ratio": time / median["repeating"]})
+        for layout, time in median.items()
+    ]
+    print(table(rows, ("layout", "ratio", "seconds")))
+
+
+if __name__ == "__main__":
+    main()
