@@ -106,7 +106,7 @@ def test_a_run_goes_on_with_other_processes(
     [
         pytest.param("dion", FSDP, id="fsdp"),
         pytest.param("dion", COMPRESSED, id="compressed", marks=pytest.mark.long),
-        pytest.param("muon", FSDP, id="muon, fsdp", marks=pytest.mark.long),
+        pytest.param("muon", FSDP, id="muon, fsdp"),
         pytest.param("muon", COMPRESSED, id="muon, compressed", marks=pytest.mark.long),
     ],
 )

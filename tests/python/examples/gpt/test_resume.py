@@ -92,10 +92,10 @@ def resume_to_the_end(folder: Path) -> None:
     assert not list(folder.glob("*" + checkpoint.UNFINISHED))
 
 
-OF_LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("adamw", "torch_muon")]
+OF_LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("adamw", "torch_muon", "muon")]
 
 
-@pytest.mark.parametrize("optimizer", [*OF_LONG, "muon", "dion"])
+@pytest.mark.parametrize("optimizer", [*OF_LONG, "dion"])
 def test_after_sigkill(tmp_path: Path, uninterrupted, optimizer: str) -> None:
     folder = tmp_path / "run"
     flags = [*SHAPE, *RUN, *FOLDER, "--optimizer", optimizer, "--run", str(folder)]
