@@ -1,12 +1,13 @@
 """The training script's command line: every flag, and which values it takes."""
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable
 from typing import NoReturn
 
 from errors import Problem
-from presets import OPTIMIZERS, PRESETS
+from presets import ADJUST_LR, OPTIMIZERS, PRESETS
 
 LARGEST_WHOLE = 2**31 - 1
 
@@ -114,27 +115,29 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add("--weight-decay", type=not_negative, help="decoupled, on the blocks' matrices (0.01)")
     add("--betas", type=below_one, nargs=2, help="of AdamW or Lion")
     add("--epsilon", type=positive, help="of AdamW's denominator (1e-8)")
-    add("--mu", type=below_one, help="dion, muon: momentum (0.95)")
+    add("--mu", type=below_one, help="of dion or a Muon: momentum (0.95)")
     add("--rank-fraction", type=rank_share, help="dion: rank as a share of the smaller side (1.0)")
     add("--rank-multiple-of", type=whole(1), help="dion: round the rank up to a multiple of this (1)")
     add("--orientation", choices=("right", "left"), help="dion: which factor is the warm start")
     add("--orthonormalize", choices=("auto", "rcqr", "cholesky_qr", "qr"), help="dion: how")
     add("--rcqr-oversample", type=at_least_one, help="dion: sketch rows per rank (1.25)")
-    add("--scalar-algorithm", choices=("lion", "adamw"), help="dion: rule for embedding and head")
-    add("--scalar-lr", type=positive, help="dion: their base learning rate (default: --lr)")
-    add("--nonfinite", choices=("propagate", "zero", "skip_step", "raise"), help="dion: NaN in gradients")
-    add("--precision", choices=("highest", "high", "medium"), help="dion: of products on CUDA")
-    add("--adamw-lr", type=positive, help="muon: learning rate of AdamW for embedding and head")
-    add("--nesterov", action=argparse.BooleanOptionalAction, help="muon: Nesterov momentum (on)")
-    add("--ns-steps", type=whole(1), help="muon: Newton–Schulz steps (5)")
-    add("--adjust-lr", choices=("original", "match_rms_adamw"), help="muon: scaling of the rate by shape")
+    add("--scalar-algorithm", choices=("lion", "adamw"), help="dion, muon: rule for embedding and head")
+    add("--scalar-lr", type=positive, help="dion, muon: their base learning rate (default: --lr)")
+    add("--nonfinite", choices=("propagate", "zero", "skip_step", "raise"), help="dion, muon: NaN in gradients")
+    add("--precision", choices=("highest", "high", "medium"), help="of products (dion: high, muon: medium)")
+    add("--nesterov", action=argparse.BooleanOptionalAction, help="of either Muon: Nesterov momentum (on)")
+    add("--newton-schulz", choices=("jordan", "polar_express", "gram"), help="muon: how (polar_express)")
+    add("--ns-steps", type=whole(1), help="of either Muon: Newton–Schulz steps (5)")
+    add("--adjust-lr", choices=tuple(dict.fromkeys(itertools.chain(*ADJUST_LR.values()))),
+        help="of either Muon: scaling of the rate by shape")  # fmt: skip
+    add("--adamw-lr", type=positive, help="torch_muon: learning rate of AdamW for embedding and head")
 
 
 def _process_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dp", type=whole(1), metavar="N", help="data parallel: replicas of the model (1)")
     group.add_argument("--fs", type=whole(1), metavar="N", help="fully sharded: pieces of each replica (1)")
     group.add_argument("--tp", type=whole(1), metavar="N", help="tensor parallel: pieces of each of these (1)")
-    group.add_argument("--compress", action="store_true", help="replicas exchange Dion's factors, not gradients")
+    group.add_argument("--compress", action="store_true", help="the optimizer averages over replicas, not the wrapper")
 
 
 def _run_flags(group: argparse._ArgumentGroup) -> None:

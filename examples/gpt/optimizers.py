@@ -4,17 +4,18 @@ from typing import Any
 
 from errors import Problem
 from model import GPT
+from presets import TORCHDION
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
 
 def build(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int) -> list[Optimizer]:
     """The optimizers called `name`; `hyperparameters` are those that presets.py lists for it."""
-    if name == "dion":
-        return [_dion(model, hyperparameters, seed)]
+    if name in TORCHDION:
+        return [_torchdion(name, model, hyperparameters, seed)]
     if name == "adamw":
         return [_adamw(model, hyperparameters)]
-    return _muon(model, hyperparameters)
+    return _torch_muon(model, hyperparameters)
 
 
 def matrices(model: GPT) -> list[nn.Parameter]:
@@ -22,7 +23,8 @@ def matrices(model: GPT) -> list[nn.Parameter]:
     return list(model.blocks.parameters())
 
 
-def _dion(model: GPT, hyperparameters: dict[str, Any], seed: int) -> Optimizer:
+def _torchdion(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int) -> Optimizer:
+    """Its own algorithm for the blocks' matrices, Lion or AdamW for embedding and head."""
     try:
         import torchdion
     except ImportError as error:
@@ -34,7 +36,10 @@ def _dion(model: GPT, hyperparameters: dict[str, Any], seed: int) -> Optimizer:
         if group["kind"] != "matrix":
             group["lr_multiplier"] *= scalar_lr / own["lr"]
     try:
-        return torchdion.Dion(groups, **own, seed=seed)
+        if name == "dion":
+            return torchdion.Dion(groups, **own, seed=seed)
+        adjust_lr = own.pop("adjust_lr")
+        return torchdion.Muon(groups, **own, adjust_lr=None if adjust_lr == "none" else adjust_lr)
     except (ValueError, NotImplementedError) as error:
         raise Problem(str(error)) from error
 
@@ -47,7 +52,7 @@ def _adamw(model: GPT, hyperparameters: dict[str, Any]) -> Optimizer:
     return AdamW(groups, lr=hyperparameters["lr"], betas=hyperparameters["betas"], eps=hyperparameters["epsilon"])
 
 
-def _muon(model: GPT, hyperparameters: dict[str, Any]) -> list[Optimizer]:
+def _torch_muon(model: GPT, hyperparameters: dict[str, Any]) -> list[Optimizer]:
     muon = Muon(
         matrices(model),
         lr=hyperparameters["lr"],

@@ -10,7 +10,7 @@ import torch
 from errors import Problem
 from flags import training_parser
 from model import Shape
-from presets import GENERAL, OPTIMIZERS, PRESETS, STANDARD_LIBRARY, hyperparameters, vocabulary
+from presets import ADJUST_LR, GENERAL, OPTIMIZERS, PRESETS, STANDARD_LIBRARY, TORCHDION, hyperparameters, vocabulary
 from processes import Job
 
 
@@ -189,11 +189,14 @@ def _check(recipe: Recipe) -> None:
         raise Problem("--val-data needs --data: the standard library brings its own validation files")
     if recipe.data == STANDARD_LIBRARY and recipe.vocab < vocabulary(STANDARD_LIBRARY):
         raise Problem(f"--vocab must be at least 256 for bytes, got {recipe.vocab}")
+    adjust_lr, allowed = recipe.hyperparameters.get("adjust_lr"), ADJUST_LR.get(recipe.optimizer, ())
+    if adjust_lr is not None and adjust_lr not in allowed:
+        raise Problem(f"--adjust-lr of --optimizer {recipe.optimizer} is one of {', '.join(allowed)}, got {adjust_lr}")
 
 
 def _check_pieces(recipe: Recipe, job: Job) -> None:
-    if job.processes > 1 and recipe.optimizer != "dion":
-        raise Problem(f"--optimizer {recipe.optimizer} runs on one process; --dp, --fs and --tp need dion")
+    if job.processes > 1 and recipe.optimizer not in TORCHDION:
+        raise Problem(f"--optimizer {recipe.optimizer} runs on one process; --dp, --fs and --tp need dion or muon")
     if recipe.heads % job.tp:
         raise Problem(f"--tp {job.tp} does not divide --heads {recipe.heads}")
     if recipe.batch % job.data_ranks:

@@ -4,7 +4,8 @@
 
 Tensor parallelism cuts the matrices of a block over `tp` processes, fully_shard (FSDP2) over `fs` of them, and `dp`
 copies of that train on different sequences. Without --compress the copies' gradients are averaged by FSDP2 (as HSDP)
-or DistributedDataParallel; with it they stay where they are, and Dion averages its factors in step().
+or DistributedDataParallel; with it they stay where they are, and the optimizer averages in step(): Dion its factors,
+Muon the momentum of a matrix on the way to the process that orthonormalizes it.
 """
 
 import os

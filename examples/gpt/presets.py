@@ -28,26 +28,41 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+# Torchdion's own optimizers, which take all parameters and run on many processes, have these flags beside others.
+_TORCHDION: dict[str, Any] = {
+    "mu": 0.95,
+    "betas": None,
+    "weight_decay": 0.01,
+    "epsilon": 1e-8,
+    "scalar_algorithm": "lion",
+    "scalar_lr": None,
+    "nonfinite": "propagate",
+}
+TORCHDION = ("dion", "muon")
+
 # The flags that an optimizer has, and their values unless given.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "dion": {
+        **_TORCHDION,
         "lr": 0.01,
-        "mu": 0.95,
-        "betas": None,
-        "weight_decay": 0.01,
-        "epsilon": 1e-8,
+        "precision": "high",
         "rank_fraction": 1.0,
         "rank_multiple_of": 1,
         "orientation": "right",
         "orthonormalize": "auto",
         "rcqr_oversample": 1.25,
-        "scalar_algorithm": "lion",
-        "scalar_lr": None,
-        "nonfinite": "propagate",
-        "precision": "high",
+    },
+    "muon": {
+        **_TORCHDION,
+        "lr": 0.02,
+        "precision": "medium",
+        "nesterov": True,
+        "newton_schulz": "polar_express",
+        "ns_steps": 5,
+        "adjust_lr": "spectral_norm",
     },
     "adamw": {"lr": 0.002, "betas": (0.9, 0.95), "weight_decay": 0.01, "epsilon": 1e-8},
-    "muon": {
+    "torch_muon": {
         "lr": 0.02,
         "adamw_lr": 0.002,
         "mu": 0.95,
@@ -60,11 +75,18 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     },
 }
 
+# The values of --adjust-lr, of which either Muon has its own.
+ADJUST_LR = {
+    "muon": ("spectral_norm", "rms_norm", "original", "none"),
+    "torch_muon": ("original", "match_rms_adamw"),
+}
+
 # 200 steps want larger rates than the paper's thousands.
 TINY_RATES: dict[str, dict[str, float]] = {
     "dion": {"lr": 0.02},
+    "muon": {"lr": 0.02},
     "adamw": {"lr": 0.005},
-    "muon": {"lr": 0.02, "adamw_lr": 0.005},
+    "torch_muon": {"lr": 0.02, "adamw_lr": 0.005},
 }
 
 GENERAL: dict[str, Any] = {

@@ -23,7 +23,7 @@ class Job:
     dp: int = 1
     fs: int = 1
     tp: int = 1
-    compress: bool = False  # what the replicas send: Dion's factors instead of gradients
+    compress: bool = False  # what the replicas send is the optimizer's: Dion's factors, say, instead of gradients
 
     @property
     def processes(self) -> int:

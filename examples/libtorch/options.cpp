@@ -31,38 +31,65 @@ std::string text_of(double number) {
   return text.str();
 }
 
-double number_of(const Field& field) {
-  return std::visit([](const auto* value) { return static_cast<double>(*value); }, field.value);
+std::string text_of(const std::string& word) { return word; }
+
+std::string text_of(const Field& field) {
+  return std::visit([](const auto* value) { return text_of(*value); }, field.value);
+}
+
+bool is_same(const Field& one, const Field& other) {
+  return std::visit([&](auto* value) { return *value == *std::get<decltype(value)>(other.value); }, one.value);
+}
+
+// As in "dion, muon or adamw".
+std::string listed(const Words& words) {
+  std::string list = words.front();
+  for (std::size_t i = 1; i < words.size(); ++i) list += (i + 1 < words.size() ? ", " : " or ") + words[i];
+  return list;
 }
 
 std::string allowed(const Field& field) {
+  if (const auto* words = std::get_if<Words>(&field.allowed)) return listed(*words);
+  const auto& range = std::get<Range>(field.allowed);
   std::string words = std::holds_alternative<int64_t*>(field.value) ? "a whole number" : "a number";
-  words += (field.lowest_is_allowed ? " of at least " : " above ") + text_of(field.lowest);
-  return field.highest < kInfinity ? words + " and at most " + text_of(field.highest) : words;
+  words += (range.lowest_is_allowed ? " of at least " : " above ") + text_of(range.lowest);
+  return range.highest < kInfinity ? words + " and at most " + text_of(range.highest) : words;
 }
 
-void read(const Field& field, const std::string& text) {
-  std::visit(
-      [&](auto* value) {
-        auto number = *value;
-        const char* end = text.data() + text.size();
-        const auto [rest, error] = std::from_chars(text.data(), end, number);
-        const auto real = static_cast<double>(number);
-        const bool large_enough = field.lowest_is_allowed ? real >= field.lowest : real > field.lowest;
-        if (error != std::errc() || rest != end || !std::isfinite(real) || !large_enough || real > field.highest) {
-          throw Problem(flag_of(field.name) + " must be " + allowed(field) + ", got '" + text + "'");
-        }
-        *value = number;
-      },
-      field.value);
+template <class Number>
+bool read(const std::string& text, const Field& field, Number& value) {
+  const auto& range = std::get<Range>(field.allowed);
+  Number number = value;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  const auto real = static_cast<double>(number);
+  const bool large_enough = range.lowest_is_allowed ? real >= range.lowest : real > range.lowest;
+  if (error != std::errc() || rest != end || !std::isfinite(real) || !large_enough || real > range.highest) {
+    return false;
+  }
+  value = number;
+  return true;
+}
+
+bool read(const std::string& text, const Field& field, std::string& value) {
+  const auto& words = std::get<Words>(field.allowed);
+  value = text;
+  return std::find(words.begin(), words.end(), text) != words.end();
+}
+
+void read(const std::string& text, const Field& field) {
+  if (std::visit([&](auto* value) { return read(text, field, *value); }, field.value)) return;
+  throw Problem(flag_of(field.name) + " must be " + allowed(field) + ", got '" + text + "'");
 }
 
 std::vector<Field> fields_of_session(Options& options) {
   return {
-      {"checkpoint_every", &options.checkpoint_every, 1, true, kLargestWhole, "steps between checkpoints"},
-      {"sample_length", &options.sample_length, 0, true, kLargestWhole, "bytes of text drawn at the end; 0: none"},
-      {"ranks", &options.ranks, 1, true, kMostRanks, "processes, each with its share of every batch"},
-      {"threads", &options.threads, 0, true, 1024, "threads of torch in each process; 0: of all cores together"},
+      {"device", &options.device, Words{"cpu", "cuda"}, "where to train; of many processes each takes a GPU in turn"},
+      {"checkpoint_every", &options.checkpoint_every, Range{1, true, kLargestWhole}, "steps between checkpoints"},
+      {"sample_length", &options.sample_length, Range{0, true, kLargestWhole},
+       "bytes of text drawn at the end; 0: none"},
+      {"ranks", &options.ranks, Range{1, true, kMostRanks}, "processes, each with its share of every batch"},
+      {"threads", &options.threads, Range{0, true, 1024}, "threads of torch in each process; 0: of all cores together"},
   };
 }
 
@@ -81,30 +108,28 @@ bool read_switch(Options& options, const std::string& argument) {
   return found;
 }
 
-// Flags whose values are words.
-std::string* word_of(Options& options, const std::string& argument) {
-  return argument == "--run" ? &options.run : argument == "--device" ? &options.device : nullptr;
-}
-
 }  // namespace
 
 std::vector<Field> fields(Recipe& recipe) {
   return {
-      {"layers", &recipe.layers, 1, true, 1000, "blocks of the model"},
-      {"d_model", &recipe.d_model, 2, true, 65536, "width of the model"},
-      {"heads", &recipe.heads, 1, true, 65536, "attention heads"},
-      {"context", &recipe.context, 1, true, 1048576, "bytes in a window"},
-      {"batch", &recipe.batch, 1, true, 1048576, "windows in a step"},
-      {"steps", &recipe.steps, 1, true, kLargestWhole, "steps of the whole run"},
-      {"lr", &recipe.lr, 0, false, kInfinity, "base learning rate of all parameters"},
-      {"rank_fraction", &recipe.rank_fraction, 0, false, 1, "Dion's rank over a matrix's smaller side"},
-      {"weight_decay", &recipe.weight_decay, 0, true, kInfinity, "on the blocks' matrices"},
-      {"warmup", &recipe.warmup, 0, true, 1, "share of the steps over which the rate rises"},
-      {"decay", &recipe.decay, 0, true, 1, "share of the steps over which it falls"},
-      {"clip", &recipe.clip, 0, true, kInfinity, "largest norm of the gradient; 0: no clipping"},
-      {"validate_every", &recipe.validate_every, 1, true, kLargestWhole, "steps between validations"},
-      {"validation_windows", &recipe.validation_windows, 1, true, kLargestWhole, "windows in a validation"},
-      {"seed", &recipe.seed, 0, true, kLargestWhole, "of weights, batches, sample and Dion"},
+      {"layers", &recipe.layers, Range{1, true, 1000}, "blocks of the model"},
+      {"d_model", &recipe.d_model, Range{2, true, 65536}, "width of the model"},
+      {"heads", &recipe.heads, Range{1, true, 65536}, "attention heads"},
+      {"context", &recipe.context, Range{1, true, 1048576}, "bytes in a window"},
+      {"batch", &recipe.batch, Range{1, true, 1048576}, "windows in a step"},
+      {"steps", &recipe.steps, Range{1, true, kLargestWhole}, "steps of the whole run"},
+      {"optimizer", &recipe.optimizer, Words{"dion", "muon"}, "of the blocks' matrices; the others have Lion"},
+      {"lr", &recipe.lr, Range{0, false, kInfinity}, "base learning rate of all parameters"},
+      {"rank_fraction", &recipe.rank_fraction, Range{0, false, 1}, "Dion's rank over a matrix's smaller side", "dion"},
+      {"newton_schulz", &recipe.newton_schulz, Words{"jordan", "polar_express", "gram"}, "Muon's iteration", "muon"},
+      {"ns_steps", &recipe.ns_steps, Range{1, true, kLargestWhole}, "how many of them", "muon"},
+      {"weight_decay", &recipe.weight_decay, Range{0, true, kInfinity}, "on the blocks' matrices"},
+      {"warmup", &recipe.warmup, Range{0, true, 1}, "share of the steps over which the rate rises"},
+      {"decay", &recipe.decay, Range{0, true, 1}, "share of the steps over which it falls"},
+      {"clip", &recipe.clip, Range{0, true, kInfinity}, "largest norm of the gradient; 0: no clipping"},
+      {"validate_every", &recipe.validate_every, Range{1, true, kLargestWhole}, "steps between validations"},
+      {"validation_windows", &recipe.validation_windows, Range{1, true, kLargestWhole}, "windows in a validation"},
+      {"seed", &recipe.seed, Range{0, true, kLargestWhole}, "of weights, batches, sample and Dion"},
   };
 }
 
@@ -122,21 +147,18 @@ Options parse(const std::vector<std::string>& arguments, const Recipe& recipe) {
       continue;
     }
     const auto field = std::find_if(known.begin(), known.end(), [&](auto& f) { return flag_of(f.name) == argument; });
-    std::string* word = word_of(options, argument);
-    if (field == known.end() && !word) throw Problem(argument + " is no flag; --help lists them");
+    if (field == known.end() && argument != "--run") throw Problem(argument + " is no flag; --help lists them");
     if (++i == arguments.size()) throw Problem(argument + " needs a value after it");
-    if (word) {
-      *word = arguments[i];
+    if (field == known.end()) {
+      options.run = arguments[i];
     } else {
-      read(*field, arguments[i]);
+      read(arguments[i], *field);
+      options.given.push_back(field->name);
     }
   }
   if (options.help) return options;
   if (options.text.empty()) throw Problem("a text file is expected, as in: train text.txt; --help lists the flags");
   if (options.run.empty()) throw Problem("--run must name a folder, got ''");
-  if (options.device != "cpu" && options.device != "cuda") {
-    throw Problem("--device must be cpu or cuda, got '" + options.device + "'");
-  }
   // Whether torch's CUDA library is loaded; to look for GPUs here would take them from the processes that are forked.
   if (options.device == "cuda" && !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
     throw Problem("--device cuda needs a torchdion that was built with nvcc, and this one was not");
@@ -145,8 +167,14 @@ Options parse(const std::vector<std::string>& arguments, const Recipe& recipe) {
   return options;
 }
 
-void check(const Options& options) {
+void check(Options options) {
   const Recipe& recipe = options.recipe;
+  for (const Field& field : all_fields(options)) {
+    const bool given = std::find(options.given.begin(), options.given.end(), field.name) != options.given.end();
+    if (given && !field.optimizer.empty() && field.optimizer != recipe.optimizer) {
+      throw Problem(flag_of(field.name) + " has no effect with --optimizer " + recipe.optimizer);
+    }
+  }
   if (const int64_t most = processes_that_fit(); options.ranks > most) {
     throw Problem("--ranks must be at most " + std::to_string(most) + ", for which there are cores and memory, got " +
                   std::to_string(options.ranks));
@@ -164,24 +192,25 @@ void check(const Options& options) {
 void check_continues(Recipe recipe, Recipe saved) {
   const std::vector<Field> given = fields(recipe), kept = fields(saved);
   for (std::size_t i = 0; i < given.size(); ++i) {
-    if (given[i].name == "steps" || number_of(given[i]) == number_of(kept[i])) continue;
-    throw Problem(flag_of(given[i].name) + " is " + text_of(number_of(kept[i])) + " in the run to be resumed, got " +
-                  text_of(number_of(given[i])));
+    if (given[i].name == "steps" || is_same(given[i], kept[i])) continue;
+    throw Problem(flag_of(given[i].name) + " is " + text_of(kept[i]) + " in the run to be resumed, got " +
+                  text_of(given[i]));
   }
 }
 
 std::string help() {
   std::ostringstream text;
-  text << "usage: train TEXT [flags]\n\nTrains a GPT on the bytes of a text file with torchdion::Dion.\n\n"
+  text << "usage: train TEXT [flags]\n\nTrains a GPT on the bytes of a text file with torchdion::Dion "
+          "or\ntorchdion::Muon.\n\n"
        << "  --run FOLDER               for checkpoints (runs/libtorch)\n"
        << "  --resume                   go on from the folder's checkpoint; its flags need not be repeated\n"
-       << "  --device cpu|cuda          where to train; of many processes each takes a GPU in turn (cpu)\n"
        << "  --overwrite                replace the run that the folder holds\n";
   Options defaults;
   for (const Field& field : all_fields(defaults)) {
-    std::string flag = "  " + flag_of(field.name) + " N";
+    const auto* words = std::get_if<Words>(&field.allowed);
+    std::string flag = "  " + flag_of(field.name) + (words ? " WORD" : " N");
     flag.resize(29, ' ');
-    text << flag << field.meaning << " (" << text_of(number_of(field)) << ")\n";
+    text << flag << field.meaning << " (" << (words ? allowed(field) + "; " : "") << text_of(field) << ")\n";
   }
   return text.str();
 }

@@ -19,8 +19,11 @@ struct Recipe {
   int64_t context = 256;  // bytes in a window
   int64_t batch = 32;     // windows in a step
   int64_t steps = 200;
+  std::string optimizer = "dion";  // or "muon"
   double lr = 0.02;
-  double rank_fraction = 1;
+  double rank_fraction = 1;                     // Dion's
+  std::string newton_schulz = "polar_express";  // Muon's, as ns_steps
+  int64_t ns_steps = 5;
   double weight_decay = 0.01;
   double warmup = 0.05;
   double decay = 0.3;
@@ -30,14 +33,22 @@ struct Recipe {
   int64_t seed = 0;
 };
 
-// A number of the command line.
-struct Field {
-  std::string name;  // d_model, of the flag --d-model
-  std::variant<int64_t*, double*> value;
+// The numbers that a flag takes.
+struct Range {
   double lowest;
   bool lowest_is_allowed;
   double highest;
+};
+
+using Words = std::vector<std::string>;
+
+// A number, or a word of a few, of the command line.
+struct Field {
+  std::string name;  // d_model, of the flag --d-model
+  std::variant<int64_t*, double*, std::string*> value;
+  std::variant<Range, Words> allowed;
   std::string meaning;
+  std::string optimizer = "";  // the only one that has it; empty: both have
 };
 
 std::vector<Field> fields(Recipe& recipe);
@@ -54,13 +65,14 @@ struct Options {
   bool resume = false;
   bool overwrite = false;
   bool help = false;
+  std::vector<std::string> given = {};  // names of the fields that the command line names
 };
 
 // Reads the arguments over `recipe`. Throws Problem for one that is unknown, out of range or has no value.
 Options parse(const std::vector<std::string>& arguments, const Recipe& recipe = {});
 
 // Throws Problem where one field does not fit another.
-void check(const Options& options);
+void check(Options options);
 
 // Throws Problem where `recipe` would not continue the run of `saved`; the number of steps may change.
 void check_continues(Recipe recipe, Recipe saved);

@@ -35,11 +35,20 @@ void wait_for(at::Device device) {
   if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-torchdion::DionOptions dion_options(const Recipe& recipe) {
-  return torchdion::DionOptions(recipe.lr)
-      .rank_fraction(recipe.rank_fraction)
-      .weight_decay(recipe.weight_decay)
-      .seed(recipe.seed);
+torchdion::NewtonSchulz newton_schulz(const std::string& name) {
+  if (name == "jordan") return torchdion::NewtonSchulz::jordan;
+  return name == "gram" ? torchdion::NewtonSchulz::gram : torchdion::NewtonSchulz::polar_express;
+}
+
+std::unique_ptr<torchdion::Optimizer> optimizer_of(const GPT& model, const Recipe& recipe) {
+  torchdion::Options options(recipe.lr);
+  options.weight_decay(recipe.weight_decay);
+  if (recipe.optimizer == "muon") {
+    options.newton_schulz(newton_schulz(recipe.newton_schulz)).ns_steps(recipe.ns_steps);
+    return std::make_unique<torchdion::Muon>(torchdion::param_groups(model, options, {"head"}));
+  }
+  options.rank_fraction(recipe.rank_fraction).seed(recipe.seed);
+  return std::make_unique<torchdion::Dion>(torchdion::param_groups(model, options, {"head"}));
 }
 
 c10::impl::GenericDict new_dict() { return c10::impl::GenericDict(c10::StringType::get(), c10::AnyType::get()); }
@@ -52,15 +61,15 @@ Trainer::Trainer(const Recipe& recipe, const Text& text, const Job& job)
     : recipe_(recipe),
       job_(job),
       model_(first_model(recipe, job.device())),
-      optimizer_(torchdion::param_groups(*model_, dion_options(recipe), {"head"})),
+      optimizer_(optimizer_of(*model_, recipe)),
       train_(text.train(), recipe.context),
       validation_(Windows(text.validation(), recipe.context).evenly_spaced(recipe.validation_windows)) {
-  for (const at::Tensor& weight : model_->parameters()) optimizer_.set_layout(weight, {.replicas = job.replicas()});
+  for (const at::Tensor& weight : model_->parameters()) optimizer_->set_layout(weight, {.replicas = job.replicas()});
 }
 
 StepReport Trainer::train_step() {
   const Clock::time_point start = Clock::now();
-  optimizer_.zero_grad();
+  optimizer_->zero_grad();
   const int64_t share = recipe_.batch / job_.size();
   const at::Tensor loss = loss_of(train_.batch(recipe_.seed, step_ * recipe_.batch + job_.rank() * share, share));
   loss.backward();  // of this share alone: the optimizer averages what it needs over the replicas
@@ -70,8 +79,8 @@ StepReport Trainer::train_step() {
 
   const Clock::time_point before_update = Clock::now();
   const double factor = Schedule{recipe_.steps, recipe_.warmup, recipe_.decay}.factor(step_);
-  for (auto& group : optimizer_.param_groups()) group.options().set_lr(recipe_.lr * factor);
-  optimizer_.step();
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(recipe_.lr * factor);
+  optimizer_->step();
   wait_for(job_.device());
   report.optimizer_ms = 1000 * seconds_since(before_update);
   report.tokens_per_second = static_cast<double>(recipe_.batch * recipe_.context) / seconds_since(start);
@@ -97,13 +106,13 @@ std::string Trainer::sample(int64_t length) {
 }
 
 c10::impl::GenericDict Trainer::state() {
-  optimizer_.synchronize_for_checkpoint();  // momenta are each replica's own until then
+  optimizer_->synchronize_for_checkpoint();  // momenta are each replica's own until then
   c10::impl::GenericDict weights = new_dict();
   for (const auto& item : model_->named_parameters()) weights.insert(item.key(), item.value().detach());
   c10::impl::GenericDict state = new_dict();
   state.insert("step", step_);
   state.insert("model", weights);
-  state.insert("optimizer", optimizer_.state_dict());
+  state.insert("optimizer", optimizer_->state_dict());
   state.insert("random", generator().get_state());
   return state;
 }
@@ -112,7 +121,7 @@ void Trainer::load(const c10::impl::GenericDict& state) {
   const at::NoGradGuard no_gradient;
   const c10::impl::GenericDict weights = state.at("model").toGenericDict();
   for (auto& item : model_->named_parameters()) item.value().copy_(weights.at(item.key()).toTensor());
-  optimizer_.load_state_dict(state.at("optimizer"));
+  optimizer_->load_state_dict(state.at("optimizer"));
   generator().set_state(state.at("random").toTensor());
   step_ = state.at("step").toInt();
 }

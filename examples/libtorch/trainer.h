@@ -42,7 +42,7 @@ class Trainer {
   Recipe recipe_;
   const Job& job_;
   std::shared_ptr<GPT> model_;
-  torchdion::Dion optimizer_;
+  std::unique_ptr<torchdion::Optimizer> optimizer_;
   Windows train_;
   Batch validation_;
   int64_t step_ = 0;

@@ -1,11 +1,13 @@
 """A run of examples/gpt goes on with other processes than it began with, with the losses of one that was not
 interrupted."""
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import checkpoint
@@ -17,8 +19,10 @@ from ranks import run_ranks
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt" / "train.py"
 SHAPE = ["--layers", "2", "--d-model", "32", "--heads", "4", "--context", "16"]
-RUN = ["--batch", "8", "--steps", "10", "--val-every", "5", "--val-sequences", "8", "--rank-fraction", "0.25"]
+RUN = ["--batch", "8", "--steps", "10", "--val-every", "5", "--val-sequences", "8"]
 SMALL = [*SHAPE, *RUN, "--sample-length", "0", "--dtype", "float64", "--clip", "0", "--checkpoint-every", "4"]
+
+FLAGS = {"dion": [*SMALL, "--rank-fraction", "0.25"], "muon": [*SMALL, "--optimizer", "muon"]}
 
 
 def job(dp: int, fs: int, tp: int, compress: bool = False) -> list[str]:
@@ -53,33 +57,43 @@ def run(flags: list[str], mesh: list[str], folder: Path, stop_at: int | None = N
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    folder = tmp_path_factory.mktemp("runs") / "alone"
-    run(SMALL, ONE, folder)
-    assert len(losses(folder)) == 12
-    return losses(folder)
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[float]]:
+    """The losses of a run on one process, by its optimizer."""
+
+    @functools.cache
+    def of(optimizer: str) -> list[float]:
+        folder = tmp_path_factory.mktemp("runs") / "alone"
+        run(FLAGS[optimizer], ONE, folder)
+        assert len(losses(folder)) == 12
+        return losses(folder)
+
+    return of
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("optimizer", "first", "second"),
     [
-        pytest.param(ONE, COMPRESSED, id="one to compressed"),
-        pytest.param(COMPRESSED, TP, id="compressed to tp", marks=pytest.mark.long),
-        pytest.param(TP, FSDP, id="tp to fsdp"),
-        pytest.param(FSDP, ONE, id="fsdp to one"),
-        pytest.param(DDP, FSDP, id="ddp to fsdp", marks=pytest.mark.long),
+        pytest.param("dion", ONE, COMPRESSED, id="one to compressed"),
+        pytest.param("dion", COMPRESSED, TP, id="compressed to tp", marks=pytest.mark.long),
+        pytest.param("dion", TP, FSDP, id="tp to fsdp"),
+        pytest.param("dion", FSDP, ONE, id="fsdp to one"),
+        pytest.param("dion", DDP, FSDP, id="ddp to fsdp", marks=pytest.mark.long),
+        pytest.param("muon", ONE, COMPRESSED, id="muon, one to compressed", marks=pytest.mark.long),
+        pytest.param("muon", COMPRESSED, TP, id="muon, compressed to tp", marks=pytest.mark.long),
+        pytest.param("muon", TP, FSDP, id="muon, tp to fsdp"),
+        pytest.param("muon", FSDP, ONE, id="muon, fsdp to one", marks=pytest.mark.long),
     ],
 )
 def test_a_run_goes_on_with_other_processes(
-    alone: list[float], tmp_path: Path, first: list[str], second: list[str]
+    alone: Callable[[str], list[float]], tmp_path: Path, optimizer: str, first: list[str], second: list[str]
 ) -> None:
-    run(SMALL, first, tmp_path, stop_at=5)
+    run(FLAGS[optimizer], first, tmp_path, stop_at=5)
     assert [path.name.removesuffix(".pt") for path in checkpoint.saved(tmp_path)] == [
         "checkpoint-00000006",
         "checkpoint-00000004",
     ]
     run(["--resume", "--sample-length", "0", "--checkpoint-every", "4"], second, tmp_path)
-    assert losses(tmp_path) == pytest.approx(alone, rel=1e-9)
+    assert losses(tmp_path) == pytest.approx(alone(optimizer), rel=1e-9)
     assert [path.name.removesuffix(".pt") for path in checkpoint.saved(tmp_path)] == [
         "checkpoint-00000010",
         "checkpoint-00000008",
@@ -87,17 +101,25 @@ def test_a_run_goes_on_with_other_processes(
     assert not list(tmp_path.glob("*" + checkpoint.UNFINISHED))
 
 
-@pytest.mark.parametrize("mesh", [FSDP, pytest.param(COMPRESSED, marks=pytest.mark.long)], ids=["fsdp", "compressed"])
-def test_on_the_same_processes_it_goes_on_bit_for_bit(tmp_path: Path, mesh: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "mesh"),
+    [
+        pytest.param("dion", FSDP, id="fsdp"),
+        pytest.param("dion", COMPRESSED, id="compressed", marks=pytest.mark.long),
+        pytest.param("muon", FSDP, id="muon, fsdp"),
+        pytest.param("muon", COMPRESSED, id="muon, compressed", marks=pytest.mark.long),
+    ],
+)
+def test_on_the_same_processes_it_goes_on_bit_for_bit(tmp_path: Path, optimizer: str, mesh: list[str]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(SMALL, mesh, whole)
-    run(SMALL, mesh, parts, stop_at=7)  # where the whole run synchronizes and saves too
+    run(FLAGS[optimizer], mesh, whole)
+    run(FLAGS[optimizer], mesh, parts, stop_at=7)  # where the whole run synchronizes and saves too
     run(["--resume", "--sample-length", "0"], mesh, parts)
     assert losses(parts) == losses(whole)
 
 
-def test_a_damaged_folder_is_passed_over(alone: list[float], tmp_path: Path) -> None:
-    run(SMALL, FSDP, tmp_path, stop_at=5)
+def test_a_damaged_folder_is_passed_over(tmp_path: Path) -> None:
+    run(FLAGS["dion"], FSDP, tmp_path, stop_at=5)
     [shard] = (tmp_path / "checkpoint-00000006").glob("__1_*.distcp")
     shard.write_bytes(shard.read_bytes()[:-1])
     said: list[str] = []
@@ -111,13 +133,18 @@ def test_a_damaged_folder_is_passed_over(alone: list[float], tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_torchrun_starts_a_run_anew_whose_process_was_killed(alone: list[float], tmp_path: Path) -> None:
+def test_torchrun_starts_a_run_anew_whose_process_was_killed(
+    alone: Callable[[str], list[float]], tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", "3", "--monitor-interval", "0.1", "--", str(EXAMPLE), "--resume"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     process = subprocess.Popen(
-        [*command, *SMALL, *FSDP, "--run", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        [*command, *FLAGS["dion"], *FSDP, "--run", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
     )
     deadline = time.monotonic() + 60
     while not (folder / "checkpoint-00000004").exists() and time.monotonic() < deadline:
@@ -127,7 +154,7 @@ def test_torchrun_starts_a_run_anew_whose_process_was_killed(alone: list[float],
     _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error.decode()
     assert "failed (exitcode:" in error.decode()
-    assert losses(folder) == pytest.approx(alone, rel=1e-9)
+    assert losses(folder) == pytest.approx(alone("dion"), rel=1e-9)
 
 
 def worker_pids(parent: int) -> list[int]:

@@ -1,11 +1,15 @@
 """examples/gpt on several processes: the losses of the run on one, whatever the job's directions."""
 
+import functools
+import math
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import log
 import options
@@ -15,15 +19,25 @@ import pytest
 import torch
 import train
 from errors import Problem
-from long_cases import some_of
 from processes import Job
 from ranks import run_ranks
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt" / "train.py"
 SHAPE = ["--layers", "2", "--d-model", "32", "--heads", "4", "--context", "16"]
-RUN = ["--batch", "8", "--steps", "10", "--val-every", "5", "--val-sequences", "8", "--rank-fraction", "0.25"]
+RUN = ["--batch", "8", "--steps", "10", "--val-every", "5", "--val-sequences", "8"]
 SMALL = [*SHAPE, *RUN, "--sample-length", "0"]
+OPTIMIZERS = {"dion": "--optimizer dion --rank-fraction 0.25", "muon": "--optimizer muon"}
 MESHES = [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (2, 2, 2)]
+REPLICATED = [mesh for mesh in MESHES if mesh[0] > 1]
+
+
+def cases(meshes: list[tuple[int, int, int]], **short: list[tuple[int, int, int]]) -> list[Any]:
+    """The flags of each optimizer on each mesh; `make test` takes the short ones."""
+    return [
+        pytest.param(flags, mesh, id=f"{name}-{mesh}", marks=() if mesh in short[name] else pytest.mark.long)
+        for name, flags in OPTIMIZERS.items()
+        for mesh in meshes
+    ]
 
 
 def train_rank(rank: int, world_size: int, flags: list[str]) -> None:
@@ -55,40 +69,49 @@ def test_no_process_writes_before_all_have_looked_what_is_there(tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """The losses of runs on one process, by their flags."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    found = {}
-    for flags in ("--dtype float64 --clip 0", "--dtype float64 --clip 0.2", "--dtype float32 --clip 0"):
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[float]]:
+    """The losses of a run on one process, by its flags."""
+
+    @functools.cache
+    def run(flags: str) -> list[float]:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         folder = tmp_path_factory.mktemp("runs") / "alone"
         assert train.main([*SMALL, *flags.split(), "--run", str(folder)]) == 0
-        found[flags] = losses(folder)
-    torch.set_num_threads(threads)
-    return found
+        torch.set_num_threads(threads)
+        return losses(folder)
+
+    return run
 
 
-@pytest.mark.parametrize("mesh", some_of(MESHES, [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)]))
-def test_the_losses_are_those_of_one_process(alone: dict[str, list[float]], tmp_path: Path, mesh) -> None:
-    flags = "--dtype float64 --clip 0.2"
-    run_ranks(train_rank, mesh[0] * mesh[1] * mesh[2], [*SMALL, *flags.split(), *job(*mesh), "--run", str(tmp_path)])
-    assert losses(tmp_path) == pytest.approx(alone[flags], rel=1e-9)
-    assert losses(tmp_path) != pytest.approx(alone["--dtype float64 --clip 0"], rel=1e-4)
-
-
-@pytest.mark.parametrize("mesh", some_of([mesh for mesh in MESHES if mesh[0] > 1], [(2, 1, 1), (2, 2, 1)]))
-def test_compressed_replicas_that_accumulate_gradients_have_the_losses_of_one_process(
-    alone: dict[str, list[float]], tmp_path: Path, mesh
+@pytest.mark.parametrize(
+    ("optimizer", "mesh"),
+    cases(MESHES, dion=[(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)], muon=[(1, 2, 1)]),
+)
+def test_the_losses_are_those_of_one_process(
+    alone: Callable[[str], list[float]], tmp_path: Path, optimizer: str, mesh: tuple[int, int, int]
 ) -> None:
-    flags = "--dtype float64 --clip 0"
+    flags = f"{optimizer} --dtype float64 --clip 0.2"
+    run_ranks(train_rank, math.prod(mesh), [*SMALL, *flags.split(), *job(*mesh), "--run", str(tmp_path)])
+    assert losses(tmp_path) == pytest.approx(alone(flags), rel=1e-9)
+    assert losses(tmp_path) != pytest.approx(alone(f"{optimizer} --dtype float64 --clip 0"), rel=1e-4)
+
+
+@pytest.mark.parametrize(("optimizer", "mesh"), cases(REPLICATED, dion=[(2, 1, 1), (2, 2, 1)], muon=[(2, 1, 1)]))
+def test_compressed_replicas_that_accumulate_gradients_have_the_losses_of_one_process(
+    alone: Callable[[str], list[float]], tmp_path: Path, optimizer: str, mesh: tuple[int, int, int]
+) -> None:
+    flags = f"{optimizer} --dtype float64 --clip 0"
     own = ["--compress", "--micro-batch", "1", *job(*mesh), "--run", str(tmp_path)]
-    run_ranks(train_rank, mesh[0] * mesh[1] * mesh[2], [*SMALL, *flags.split(), *own])
-    assert losses(tmp_path) == pytest.approx(alone[flags], rel=1e-9)
+    run_ranks(train_rank, math.prod(mesh), [*SMALL, *flags.split(), *own])
+    assert losses(tmp_path) == pytest.approx(alone(flags), rel=1e-9)
 
 
 @pytest.mark.long
-def test_torchrun_starts_eight_processes_of_which_one_speaks(alone: dict[str, list[float]], tmp_path: Path) -> None:
-    flags = "--dtype float32 --clip 0"
+def test_torchrun_starts_eight_processes_of_which_one_speaks(
+    alone: Callable[[str], list[float]], tmp_path: Path
+) -> None:
+    flags = f"{OPTIMIZERS['dion']} --dtype float32 --clip 0"
     own = [*SMALL, *flags.split(), "--compress", *job(2, 2, 2), "--run", str(tmp_path), "--sample-length", "8"]
     command = [
         sys.executable,
@@ -106,7 +129,7 @@ def test_torchrun_starts_eight_processes_of_which_one_speaks(alone: dict[str, li
     lines = result.stdout.splitlines()
     assert [bool(re.match(r"step \d+/10: ", line)) for line in lines[:12]] == [True] * 12
     assert sum(line.startswith("step 10/10: validation loss ") for line in lines) == 1
-    assert losses(tmp_path) == pytest.approx(alone[flags], rel=1e-5)
+    assert losses(tmp_path) == pytest.approx(alone(flags), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +138,12 @@ def test_torchrun_starts_eight_processes_of_which_one_speaks(alone: dict[str, li
         ("--dp 2 --fs 2", 1, "--dp × --fs × --tp is 4, but torchrun started 1 (--nproc-per-node)"),
         ("", 2, "--dp × --fs × --tp is 1, but torchrun started 2 (--nproc-per-node)"),
         ("--fs 2 --compress", 2, "--compress is about what replicas send to each other; it needs --dp 2 or more"),
-        ("--dp 2 --optimizer muon", 2, "--optimizer muon runs on one process; --dp, --fs and --tp need dion"),
+        ("--dp 2 --optimizer torch_muon", 2,
+         "--optimizer torch_muon runs on one process; --dp, --fs and --tp need dion or muon"),
         ("--tp 3", 3, "--tp 3 does not divide --heads 4"),
         ("--dp 3", 3, "--dp × --fs = 3 does not divide --batch 32"),
     ],
-)
+)  # fmt: skip
 def test_a_job_that_cannot_be_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, flags: str, processes: int, sentence: str
 ) -> None:

@@ -177,6 +177,15 @@ def only_sentence(error: str) -> str:
         ("--seed 99999999999999999999", "argument --seed: must be at most 2147483647"),
         ("--rank-fraction 2", "argument --rank-fraction: must be a number above 0 and at most 1, got '2'"),
         ("--rank-fraction 0.5", "--rank-fraction has no effect with --optimizer adamw"),
+        ("--optimizer muon --rank-fraction 0.5", "--rank-fraction has no effect with --optimizer muon"),
+        ("--optimizer muon --adamw-lr 0.1", "--adamw-lr has no effect with --optimizer muon"),
+        ("--optimizer torch_muon --newton-schulz gram", "--newton-schulz has no effect with --optimizer torch_muon"),
+        ("--optimizer muon --newton-schulz 5", "argument --newton-schulz: invalid choice: '5' (choose from"),
+        ("--optimizer muon --ns-steps 0", "argument --ns-steps: must be a whole number of at least 1, got '0'"),
+        ("--optimizer muon --adjust-lr match_rms_adamw",
+         "--adjust-lr of --optimizer muon is one of spectral_norm, rms_norm, original, none, got match_rms_adamw"),
+        ("--optimizer torch_muon --adjust-lr none",
+         "--adjust-lr of --optimizer torch_muon is one of original, match_rms_adamw, got none"),
         ("--vocab 100", "--vocab must be at least 256 for bytes, got 100"),
         ("--val-data x.bin", "--val-data needs --data"),
         ("--device tpu", "--device must be cpu, cuda or cuda:N, got 'tpu'"),
@@ -184,7 +193,7 @@ def only_sentence(error: str) -> str:
         ("--resume --overwrite", "--resume continues the run that --overwrite would replace"),
         ("--data nowhere/*.bin", "--data: no file matches 'nowhere/*.bin'"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_flag_is_one_sentence_and_exit_code_2(tmp_path: Path, outcome, flags: str, sentence: str) -> None:
     code, _, error = outcome(train.main, *SMALL, "--run", str(tmp_path / "run"), *flags.split())
     assert code == 2

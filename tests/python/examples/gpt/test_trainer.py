@@ -15,10 +15,12 @@ from options import parse, recipe
 from processes import OneProcess
 from trainer import Trainer
 
+import torchdion
+
 CPU = torch.device("cpu")
 MODEL = ["--layers", "1", "--d-model", "32", "--heads", "2", "--context", "16"]
 RUN = ["--batch", "12", "--steps", "20", "--val-sequences", "10"]
-OPTIMIZERS = ["adamw", "muon", "dion"]
+OPTIMIZERS = ["adamw", "torch_muon", "muon", "dion"]
 
 
 @pytest.fixture(autouse=True)
@@ -72,12 +74,25 @@ def test_weight_decay_is_for_the_blocks_matrices(optimizer: str) -> None:
         assert decay[id(weight)] == (0.125 if name.startswith("blocks.") else 0.0), name
 
 
-def test_dions_rates_follow_the_papers_table() -> None:
-    trainer = make_trainer("--optimizer", "dion", "--lr", "0.02", "--scalar-lr", "0.01")
+@pytest.mark.parametrize("optimizer", ["dion", "muon"])
+def test_rates_follow_the_papers_table(optimizer: str) -> None:
+    trainer = make_trainer("--optimizer", optimizer, "--lr", "0.02", "--scalar-lr", "0.01")
     scale = {id(p): g["lr_multiplier"] for g in trainer.optimizers[0].param_groups for p in g["params"]}
     assert scale[id(trainer.model.blocks[0].mlp.up.weight)] == 1
     assert scale[id(trainer.model.embedding.weight)] == pytest.approx(0.5)
     assert scale[id(trainer.model.head.weight)] == pytest.approx(0.5 / math.sqrt(32))
+
+
+def test_muons_flags_are_those_of_its_matrices() -> None:
+    flags = {"mu": 0.9, "newton_schulz": "gram", "ns_steps": 3, "nonfinite": "zero", "precision": "high"}
+    words = [word for name, value in flags.items() for word in ("--" + name.replace("_", "-"), str(value))]
+    trainer = make_trainer("--optimizer", "muon", *words, "--no-nesterov", "--adjust-lr", "none")
+    [optimizer] = trainer.optimizers
+    assert type(optimizer) is torchdion.Muon
+    matrices, *others = optimizer.param_groups
+    assert {name: matrices[name] for name in flags} == flags
+    assert (matrices["nesterov"], matrices["adjust_lr"], matrices["algorithm"]) == (False, None, "muon")
+    assert {group["algorithm"] for group in others} == {"lion"}
 
 
 @pytest.mark.parametrize("micro_batch", ["1", "4"])

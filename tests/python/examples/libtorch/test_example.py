@@ -22,6 +22,7 @@ from libtorch_example import (
     ROOT,
     SHAPE,
     TRAIN,
+    TRAIN_WITH_MUON,
     checkpoint,
     ended_after,
     environment,
@@ -169,6 +170,32 @@ def test_an_interrupted_run_says_how_to_go_on_and_is_the_whole_run_then(place, u
     assert_same(checkpoint(place / folder, 60), state)
 
 
+def test_muon_learns_and_goes_on_after_a_kill_as_the_whole_run(place, monkeypatch):
+    flags = [*SHAPE, "--newton-schulz", "gram", "--ns-steps", "6", "--steps", "30", "--checkpoint-every", "7"]
+    printed = losses(succeed(place, TRAIN_WITH_MUON, *flags, "--run", "whole-muon"))
+    train_losses = [float(loss) for loss in re.findall(r"step \d+/30: loss ([\d.]+)", "\n".join(printed))]
+    assert train_losses[0] == pytest.approx(math.log(256), abs=0.2)
+    assert train_losses[-1] < train_losses[0] - 2
+
+    command = [*shlex.split(TRAIN_WITH_MUON), *flags, "--run", "killed-muon"]
+    status, _ = ended_after(place, "step 12/30: loss", lambda process: process.kill(), *command)
+    assert status == -signal.SIGKILL
+    _, *rest = losses(succeed(place, RESUME, *flags[-2:], "--run", "killed-muon"))
+    assert rest == printed[-len(rest) :]
+    state = checkpoint(place / "whole-muon", 30)
+    assert_same(checkpoint(place / "killed-muon", 30), state)
+
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    names: dict[str, Any] = {}
+    in_python = PYTHON.replace("Dion", "Muon").replace(OF_README, "whole-muon/checkpoint-00000030.pt")
+    exec(compile(in_python, "README.md", "exec"), names)
+    assert_same(names["optimizer"].state_dict()["state"], state["optimizer"]["state"])
+    matrices, *others = names["optimizer"].param_groups
+    assert (matrices["algorithm"], matrices["newton_schulz"], matrices["ns_steps"]) == ("muon", "gram", 6)
+    assert [group["algorithm"] for group in others] == ["lion", "lion"]
+
+
 def test_a_run_that_is_prolonged_goes_on_with_its_flags(place, uninterrupted):
     shutil.copytree(place / "whole", place / "prolonged")
     assert "has all of its 60 steps already" in succeed(place, RESUME, "--run", "prolonged")
@@ -213,12 +240,19 @@ REFUSED = {
     "text.txt --ranks 0": "--ranks must be a whole number of at least 1 and at most 1024, got '0'",
     "text.txt --ranks 3": "--batch must be a multiple of --ranks, got 32 and 3",
     "text.txt --device gpu": "--device must be cpu or cuda, got 'gpu'",
+    "text.txt --optimizer adamw": "--optimizer must be dion or muon, got 'adamw'",
+    "text.txt --newton-schulz gram": "--newton-schulz has no effect with --optimizer dion",
+    "text.txt --optimizer muon --newton-schulz 5": "--newton-schulz must be jordan, polar_express or gram, got '5'",
+    "text.txt --optimizer muon --ns-steps 0": "--ns-steps must be a whole number of at least 1 and at most 2147483647, "
+    "got '0'",
+    "text.txt --optimizer muon --rank-fraction 0.5": "--rank-fraction has no effect with --optimizer muon",
     "text.txt --device": "--device needs a value after it",
     "text.txt --run ''": "--run must name a folder, got ''",
     "text.txt --resume --overwrite": "--resume and --overwrite exclude each other",
     "text.txt --run whole": "whole holds a run already; give --resume, --overwrite or another --run",
     "text.txt --run whole --resume": "text.txt is not the text of the run to be resumed",
     "text.txt --run whole --resume --lr 0.5": "--lr is 0.02 in the run to be resumed, got 0.5",
+    "text.txt --run whole --resume --optimizer muon": "--optimizer is dion in the run to be resumed, got muon",
     "text.txt --run damaged --resume": "damaged/checkpoint-00000060.pt is damaged or no checkpoint of this program; "
     "--overwrite starts the run afresh",
 }
@@ -266,4 +300,4 @@ def test_help_lists_every_flag_that_the_program_takes(place):
     flags = set(re.findall(r"^  (--[\w-]+)", succeed(place, "build/libtorch/train --help"), re.MULTILINE))
     source = (ROOT / "examples" / "libtorch" / "options.cpp").read_text()
     named = {"--" + name.replace("_", "-") for name in re.findall(r'\{"(\w+)", &', source)}
-    assert flags == named | {"--run", "--device", "--resume", "--overwrite"}
+    assert flags == named | {"--run", "--resume", "--overwrite"}
