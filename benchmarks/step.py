@@ -93,7 +93,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", choices=LISTS, help="one list of matrices instead of all")
     parser.add_argument("--spectrum", choices=("flat", "power"), help="one kind of gradient instead of both")
-    parser.add_argument("--only", nargs="+", choices=contenders(), metavar="NAME", help="some contenders instead of all")
+    parser.add_argument(
+        "--only", nargs="+", choices=contenders(), metavar="NAME", help="some contenders instead of all"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="steps timed for each optimizer")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()

@@ -63,6 +63,10 @@ void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, con
   if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged);
 }
 
+void frobenius_normalize_(const at::Tensor& X, double slack) {
+  if (X.numel() > 0) backend_of(X.device()).frobenius_normalize_(X, slack);
+}
+
 void count_nonfinite(const Matrices& G, int64_t* found) {
   if (G.numel() > 0) backend_of(G.device).count_nonfinite(G, found);
 }

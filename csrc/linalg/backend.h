@@ -10,6 +10,7 @@
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"
 #include "linalg/elementwise.h"
+#include "linalg/frobenius_normalize.h"
 #include "linalg/gemm.h"
 #include "linalg/gram.h"
 #include "linalg/rates.h"
@@ -27,6 +28,7 @@ struct Table {
   decltype(linalg::clear_)* clear_ = Operations::clear_;
   decltype(linalg::accumulate_)* accumulate_ = Operations::accumulate_;
   decltype(linalg::axpby_)* axpby_ = Operations::axpby_;
+  decltype(linalg::frobenius_normalize_)* frobenius_normalize_ = Operations::frobenius_normalize_;
   decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;
   decltype(linalg::device_factors)* device_factors = Operations::device_factors;
   decltype(linalg::gemm_)* gemm_ = Operations::gemm_;

@@ -2,14 +2,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <utility>
 
 #include "linalg/addmm.h"
+#include "linalg/copy.h"
+#include "linalg/frobenius_normalize.h"
 #include "linalg/scale.h"
 
 namespace torchdion::linalg {
@@ -22,10 +22,7 @@ void normalize_(const at::Tensor& X, double slack) {
     const at::Tensor scale = scale_of_lengths(largest_entries(X, {1, 2}).view({-1}));
     if (may_scale(scale)) X.mul_(scale.view({-1, 1, 1}));
   }
-  const at::Tensor norms = at::linalg_vector_norm(X, 2, {1, 2}, /*keepdim=*/true, at::kDouble);
-  at::Tensor factors = norms.mul(slack).reciprocal_().masked_fill_(norms.eq(0), 0);
-  if (X.scalar_type() != at::kDouble) factors = factors.clamp_max_(std::numeric_limits<float>::max()).to(at::kFloat);
-  X.mul_(factors);
+  frobenius_normalize_(X, slack);
 }
 
 // Z ← b A + c A², the part of a polynomial beside a.
@@ -68,7 +65,7 @@ void one_by_one(Iterate& iterate, std::span<const Quintic> polynomials, Precisio
   }
 }
 
-// The whole group as one matrix Q, a function of A = X Xᵀ, times X. All that is as small as A is computed in FP32 at
+// The whole group as one matrix Q, a function of A = X Xᵀ, times X. What the next A is made of is computed in FP32 at
 // least: an eigenvalue of A next to 0 that is rounded at medium precision would be negative, and grow with every step.
 void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision precision) {
   const at::ScalarType dtype = iterate.X.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -81,11 +78,11 @@ void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision pre
       apply_(Matrices(other), Z, A, group[k - 1].a, Precision::highest);
       apply_(A, Z, Matrices(other), group[k - 1].a, Precision::highest);
     }
-    polynomial_part_(Z, A, group[k], Precision::highest);
+    polynomial_part_(Z, A, group[k], k + 1 < group.size() ? Precision::highest : precision);
     if (k == 0) {
       Q.copy_(part).diagonal(0, 1, 2).add_(group[0].a);
     } else {
-      apply_(Matrices(other), Z, Matrices(Q), group[k].a, Precision::highest);
+      apply_(Matrices(other), Z, Matrices(Q), group[k].a, precision);
       std::swap(Q, other);
     }
   }
@@ -101,7 +98,11 @@ std::size_t size_of_group(std::size_t done, std::size_t left) { return std::min<
 at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision) {
   if (X.numel() == 0) return X;
   const bool is_tall = X.size(1) > X.size(2);
-  if (is_tall) X = X.transpose(1, 2).contiguous();
+  if (is_tall) {
+    const at::Tensor turned = at::empty({X.size(0), X.size(2), X.size(1)}, X.options());
+    copy_(Matrices(turned), Matrices(X).t());
+    X = turned;
+  }
   normalize_(X, steps.slack);
   Iterate iterate(std::move(X));
   const std::span<const Quintic> polynomials(steps.polynomials);

@@ -98,10 +98,11 @@ void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& 
       const T update = factors.const_data_ptr<T>()[0], keep = factors.const_data_ptr<T>()[1];
       cpu::parallel_rows(X.count(), X.rows, grain(X), [&](int64_t index, int64_t first, int64_t count) {
         if (unchanged && unchanged[index] != 0) return;
-        for (int64_t i = first; i < first + count; ++i) {
-          axpby_row(X.matrix<weight_t>(index) + i * X.row_stride, U.matrix<const scalar_t>(index) + i * U.row_stride,
-                    X.cols, U.col_stride, update, keep);
-        }
+        for_each_tile(first, count, X.cols, U.col_stride, [&](int64_t i, int64_t from, int64_t to) {
+          const scalar_t* u = U.matrix<const scalar_t>(index) + i * U.row_stride;
+          axpby_row(X.matrix<weight_t>(index) + i * X.row_stride + from, u + from * U.col_stride, to - from,
+                    U.col_stride, update, keep);
+        });
       });
     });
   });

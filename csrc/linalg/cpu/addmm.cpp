@@ -23,10 +23,15 @@ Block<T> block_of(const Matrices& A, int64_t index) {
   return {A.matrix<T>(index), A.row_stride, A.col_stride};
 }
 
+// What stands left of the diagonal in some rows of C, to above it: in tiles whose rows and columns stay in the cache.
 template <class T>
 void mirror(const Block<T>& C, int64_t first, int64_t rows) {
-  for (int64_t i = first; i < first + rows; ++i) {
-    for (int64_t j = 0; j < i; ++j) *C.at(j, i).data = *C.at(i, j).data;
+  constexpr int64_t kTile = 32;
+  for (int64_t tile = 0; tile < first + rows; tile += kTile) {
+    for (int64_t i = std::max(first, tile); i < first + rows; ++i) {
+      const int64_t end = std::min(tile + kTile, i);
+      for (int64_t j = tile; j < end; ++j) *C.at(j, i).data = *C.at(i, j).data;
+    }
   }
 }
 
@@ -51,8 +56,11 @@ void multiply_symmetric(const Matrices& C, const Matrices& D, const Matrices& A,
                 A.cols, static_cast<T>(alpha), static_cast<T>(beta));
     }
   });
-  at::parallel_for(0, C.count(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t index = begin; index < end; ++index) mirror(block_of<T>(C, index), 0, n);
+  at::parallel_for(0, C.count() * pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % pieces * kSymmetricRows;
+      mirror(block_of<T>(C, i / pieces), first, std::min(kSymmetricRows, n - first));
+    }
   });
 }
 

@@ -19,9 +19,9 @@ namespace {
 
 static_assert(kTile == kPanelWidth);
 
-// Entries of B that are packed at once: 4 MiB, and at least so many columns that packing A again for the next ones
+// Entries of B that are packed at once: 8 MiB, and at least so many columns that packing A again for the next ones
 // costs little beside the products.
-constexpr int64_t kPackedEntries = int64_t{1} << 21, kLeastColumns = 512;
+constexpr int64_t kPackedEntries = int64_t{1} << 22, kLeastColumns = 512;
 
 // Floating-point operations worth the start of a thread, and so many that threads pack B together rather than each
 // for itself.

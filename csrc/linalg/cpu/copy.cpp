@@ -14,13 +14,13 @@ void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const
     TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::copy_", [&] {
       using T = Wider<target_t, scalar_t>;
       cpu::parallel_rows(A.count(), A.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
-        for (int64_t i = first; i < first + count; ++i) {
+        for_each_tile(first, count, A.cols, B.col_stride, [&](int64_t i, int64_t begin, int64_t end) {
           target_t* a = A.matrix<target_t>(index) + i * A.row_stride;
           const scalar_t* b = B.matrix<const scalar_t>(index) + i * B.row_stride;
-          for (int64_t j = 0; j < A.cols; ++j) {
+          for (int64_t j = begin; j < end; ++j) {
             a[j] = rounded<target_t>(static_cast<T>(alpha) * static_cast<T>(b[j * B.col_stride]));
           }
-        }
+        });
       });
     });
   });

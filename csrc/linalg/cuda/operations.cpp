@@ -1,6 +1,9 @@
 #include "linalg/cuda/operations.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <limits>
 
 #include "linalg/cuda/runtime.h"
 #include "linalg/cuda/tensors.h"
@@ -26,6 +29,13 @@ void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& 
   if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged);
   kernels::axpby(Listed(X), Listed(U), X.count(), X.rows, X.cols, factors.const_data_ptr(), unchanged,
                  stream_of(X.device));
+}
+
+void Operations::frobenius_normalize_(const at::Tensor& X, double slack) {
+  const at::Tensor norms = at::linalg_vector_norm(X, 2, {1, 2}, /*keepdim=*/true, at::kDouble);
+  at::Tensor factors = norms.mul(slack).reciprocal_().masked_fill_(norms.eq(0), 0);
+  if (X.scalar_type() != at::kDouble) factors = factors.clamp_max_(std::numeric_limits<float>::max()).to(at::kFloat);
+  X.mul_(factors);
 }
 
 void Operations::count_nonfinite(const Matrices& G, int64_t* found) {

@@ -12,6 +12,7 @@ struct Operations {
   static decltype(linalg::clear_) clear_;
   static decltype(linalg::accumulate_) accumulate_;
   static decltype(linalg::axpby_) axpby_;
+  static decltype(linalg::frobenius_normalize_) frobenius_normalize_;
   static decltype(linalg::count_nonfinite) count_nonfinite;
   static decltype(linalg::device_factors) device_factors;
   static decltype(linalg::gemm_) gemm_;
