@@ -24,6 +24,7 @@ const std::vector<Refused> kRefused{
     {"epsilon", [](Options& options) { options.epsilon(-1.5); }},
     {"rank_fraction", [](Options& options) { options.rank_fraction(1.5); }},
     {"rank_multiple_of", [](Options& options) { options.rank_multiple_of(-3); }},
+    {"ns_steps", [](Options& options) { options.ns_steps(-3); }},
     {"rcqr_oversample", [](Options& options) { options.rcqr_oversample(0.5); }},
     {"batch_dims", [](Options& options) { options.batch_dims(-3); }},
     {"blocks", [](Options& options) { options.blocks(-3); }},
@@ -70,6 +71,7 @@ int run(const std::string& input, const std::string& output) {
   }
   c10::impl::GenericDict result(c10::StringType::get(), c10::AnyType::get());
   result.insert("fresh", fresh().state_dict());
+  result.insert("fresh muon", torchdion::Muon(groups, torchdion::MuonOptions()).state_dict());
   result.insert("loading", of(loading));
   result.insert("options", of_options);
   torchdion::write_checkpoint(result, output);

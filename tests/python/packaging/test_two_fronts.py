@@ -13,7 +13,10 @@ from spoiled import SPOILED
 import torchdion
 from torchdion.table import OPTIONS
 
-CHOICES = {"algorithm", "scalar_algorithm", "orientation", "orthonormalize", "nonfinite", "precision"}
+CHOICES = {
+    "algorithm", "scalar_algorithm", "orientation", "orthonormalize", "nonfinite", "precision", "newton_schulz",
+    "adjust_lr",
+}  # fmt: skip
 DTYPES = {"momentum_dtype", "Q_dtype", "variance_dtype"}
 """Of these and of flags C++ has types whose values are allowed, or are called otherwise than in Python."""
 
@@ -26,6 +29,7 @@ REFUSED: dict[str, Any] = {
     "epsilon": -1.5,
     "rank_fraction": 1.5,
     "rank_multiple_of": -3,
+    "ns_steps": -3,
     "rcqr_oversample": 0.5,
     "batch_dims": -3,
     "blocks": -3,
@@ -93,10 +97,13 @@ def in_cpp(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-def test_fresh_optimizers_have_the_same_options_with_the_same_values(in_cpp: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("make", "key"), [(torchdion.Dion, "fresh"), (torchdion.Muon, "fresh muon")])
+def test_fresh_optimizers_have_the_same_options_with_the_same_values(
+    in_cpp: dict[str, Any], make: Any, key: str
+) -> None:
     groups = [{"params": group["params"]} for group in trained()[1].param_groups]
-    optimizer = torchdion.Dion(groups)
-    for own, other in zip(optimizer.state_dict()["param_groups"], in_cpp["fresh"]["param_groups"], strict=True):
+    optimizer = make(groups)
+    for own, other in zip(optimizer.state_dict()["param_groups"], in_cpp[key]["param_groups"], strict=True):
         assert other.keys() - own.keys() == set()
         assert own.keys() - other.keys() <= {"differentiable", "param_names"}
         assert other.keys() >= OPTIONS.keys()
