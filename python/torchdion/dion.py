@@ -23,8 +23,8 @@ class Dion(Optimizer):
         X = (1 - \eta\lambda) X - \eta \sqrt{m/n} \, P Q^\top
 
     Args:
-        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
-            below: ``algorithm`` ("dion", "lion", "adamw"), ``lr_multiplier`` (a factor on lr, 1), ``batch_dims``
+        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options below:
+            ``algorithm`` ("dion", "muon", "lion", "adamw"), ``lr_multiplier`` (a factor on lr, 1), ``batch_dims``
             (leading dimensions that count matrices, as in stacks of experts), ``blocks`` (matrices fused along the
             rows: 3 for QKV), ``fan_in_first`` (True for ConvTranspose weights), ``skip_zero_gradients`` (True: a matrix
             whose gradient is exactly zero on all ranks keeps weight, momentum and Q to the last bit, as experts without
@@ -50,7 +50,8 @@ class Dion(Optimizer):
             zero), "skip_step" (the whole step is left out), "raise" (before anything is written). Finite ones whose
             sums FP16 does not hold make no momentum infinite: it is stored as 65504, the largest number of FP16.
         precision: what FP32 operands of products are rounded to: nothing ("highest"), TF32 ("high"; on a CPU, nothing),
-            BF16 ("medium"; twice as fast on CPUs that multiply it). Sums are FP32.
+            BF16 ("medium"; twice as fast on CPUs that multiply it). Sums are FP32. None is the algorithm's own: "high",
+            "medium" of groups under Muon.
         seed: of Q's start and of sketches; torch's own generators are not touched.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
             them, compressed (Section 4.3 of the paper: Dion's matrices send P and R, (m + n) r elements).
