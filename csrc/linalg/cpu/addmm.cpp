@@ -1,5 +1,7 @@
 #include "linalg/addmm.h"
 
+#include <ATen/Parallel.h>
+
 #include "linalg/cpu/bfloat16_products.h"
 #include "linalg/cpu/blas.h"
 #include "linalg/cpu/convert.h"
