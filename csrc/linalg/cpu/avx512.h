@@ -56,6 +56,15 @@ TORCHDION_AVX512 inline void store(double* to, __mmask16 mask, __m512 x) {
   _mm512_mask_storeu_pd(to + 8, static_cast<__mmask8>(mask >> 8), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
 }
 
+inline __mmask32 first_of_32(int64_t count) {
+  return static_cast<__mmask32>(count >= 32 ? ~0U : (1U << (count < 0 ? 0 : count)) - 1);
+}
+
+TORCHDION_AVX512 inline void store_32(c10::BFloat16* to, __mmask32 mask, __m512 low, __m512 high) {
+  const __m512bh both = _mm512_cvtne2ps_pbh(within_bfloat16(high), within_bfloat16(low));
+  _mm512_mask_storeu_epi16(to, mask, reinterpret_cast<__m512i>(both));
+}
+
 TORCHDION_AVX512 inline void store(c10::BFloat16* to, __mmask16 mask, __m512 x) {
   _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(within_bfloat16(x))));
 }

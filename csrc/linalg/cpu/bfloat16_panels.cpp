@@ -68,8 +68,7 @@ class Reader {
   }
 
   TORCHDION_AVX512 static __m512i pairs_in_a_row(const c10::BFloat16* from, int64_t count) {
-    const auto mask = static_cast<__mmask32>(count >= 32 ? ~0U : (1U << count) - 1);
-    return _mm512_maskz_loadu_epi16(mask, from);
+    return _mm512_maskz_loadu_epi16(avx512::first_of_32(count), from);
   }
 
   TORCHDION_AVX512 static __m256i sixteen(const float* from, __mmask16 mask) {
@@ -83,6 +82,40 @@ class Reader {
   const T* data;
   int64_t outer_stride, inner_stride;
 };
+
+// The same of BF16 entries that lie side by side in the other dimension: pairs are made of two rows of memory, 32 of
+// them at a time.
+TORCHDION_AVX512 void pack_pairs_of_rows(const Operand& operand, int64_t first, int64_t first_inner, int64_t width,
+                                         int64_t depth, uint32_t* target) {
+  constexpr int64_t kAhead = 32;  // rows that are asked for before they are read
+  constexpr int64_t kColumns = 32;
+  __m512i low, high;  // of words 0 to 15 and 16 to 31: which entries of the one row and of the other
+  {
+    alignas(64) uint16_t places[2][kColumns];
+    for (int i = 0; i < kColumns; ++i) {
+      places[0][i] = static_cast<uint16_t>(i / 2 + i % 2 * kColumns);
+      places[1][i] = static_cast<uint16_t>(places[0][i] + kColumns / 2);
+    }
+    low = _mm512_load_si512(places[0]);
+    high = _mm512_load_si512(places[1]);
+  }
+  const auto* data = static_cast<const c10::BFloat16*>(operand.data) + first;
+  const auto row_at = [&](int64_t inner) { return data + inner * operand.inner_stride; };
+  for (int64_t inner = first_inner; inner < first_inner + depth; inner += 2, target += width) {
+    for (int64_t outer = 0; outer < width; outer += kColumns) {
+      __builtin_prefetch(row_at(inner + kAhead) + outer);
+      __builtin_prefetch(row_at(inner + kAhead + 1) + outer);
+      const __mmask32 mask = avx512::first_of_32(operand.outer - first - outer);
+      const __mmask32 even_mask = inner < operand.inner ? mask : 0, odd_mask = inner + 1 < operand.inner ? mask : 0;
+      const __m512i even = _mm512_maskz_loadu_epi16(even_mask, row_at(inner) + outer),
+                    odd = _mm512_maskz_loadu_epi16(odd_mask, row_at(inner + 1) + outer);
+      _mm512_storeu_si512(target + outer, _mm512_permutex2var_epi16(even, low, odd));
+      if (outer + kColumns / 2 < width) {
+        _mm512_storeu_si512(target + outer + kColumns / 2, _mm512_permutex2var_epi16(even, high, odd));
+      }
+    }
+  }
+}
 
 // Packs one chunk: inner entries from `first_inner` on, which become `depth` of them. The strides of the target are in
 // words.
@@ -115,7 +148,9 @@ void pack_panel(const Operand& operand, int64_t first, PanelOrder order, c10::BF
   for (int64_t inner = 0; inner < operand.inner; inner += kPanelDepth) {
     const int64_t depth = padded_depth(std::min(kPanelDepth, operand.inner - inner));
     auto* chunk = reinterpret_cast<uint32_t*>(panel + inner * width);
-    if (operand.is_bfloat16) {
+    if (operand.is_bfloat16 && operand.inner_stride != 1 && order == PanelOrder::pairs) {
+      pack_pairs_of_rows(operand, first, inner, width, depth, chunk);
+    } else if (operand.is_bfloat16) {
       pack_chunk<c10::BFloat16>(operand, first, inner, width, depth, order, chunk);
     } else {
       pack_chunk<float>(operand, first, inner, width, depth, order, chunk);

@@ -25,7 +25,7 @@ constexpr int64_t kPackedEntries = int64_t{1} << 22, kLeastColumns = 512;
 
 // Floating-point operations worth the start of a thread, and so many that threads pack B together rather than each
 // for itself.
-constexpr int64_t kFlopsOfTiles = 2'000'000, kFlopsOfSharedB = 100'000'000;
+constexpr int64_t kFlopsOfBlocks = 2'000'000, kFlopsOfSharedB = 100'000'000;
 
 // Memory for packed operands, kept by each thread from one product to the next: the system takes longer to find new
 // pages than a small product takes.
@@ -48,10 +48,35 @@ class Packed {
   int64_t capacity = 0;
 };
 
+// A panel of A as products read it: packed, or where it lies.
+struct RowsOfA {
+  const c10::BFloat16* data;
+  bool packed;
+  int64_t stride;  // from row to row, where it is not
+};
+
+// What needs no packing is left where it lies: rows in BF16 that need no padding.
+RowsOfA rows_of(const Operand& A, int64_t first, c10::BFloat16* panel) {
+  const int64_t rows = std::min(kPanelWidth, A.outer - first);
+  const bool fits = A.is_bfloat16 && A.inner_stride == 1 && padded_width(rows) == rows &&
+                    padded_depth(A.inner) == A.inner && A.outer_stride <= kPanelDepth;
+  if (fits) return {static_cast<const c10::BFloat16*>(A.data) + first * A.outer_stride, false, A.outer_stride};
+  pack_panel(A, first, PanelOrder::rows, panel);
+  return {panel, true, 0};
+}
+
+// Rows and columns of tiles in a block.
+constexpr int64_t kLargestBlock = 4;
+
+// Blocks for each thread that even out what they have to do.
+constexpr int64_t kBlocksOfThread = 4;
+
 struct Workspace {
   Packed A, B;
-  std::vector<char> has_panel;  // of B
-  ProductTile tile, turned;
+  RowsOfA a[kLargestBlock];
+  c10::BFloat16* b = nullptr;   // panels of B
+  std::vector<char> has_panel;  // which of these are packed
+  ProductTile tiles[kLargestBlock * kLargestBlock], turned;
 };
 
 Workspace& workspace() {
@@ -79,24 +104,51 @@ class Products {
     const int64_t at_once = std::max(least, kPackedEntries / std::max<int64_t>(1, panel_entries));
     for (first_col = 0; first_col < all; first_col = end_col) {
       end_col = std::min(all, first_col + at_once);
-      tiles_of_matrix = 0;
-      for (int64_t row = first_row(); row < tiles_along(C.rows); ++row) tiles_of_matrix += end_of(row) - first_col;
+      side = side_of_blocks();
+      blocks_of_matrix = blocks_with(side);
       if (shares_B()) {
         for (int64_t index = 0; index < C.count(); ++index) share_out(index);
       } else {
-        at::parallel_for(0, C.count() * tiles_of_matrix, grain(),
-                         [&](int64_t begin, int64_t end) { tiles(begin, end, nullptr); });
+        at::parallel_for(0, C.count() * blocks_of_matrix, grain(),
+                         [&](int64_t begin, int64_t end) { blocks(begin, end, nullptr); });
       }
     }
   }
 
  private:
+  // Tiles of C that are computed together: what they read of A and B stays in the cache meanwhile.
+  struct Block {
+    int64_t first_row, end_row, first_col, end_col;
+  };
+
   int64_t first_row() const { return symmetric ? first_col : 0; }
 
   // The tiles of a row of tiles are those from `first_col` to here.
   int64_t end_of(int64_t row) const { return symmetric ? std::min(end_col, row + 1) : end_col; }
 
-  int64_t grain() const { return kFlopsOfTiles / (2 * kTile * kTile * std::max<int64_t>(1, A.cols)) + 1; }
+  // Of the row of blocks that begins with this row of tiles, with so many rows and columns of tiles in a block.
+  int64_t blocks_of_row(int64_t row, int64_t size) const {
+    const int64_t last = std::min(row + size, tiles_along(C.rows)) - 1;
+    return (end_of(last) - first_col + size - 1) / size;
+  }
+
+  int64_t blocks_with(int64_t size) const {
+    int64_t blocks = 0;
+    for (int64_t row = first_row(); row < tiles_along(C.rows); row += size) blocks += blocks_of_row(row, size);
+    return blocks;
+  }
+
+  // Large blocks unless threads would have too few of them to share out evenly.
+  int64_t side_of_blocks() const {
+    int64_t size = kLargestBlock;
+    const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+    while (size > 1 && threads > 1 && C.count() * blocks_with(size) < kBlocksOfThread * threads) size /= 2;
+    return size;
+  }
+
+  int64_t grain() const {
+    return kFlopsOfBlocks / (2 * side * side * kTile * kTile * std::max<int64_t>(1, A.cols)) + 1;
+  }
 
   // Each thread packs what it needs of B as it goes, unless few matrices are left for many threads.
   bool shares_B() const {
@@ -110,8 +162,8 @@ class Products {
     at::parallel_for(first_col, end_col, 1, [&](int64_t begin, int64_t end) {
       for (int64_t col = begin; col < end; ++col) pack_panel(b, col * kTile, PanelOrder::pairs, panel_of(packed, col));
     });
-    at::parallel_for(0, tiles_of_matrix, grain(), [&](int64_t begin, int64_t end) {
-      tiles(index * tiles_of_matrix + begin, index * tiles_of_matrix + end, packed);
+    at::parallel_for(0, blocks_of_matrix, grain(), [&](int64_t begin, int64_t end) {
+      blocks(index * blocks_of_matrix + begin, index * blocks_of_matrix + end, packed);
     });
   }
 
@@ -119,62 +171,96 @@ class Products {
     return packed + (col - first_col) * panel_entries;
   }
 
-  // Tiles `begin` to `end` of all matrices, row by row. `shared`: B as it has been packed, or null.
-  void tiles(int64_t begin, int64_t end, c10::BFloat16* shared) const {
+  // Blocks `begin` to `end` of all matrices, row by row. `shared`: B as it has been packed, or null.
+  void blocks(int64_t begin, int64_t end, c10::BFloat16* shared) const {
     while (begin < end) {
-      const int64_t index = begin / tiles_of_matrix, first = index * tiles_of_matrix;
-      const int64_t last = std::min(end, first + tiles_of_matrix);
-      tiles_of_one(index, begin - first, last - first, shared);
+      const int64_t index = begin / blocks_of_matrix, first = index * blocks_of_matrix;
+      const int64_t last = std::min(end, first + blocks_of_matrix);
+      blocks_of_one(index, begin - first, last - first, shared);
       begin = last;
     }
     at::native::cpublas::brgemm_release();
   }
 
-  void tiles_of_one(int64_t index, int64_t begin, int64_t end, c10::BFloat16* shared) const {
+  void blocks_of_one(int64_t index, int64_t begin, int64_t end, c10::BFloat16* shared) const {
     Workspace& own = workspace();
-    c10::BFloat16* const a = own.A.of_size(panel_entries);
-    c10::BFloat16* const b = shared ? shared : own.B.of_size((end_col - first_col) * panel_entries);
+    own.b = shared ? shared : own.B.of_size((end_col - first_col) * panel_entries);
     own.has_panel.assign(end_col - first_col, shared != nullptr);
-    int64_t row = first_row(), before = 0;  // tiles in the rows above
-    for (; before + end_of(row) - first_col <= begin; ++row) before += end_of(row) - first_col;
-    for (; before < end; ++row) {
-      pack_panel(operand_of(A, index), row * kTile, PanelOrder::rows, a);
-      const int64_t from = std::max(begin, before) - before + first_col,
-                    to = std::min(end_of(row), end - before + first_col);
-      for (int64_t col = from; col < to; ++col) {
-        char& is_packed = own.has_panel[col - first_col];
-        if (!is_packed) pack_panel(operand_of(B_by_columns, index), col * kTile, PanelOrder::pairs, panel_of(b, col));
-        is_packed = 1;
-        tile(own, index, row, col, a, panel_of(b, col));
+    int64_t before = 0;  // blocks in the rows above
+    for (int64_t row = first_row(); before < end; row += side) {
+      const int64_t count = blocks_of_row(row, side);
+      const int64_t from = std::max<int64_t>(0, begin - before), to = std::min(count, end - before);
+      const int64_t end_row = std::min(row + side, tiles_along(C.rows));
+      if (from < to) read_rows(own, index, row, end_row);
+      for (int64_t i = from; i < to; ++i) {
+        const int64_t col = first_col + i * side;
+        block(own, index, {row, end_row, col, std::min(col + side, end_of(end_row - 1))});
       }
-      before += end_of(row) - first_col;
+      before += count;
     }
   }
 
-  void tile(Workspace& own, int64_t index, int64_t row, int64_t col, const c10::BFloat16* a,
-            const c10::BFloat16* b) const {
-    const TilePlace place{index, row * kTile, col * kTile, std::min(kTile, C.rows - row * kTile),
-                          std::min(kTile, C.cols - col * kTile)};
-    const int64_t height = padded_width(place.rows), width = padded_width(place.cols), half = kTile / 2;
-    if (A.cols == 0) std::fill_n(own.tile.sums, kTile * kTile, 0.0F);
-    for (int64_t inner = 0; inner < A.cols; inner += kPanelDepth) {
-      const int64_t depth = padded_depth(std::min(kPanelDepth, A.cols - inner));
-      const c10::BFloat16 *left = a + inner * height, *right = b + inner * width;
-      const auto rows_and_cols = [&](int64_t first, int64_t rows, int64_t cols) {
-        at::native::cpublas::brgemm(rows, cols, depth, depth, width, kTile, inner > 0, left + first * depth, right,
-                                    own.tile.sums + first * kTile);
-      };
-      if (symmetric && row == col && height == kTile) {  // a quarter is above the diagonal
-        rows_and_cols(0, half, half);
-        rows_and_cols(half, half, kTile);
-      } else {
-        rows_and_cols(0, height, width);
-      }
+  void read_rows(Workspace& own, int64_t index, int64_t first, int64_t end) const {
+    c10::BFloat16* const packed = own.A.of_size((end - first) * panel_entries);
+    for (int64_t row = first; row < end; ++row) {
+      own.a[row - first] = rows_of(operand_of(A, index), row * kTile, packed + (row - first) * panel_entries);
     }
-    combine(own.tile, D, place, alpha, beta);
-    if (symmetric && row == col) mirror_below(own.tile);
-    store(own.tile, C, place);
-    if (symmetric && row != col) store_transposed(own.tile, own.turned, C, place);
+  }
+
+  // The outer loop is that over the inner dimension: a chunk of all panels stays in the cache.
+  void block(Workspace& own, int64_t index, const Block& block) const {
+    for (int64_t col = block.first_col; col < block.end_col; ++col) {
+      char& is_packed = own.has_panel[col - first_col];
+      if (!is_packed) pack_panel(operand_of(B_by_columns, index), col * kTile, PanelOrder::pairs, panel_of(own.b, col));
+      is_packed = 1;
+    }
+    const auto for_each_tile = [&](const auto& body) {
+      for (int64_t row = block.first_row; row < block.end_row; ++row) {
+        for (int64_t col = block.first_col; col < std::min(block.end_col, end_of(row)); ++col) {
+          body(own.tiles[(row - block.first_row) * kLargestBlock + col - block.first_col], row, col);
+        }
+      }
+    };
+    if (A.cols == 0) {
+      for_each_tile([](ProductTile& tile, int64_t, int64_t) { std::fill_n(tile.sums, kTile * kTile, 0.0F); });
+    }
+    for (int64_t inner = 0; inner < A.cols; inner += kPanelDepth) {
+      for_each_tile([&](ProductTile& tile, int64_t row, int64_t col) {
+        multiply(tile, own.a[row - block.first_row], panel_of(own.b, col), row, col, inner);
+      });
+    }
+    for_each_tile([&](ProductTile& tile, int64_t row, int64_t col) { finish(own, tile, index, row, col); });
+  }
+
+  int64_t rows_at(int64_t row) const { return std::min(kTile, C.rows - row * kTile); }
+  int64_t cols_at(int64_t col) const { return std::min(kTile, C.cols - col * kTile); }
+
+  // tile ← A B, or + A B, of the chunk that begins with this inner entry.
+  void multiply(ProductTile& tile, const RowsOfA& a, const c10::BFloat16* b, int64_t row, int64_t col,
+                int64_t inner) const {
+    const int64_t height = padded_width(rows_at(row)), width = padded_width(cols_at(col)), half = kTile / 2;
+    const int64_t depth = padded_depth(std::min(kPanelDepth, A.cols - inner));
+    const int64_t stride = a.packed ? depth : a.stride;
+    const c10::BFloat16 *left = a.data + (a.packed ? inner * height : inner), *right = b + inner * width;
+    const auto rows_and_cols = [&](int64_t first, int64_t rows, int64_t cols) {
+      at::native::cpublas::brgemm(rows, cols, depth, stride, width, kTile, inner > 0, left + first * stride, right,
+                                  tile.sums + first * kTile);
+    };
+    if (symmetric && row == col && height == kTile) {  // a quarter is above the diagonal
+      rows_and_cols(0, half, half);
+      rows_and_cols(half, half, kTile);
+    } else {
+      rows_and_cols(0, height, width);
+    }
+  }
+
+  // C ← α tile + β D
+  void finish(Workspace& own, ProductTile& tile, int64_t index, int64_t row, int64_t col) const {
+    const TilePlace place{index, row * kTile, col * kTile, rows_at(row), cols_at(col)};
+    combine(tile, D, place, alpha, beta);
+    if (symmetric && row == col) mirror_below(tile);
+    store(tile, C, place);
+    if (symmetric && row != col) store_transposed(tile, own.turned, C, place);
   }
 
   const Matrices &C, &D, &A;
@@ -182,7 +268,8 @@ class Products {
   float alpha, beta;
   bool symmetric;
   int64_t panel_entries;
-  int64_t first_col = 0, end_col = 0, tiles_of_matrix = 0;  // columns of tiles that are computed at a time
+  // Of the columns of tiles that are computed at a time: which these are, and the blocks that they are cut into.
+  int64_t first_col = 0, end_col = 0, side = 1, blocks_of_matrix = 0;
 };
 
 // Whether torch multiplies a tile of pairs as it should: which of its builds and processors do is not to be had

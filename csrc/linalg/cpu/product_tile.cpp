@@ -62,6 +62,16 @@ TORCHDION_AVX512 void store_rows(const ProductTile& tile, T* C, int64_t stride, 
   }
 }
 
+TORCHDION_AVX512 void store_rows(const ProductTile& tile, c10::BFloat16* C, int64_t stride, const TilePlace& place) {
+  for (int64_t i = 0; i < place.rows; ++i) {
+    for (int64_t j = 0; j < place.cols; j += 2 * kBlock) {
+      const float* sums = tile.sums + i * kTile + j;
+      avx512::store_32(C + i * stride + j, avx512::first_of_32(place.cols - j), _mm512_load_ps(sums),
+                       _mm512_load_ps(sums + kBlock));
+    }
+  }
+}
+
 TORCHDION_AVX512 void transpose_tile(const ProductTile& tile, ProductTile& turned) {
   __m512i block[16];
   for (int64_t i = 0; i < kTile; i += kBlock) {

@@ -68,7 +68,7 @@ struct AddmmSizes {
 // One row, one column, no rows, no inner entries, odd ones, and more than a tile, a chunk and a thread take.
 const std::vector<AddmmSizes> kAddmmSizes = {{1, 1, 1, 1},     {2, 1, 7, 5},      {2, 6, 1, 5},    {1, 6, 7, 1},
                                              {2, 0, 5, 3},     {1, 9, 4, 0},      {3, 17, 33, 31}, {2, 64, 65, 33},
-                                             {1, 130, 67, 96}, {1, 70, 129, 801}, {5, 20, 48, 64}};
+                                             {1, 130, 67, 96}, {1, 70, 129, 801}, {5, 20, 48, 64}, {2, 400, 330, 96}};
 
 TEST_P(Addmm, IsTheProductAndTheOtherMatrixForEverySizeAndLayout) {
   const AddmmCase& c = given();
