@@ -59,6 +59,10 @@ void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule)
   if (M.numel() > 0) backend_of(M.device).accumulate_(M, G, rule);
 }
 
+void look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule, double ahead) {
+  if (M.numel() > 0) backend_of(M.device).look_ahead_(L, M, G, rule, ahead);
+}
+
 void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged) {
   if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged);
 }

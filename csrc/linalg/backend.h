@@ -13,6 +13,7 @@
 #include "linalg/frobenius_normalize.h"
 #include "linalg/gemm.h"
 #include "linalg/gram.h"
+#include "linalg/look_ahead.h"
 #include "linalg/rates.h"
 #include "linalg/sketch.h"
 #include "linalg/sketch_qr.h"
@@ -27,6 +28,7 @@ struct Table {
   decltype(linalg::copy_)* copy_ = Operations::copy_;
   decltype(linalg::clear_)* clear_ = Operations::clear_;
   decltype(linalg::accumulate_)* accumulate_ = Operations::accumulate_;
+  decltype(linalg::look_ahead_)* look_ahead_ = Operations::look_ahead_;
   decltype(linalg::axpby_)* axpby_ = Operations::axpby_;
   decltype(linalg::frobenius_normalize_)* frobenius_normalize_ = Operations::frobenius_normalize_;
   decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "linalg/cpu/avx512.h"
+#include "linalg/cpu/bfloat16_products.h"
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
@@ -25,6 +27,45 @@ double square_sum(const T* row, int64_t count) {
   return std::accumulate(std::begin(sums), std::end(sums), 0.0);
 }
 
+template <class T>
+void scale_row(T* row, int64_t count, at::opmath_type<T> factor) {
+  for (int64_t j = 0; j < count; ++j) row[j] = rounded<T>(factor * static_cast<at::opmath_type<T>>(row[j]));
+}
+
+#if defined(__x86_64__)
+
+// What Newton–Schulz iterations begin with in BF16, on processors that multiply it.
+TORCHDION_AVX512 double square_sum_of_bfloat16(const c10::BFloat16* row, int64_t count) {
+  __m512d low = _mm512_setzero_pd(), high = low;
+  for (int64_t j = 0; j < count; j += 16) {
+    const __m512 entries = avx512::load(row + j, avx512::first_of_16(count - j));
+    const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(entries)),
+                  second = _mm512_cvtps_pd(_mm512_extractf32x8_ps(entries, 1));
+    low = _mm512_fmadd_pd(first, first, low);
+    high = _mm512_fmadd_pd(second, second, high);
+  }
+  return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+}
+
+TORCHDION_AVX512 void scale_row_of_bfloat16(c10::BFloat16* row, int64_t count, float factor) {
+  const __m512 factors = _mm512_set1_ps(factor);
+  for (int64_t j = 0; j < count; j += 16) {
+    const __mmask16 mask = avx512::first_of_16(count - j);
+    avx512::store(row + j, mask, _mm512_mul_ps(factors, avx512::load(row + j, mask)));
+  }
+}
+
+double square_sum(const c10::BFloat16* row, int64_t count) {
+  return has_bfloat16_products() ? square_sum_of_bfloat16(row, count) : square_sum<c10::BFloat16>(row, count);
+}
+
+void scale_row(c10::BFloat16* row, int64_t count, float factor) {
+  if (has_bfloat16_products()) return scale_row_of_bfloat16(row, count, factor);
+  scale_row<c10::BFloat16>(row, count, factor);
+}
+
+#endif
+
 }  // namespace
 
 // Rows have sums of their own, so that the bits of a norm are those of any number of threads.
@@ -44,8 +85,7 @@ void Operations::frobenius_normalize_(const at::Tensor& X, double slack) {
       if (norm == 0) return;
       const double factor = std::min(1 / (slack * norm), static_cast<double>(std::numeric_limits<T>::max()));
       const T scale = static_cast<T>(norm == norm ? factor : norm);  // NaN stays one
-      scalar_t* entries = data + (index * rows + first) * cols;
-      for (int64_t j = 0; j < many * cols; ++j) entries[j] = rounded<scalar_t>(scale * static_cast<T>(entries[j]));
+      scale_row(data + (index * rows + first) * cols, many * cols, scale);
     });
   });
 }

@@ -9,6 +9,7 @@ struct Operations {
   static decltype(linalg::copy_) copy_;
   static decltype(linalg::clear_) clear_;
   static decltype(linalg::accumulate_) accumulate_;
+  static decltype(linalg::look_ahead_) look_ahead_;
   static decltype(linalg::axpby_) axpby_;
   static decltype(linalg::frobenius_normalize_) frobenius_normalize_;
   static decltype(linalg::count_nonfinite) count_nonfinite;

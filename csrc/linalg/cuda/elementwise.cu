@@ -1,4 +1,5 @@
 #include "linalg/cuda/kernels.h"
+#include "linalg/cuda/programs/look_ahead.h"
 #include "linalg/cuda/programs/upload.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
@@ -33,6 +34,17 @@ void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t
   dispatch(M.storage, [&](auto m) {
     dispatch(G.storage, [&](auto g) {
       launch(Accumulate<decltype(m), decltype(g)>{M.data, G.data, pairs, rule}, count * pairs.chunks(), 0, stream);
+    });
+  });
+}
+
+void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
+                const GradientRule& rule, double ahead, Stream stream) {
+  const Pairs pairs{rows, cols, M.strides, G.strides};
+  dispatch(M.storage, [&](auto m) {
+    dispatch(G.storage, [&](auto g) {
+      launch(LookAhead<decltype(m), decltype(g)>{L.data, M.data, G.data, pairs, L.storage, L.strides, rule, ahead},
+             count * pairs.chunks(), 0, stream);
     });
   });
 }

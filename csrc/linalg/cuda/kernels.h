@@ -25,6 +25,10 @@ void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream strea
 void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, const GradientRule& rule,
                 Stream stream);
 
+// The same, and L ← G + ahead · M of the new M; `ahead` 0: L ← M; L ← 0 where M stays. G and L may have any strides.
+void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
+                const GradientRule& rule, double ahead, Stream stream);
+
 // X ← factors[1] X + factors[0] U, but for those with a number in `unchanged` that is there and not 0. The factors are
 // FP64 where X or U are, else FP32. X's rows are contiguous, U's need not be.
 void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,

@@ -25,6 +25,12 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
   kernels::accumulate(Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, stream_of(M.device));
 }
 
+void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
+                             double ahead) {
+  if (!M.row_major()) return look_ahead_(L.t(), M.t(), G.t(), rule, ahead);
+  kernels::look_ahead(Listed(L), Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, ahead, stream_of(M.device));
+}
+
 void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged) {
   if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged);
   kernels::axpby(Listed(X), Listed(U), X.count(), X.rows, X.cols, factors.const_data_ptr(), unchanged,
