@@ -1,7 +1,6 @@
 #include "algorithms/muon.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
 
 #include <cmath>
 
@@ -10,7 +9,7 @@
 #include "algorithms/whole_matrices.h"
 #include "linalg/accumulate.h"
 #include "linalg/backend.h"
-#include "linalg/copy.h"
+#include "linalg/look_ahead.h"
 #include "linalg/newton_schulz.h"
 #include "linalg/rates.h"
 
@@ -47,17 +46,19 @@ constexpr State kMuonStates[] = {
     {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
 };
 
-linalg::NewtonSchulzSteps newton_schulz_steps(const Options& options) {
-  const std::string_view kind = options.text("newton_schulz");
-  const int64_t steps = options.integer("ns_steps");
-  if (kind == "jordan") return {std::vector<linalg::Quintic>(steps, linalg::kJordan)};
-  return {linalg::polar_express(steps), linalg::kPolarExpressSlack, kind == "gram"};
-}
-
 // What matrices are orthonormalized in, and travel to their owners as.
 at::ScalarType orthonormalized_dtype(const BatchShape& shape, const Options& options) {
   const bool in_half = options.text("precision") == "medium" && shape.computing != at::kDouble;
   return in_half ? at::kBFloat16 : shape.computing;
+}
+
+linalg::NewtonSchulzSteps newton_schulz_steps(const Options& options, at::ScalarType dtype) {
+  const std::string_view kind = options.text("newton_schulz");
+  const int64_t steps = options.integer("ns_steps");
+  if (kind == "jordan") return {std::vector<linalg::Quintic>(steps, linalg::kJordan)};
+  const bool on_gram = kind == "gram";
+  const double slack = on_gram && dtype == at::kBFloat16 ? linalg::kHalfGramSlack : linalg::kPolarExpressSlack;
+  return {linalg::polar_express(steps, slack), linalg::kPolarExpressSlack, on_gram};
 }
 
 double factor_on_lr(const Batch& batch, const Options& options) {
@@ -67,22 +68,21 @@ double factor_on_lr(const Batch& batch, const Options& options) {
   return rule == "original" ? std::max(1., batch.shape_factor) : batch.shape_factor;
 }
 
-// L ← G + μ M, or M. The gradient has been counted already.
-void look_ahead_(const Matrices& L, const Batch& batch, linalg::GradientRule gradients, const Options& options) {
-  const bool is_nesterov = options.flag("nesterov");
-  linalg::copy_(L, batch.states.front(), is_nesterov ? options.number("mu") : 1, gradients.left_out);
-  at::Tensor counted;
-  if (gradients.zeroed) {
-    counted = at::zeros({1}, at::TensorOptions(at::kLong).device(L.device));
-    gradients.zeroed = counted.mutable_data_ptr<int64_t>();
-  }
-  if (is_nesterov) linalg::accumulate_(L, batch.G, gradients);
-  // Without L nothing moves a matrix.
-  if (gradients.left_out || gradients.unchanged) linalg::clear_(L, gradients.left_out, gradients.unchanged);
+// What the look-ahead is stored in: what travels, unless replicas sum it first.
+at::ScalarType summed_dtype(const BatchShape& shape, const Layout& layout, const Options& options) {
+  return layout.replicas.absent() ? orthonormalized_dtype(shape, options) : shape.computing;
+}
+
+// Elements of the workspace, which is of the computing dtype, that hold the look-ahead.
+int64_t elements_of_look_ahead(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const auto bytes = shape.count * shape.rows * shape.cols *
+                     static_cast<int64_t>(c10::elementSize(summed_dtype(shape, layout, options)));
+  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
+  return (bytes + element - 1) / element;
 }
 
 comm::Task<> muon(Batch batch, Options options) {
-  const Matrices &X = batch.X, &M = batch.states.front();
+  const BatchShape& shape = batch.shape;
   linalg::upload({&batch.X, &batch.G, &batch.states.front()});
   at::Tensor unchanged;
   if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
@@ -90,36 +90,39 @@ comm::Task<> muon(Batch batch, Options options) {
   if (options.flag("maximize")) gradients.factor *= -1;
   if (unchanged.defined()) gradients.unchanged = unchanged.const_data_ptr<float>();
 
-  // M = μ M + G;  L = G + μ M
-  linalg::GradientRule decaying = gradients;
-  decaying.keep = options.number("mu");
-  linalg::accumulate_(M, batch.G, decaying);
-  at::Tensor L = batch.workspace.narrow(0, 0, X.numel()).view({X.count(), X.rows, X.cols});
+  // M = μ M + G;  L = G + μ M, or M
+  const double mu = options.number("mu");
+  gradients.keep = mu;
+  at::Tensor L = batch.workspace.view(summed_dtype(shape, batch.layout, options))
+                     .narrow(0, 0, shape.count * shape.rows * shape.cols)
+                     .view({shape.count, shape.rows, shape.cols});
   const Matrices Ls(L);
-  look_ahead_(Ls, batch, gradients, options);
+  linalg::look_ahead_(Ls, batch.states.front(), batch.G, gradients, options.flag("nesterov") ? mu : 0);
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
-  const at::ScalarType dtype = orthonormalized_dtype(batch.shape, options);
+  const at::ScalarType dtype = orthonormalized_dtype(shape, options);
   at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape, dtype);
   const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
-  U = linalg::newton_schulz(U, newton_schulz_steps(options), precision);
+  U = linalg::newton_schulz(U, newton_schulz_steps(options, dtype), precision);
   U = co_await scatter_from_owners(U, batch.layout, batch.shape);
 
   // X = (1 − η λ) X − η factor U
   const linalg::FactorRule rates{factor_on_lr(batch, options), options.number("lr"), options.number("weight_decay"),
                                  batch.multipliers, batch.gradients.left_out};
   const at::Tensor factors = linalg::device_factors(rates, batch.workspace.options());
-  linalg::axpby_(X, Matrices(U), factors, gradients.unchanged);
+  linalg::axpby_(batch.X, Matrices(U), factors, gradients.unchanged);
 }
 
 OwnedWork work_of_owner(const BatchShape& shape, const Layout& layout, const Options& options) {
-  return {axes_of_owners(layout), linalg::newton_schulz_operations(shape.m, shape.n, newton_schulz_steps(options))};
+  const at::ScalarType dtype = orthonormalized_dtype(shape, options);
+  return {axes_of_owners(layout),
+          linalg::newton_schulz_operations(shape.m, shape.n, newton_schulz_steps(options, dtype), dtype)};
 }
 
 // Owners take whole matrices, of which a rank's pieces travel there and back; with replicas, that is a reduce-scatter
 // and an all-gather.
 Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
-  const auto computing = static_cast<int64_t>(c10::elementSize(shape.computing));
+  const auto summed = static_cast<int64_t>(c10::elementSize(summed_dtype(shape, layout, options)));
   const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
   const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
@@ -128,10 +131,10 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   Cost cost;
   add_cost_of_owners(cost, shape, layout, travelling);
   cost.operations = own * work_of_owner(shape, layout, options).operations;
-  // M: read and written, read for L; G: read twice; X: read and written; L: written, read and written, read; U: read
-  cost.memory_bytes = shape.numel * (3 * momentum + 4 * weight + 4 * computing + travelling);
-  cost.workspace = shape.count * shape.rows * shape.cols;
-  cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + 2 * cost.workspace);
+  // M: read and written; G: read; L: written and read; X: read and written; U: read
+  cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + 2 * summed + travelling);
+  cost.workspace = elements_of_look_ahead(shape, layout, options);
+  cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + 2 * shape.count * shape.rows * shape.cols);
   return cost;
 }
 

@@ -41,9 +41,7 @@ struct Iterate {
 
   explicit Iterate(at::Tensor given) : X(std::move(given)), next(at::empty_like(X)) {}
 
-  at::Tensor square(at::ScalarType dtype) const {
-    return at::empty({X.size(0), X.size(1), X.size(1)}, X.options().dtype(dtype));
-  }
+  at::Tensor square() const { return at::empty({X.size(0), X.size(1), X.size(1)}, X.options()); }
   void gram(const Matrices& A, Precision precision) const {
     const Matrices x(X);
     addmm_(A, A, x, x.t(), 1, 0, precision, /*symmetric=*/true);
@@ -56,7 +54,7 @@ struct Iterate {
 };
 
 void one_by_one(Iterate& iterate, std::span<const Quintic> polynomials, Precision precision) {
-  const at::Tensor gram = iterate.square(iterate.X.scalar_type()), part = at::empty_like(gram);
+  const at::Tensor gram = iterate.square(), part = at::empty_like(gram);
   const Matrices A(gram), Z(part);
   for (const Quintic& p : polynomials) {
     iterate.gram(A, precision);
@@ -65,20 +63,18 @@ void one_by_one(Iterate& iterate, std::span<const Quintic> polynomials, Precisio
   }
 }
 
-// The whole group as one matrix Q, a function of A = X Xᵀ, times X. What the next A is made of is computed in FP32 at
-// least: an eigenvalue of A next to 0 that is rounded at medium precision would be negative, and grow with every step.
+// The whole group as one matrix Q, a function of A = X Xᵀ, times X.
 void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision precision) {
-  const at::ScalarType dtype = iterate.X.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  at::Tensor Q = iterate.square(dtype), other = at::empty_like(Q);
+  at::Tensor Q = iterate.square(), other = at::empty_like(Q);
   const at::Tensor gram = at::empty_like(Q), part = at::empty_like(Q);
   const Matrices A(gram), Z(part);
   iterate.gram(A, precision);
   for (std::size_t k = 0; k < group.size(); ++k) {
     if (k > 0) {  // A of the next X
-      apply_(Matrices(other), Z, A, group[k - 1].a, Precision::highest);
-      apply_(A, Z, Matrices(other), group[k - 1].a, Precision::highest);
+      apply_(Matrices(other), Z, A, group[k - 1].a, precision);
+      apply_(A, Z, Matrices(other), group[k - 1].a, precision);
     }
-    polynomial_part_(Z, A, group[k], k + 1 < group.size() ? Precision::highest : precision);
+    polynomial_part_(Z, A, group[k], precision);
     if (k == 0) {
       Q.copy_(part).diagonal(0, 1, 2).add_(group[0].a);
     } else {
@@ -89,9 +85,15 @@ void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision pre
   iterate.multiply(Matrices(Q), 0, precision);
 }
 
+bool is_half(at::ScalarType dtype) { return c10::elementSize(dtype) < 4; }
+
 // How many steps are taken at once. Q is as large as the product of the polynomials at 0, the first two of which are
-// the steepest, and its rounding weighs on the largest singular values, which it brings to 1.
-std::size_t size_of_group(std::size_t done, std::size_t left) { return std::min<std::size_t>(left, done == 0 ? 2 : 3); }
+// the steepest, and its rounding weighs on the largest singular values, which it brings to 1. In half precision the
+// eigenvalues of A next to 0 are rounded to negative ones too: they are harmless in the second step after A has been
+// made of X, and grow in those after it.
+std::size_t size_of_group(at::ScalarType dtype, std::size_t done, std::size_t left) {
+  return std::min<std::size_t>(left, is_half(dtype) || done == 0 ? 2 : 3);
+}
 
 }  // namespace
 
@@ -108,7 +110,7 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
   const std::span<const Quintic> polynomials(steps.polynomials);
   std::size_t done = 0;
   while (steps.on_gram && polynomials.size() - done > 1) {
-    const std::size_t size = size_of_group(done, polynomials.size() - done);
+    const std::size_t size = size_of_group(iterate.X.scalar_type(), done, polynomials.size() - done);
     all_at_once(iterate, polynomials.subspan(done, size), precision);
     done += size;
   }
@@ -116,13 +118,13 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
   return is_tall ? iterate.X.transpose(1, 2) : iterate.X;
 }
 
-int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps) {
+int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps, at::ScalarType dtype) {
   const int64_t p = std::min(m, n), with_X = 2 * p * p * std::max(m, n), of_grams = 2 * p * p * p;
   const std::size_t count = steps.polynomials.size();
   int64_t operations = 0;
   std::size_t done = 0;
   while (done < count) {
-    const std::size_t size = steps.on_gram ? size_of_group(done, count - done) : 1;
+    const std::size_t size = steps.on_gram ? size_of_group(dtype, done, count - done) : 1;
     operations += 2 * with_X + (4 * static_cast<int64_t>(size) - 3) * of_grams;
     done += size;
   }

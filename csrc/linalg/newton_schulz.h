@@ -18,9 +18,11 @@ struct Quintic {
 
 // The polynomials of Polar Express (arXiv 2505.16932, Algorithm 1), each the best there is for what those before it
 // leave of singular values between 10⁻³ and 1: to be applied to matrices that are divided by kPolarExpressSlack times
-// their Frobenius norm. All but the last leave room for what products in BF16 add to the largest singular value.
-std::vector<Quintic> polar_express(int64_t steps);
-inline constexpr double kPolarExpressSlack = 1.02;
+// their Frobenius norm. All but the last leave room for what rounding adds to the largest singular value, which would
+// grow from step to step if it left the range of the next polynomial: 2% suffice for products in BF16, but not for
+// polynomials of Gram matrices in BF16, which diverge for some matrices at 2% and for none that was tried at 5%.
+inline constexpr double kPolarExpressSlack = 1.02, kHalfGramSlack = 1.08;
+std::vector<Quintic> polar_express(int64_t steps, double slack = kPolarExpressSlack);
 
 // Jordan's polynomial (https://kellerjordan.github.io/posts/muon, 2024), for any number of steps: steep at 0, at the
 // price of singular values that end between 0.7 and 1.2.
@@ -35,11 +37,12 @@ struct NewtonSchulzSteps {
 // What X ([count, m, n], contiguous, in the dtype to compute in) becomes after these steps; matrices of zeros stay.
 // X is written over. The products are of this precision.
 //
-// On the Gram matrix, two or three polynomials at a time are evaluated as matrices of the shorter side alone, functions
-// of A = X Xᵀ, and then multiplied by X: two products with X for all of them in place of two for each.
+// On the Gram matrix, two or three polynomials at a time (two in half precision) are evaluated as matrices of the
+// shorter side alone, functions of A = X Xᵀ, and then multiplied by X: two products with X for all of them in place of
+// two for each.
 at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision);
 
-// Floating-point operations for one m×n matrix, where symmetric products are computed whole.
-int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps);
+// Floating-point operations for one m×n matrix in this dtype, where symmetric products are computed whole.
+int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps, at::ScalarType dtype);
 
 }  // namespace torchdion::linalg

@@ -71,14 +71,14 @@ Quintic stretched(const Quintic& p, double factor) {
 
 }  // namespace
 
-std::vector<Quintic> polar_express(int64_t steps) {
+std::vector<Quintic> polar_express(int64_t steps, double slack) {
   std::vector<Quintic> polynomials;
   double low = kSmallest, high = 1;
   for (int64_t step = 0; step < steps; ++step) {
     const double cushion = kCushion * high;
     Quintic p = closest_to_one(std::max(low, cushion), high);
     if (cushion > low) p = scaled(p, 2 / (p(low) + p(high)));  // in the middle between what it makes of all
-    if (step + 1 < steps) p = stretched(p, 1 / kPolarExpressSlack);
+    if (step + 1 < steps) p = stretched(p, 1 / slack);
     polynomials.push_back(p);
     low = p(low);
     high = 2 - low;
