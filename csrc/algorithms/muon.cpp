@@ -35,7 +35,7 @@ constexpr Option kMuonOptions[] = {
     {"nesterov", true, kFlag, "orthonormalize G + μ M, not M"},
     {"newton_schulz", std::string_view("polar_express"), one_of(kNewtonSchulz),
      "the iteration: Jordan's polynomial, those of Polar Express (arXiv 2505.16932), or these on the Gram matrix"},
-    {"ns_steps", int64_t{5}, kCounting, "Newton–Schulz iterations"},
+    {"ns_steps", int64_t{5}, kBelowHundred, "Newton–Schulz iterations"},
     {"adjust_lr", std::string_view("spectral_norm"), one_of_or_none(kAdjustLr),
      "the factor on lr of an m×n matrix: sqrt(m / n), 0.2 sqrt(max(m, n)), sqrt(max(1, m / n)), or none"},
     precision_of("medium"),
@@ -81,8 +81,17 @@ int64_t elements_of_look_ahead(const BatchShape& shape, const Layout& layout, co
   return (bytes + element - 1) / element;
 }
 
-comm::Task<> muon(Batch batch, Options options) {
+// The look-ahead in the workspace, [count, rows, cols]: contiguous as it travels, or, of tall matrices that are whole
+// here, the transpose of what is, as newton_schulz() reads it.
+at::Tensor room_for_look_ahead(const Batch& batch, const Options& options) {
   const BatchShape& shape = batch.shape;
+  const at::Tensor room = batch.workspace.view(summed_dtype(shape, batch.layout, options))
+                              .narrow(0, 0, shape.count * shape.rows * shape.cols);
+  if (!batch.layout.is_local() || shape.rows <= shape.cols) return room.view({shape.count, shape.rows, shape.cols});
+  return room.view({shape.count, shape.cols, shape.rows}).transpose(1, 2);
+}
+
+comm::Task<> muon(Batch batch, Options options) {
   linalg::upload({&batch.X, &batch.G, &batch.states.front()});
   at::Tensor unchanged;
   if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
@@ -93,14 +102,12 @@ comm::Task<> muon(Batch batch, Options options) {
   // M = μ M + G;  L = G + μ M, or M
   const double mu = options.number("mu");
   gradients.keep = mu;
-  at::Tensor L = batch.workspace.view(summed_dtype(shape, batch.layout, options))
-                     .narrow(0, 0, shape.count * shape.rows * shape.cols)
-                     .view({shape.count, shape.rows, shape.cols});
+  at::Tensor L = room_for_look_ahead(batch, options);
   const Matrices Ls(L);
   linalg::look_ahead_(Ls, batch.states.front(), batch.G, gradients, options.flag("nesterov") ? mu : 0);
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
-  const at::ScalarType dtype = orthonormalized_dtype(shape, options);
+  const at::ScalarType dtype = orthonormalized_dtype(batch.shape, options);
   at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape, dtype);
   const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
   U = linalg::newton_schulz(U, newton_schulz_steps(options, dtype), precision);

@@ -58,6 +58,7 @@ std::string words_of_kind(const Allowed& allowed) {
     case Allowed::Kind::flag:
       return c10::str(shown(true), " or ", shown(false));
     case Allowed::Kind::integer:
+      if (std::isfinite(allowed.most)) return c10::str("an integer ", words_of_numbers(allowed, ""));
       return words_of_numbers(allowed, std::isfinite(allowed.least) ? "an integer" : "an integer of 64 bits");
     case Allowed::Kind::number:
       return words_of_numbers(allowed, "a finite number");
@@ -93,7 +94,7 @@ std::optional<Value> accepted(const Option& option, const Value& given) {
       return std::nullopt;
     case Allowed::Kind::integer: {
       const auto* integer = std::get_if<int64_t>(&given);
-      if (!integer || static_cast<double>(*integer) < allowed.least) return std::nullopt;
+      if (!integer || !is_between(allowed, static_cast<double>(*integer))) return std::nullopt;
       return given;
     }
     case Allowed::Kind::number: {

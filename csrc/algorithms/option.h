@@ -61,6 +61,7 @@ inline constexpr Allowed kBelowOne{.kind = Allowed::Kind::number, .least = 0, .m
 inline constexpr Allowed kFraction{.kind = Allowed::Kind::number, .least = 0, .most = 1, .without_least = true};
 inline constexpr Allowed kAtLeastOne{.kind = Allowed::Kind::number, .least = 1};
 inline constexpr Allowed kCounting{.kind = Allowed::Kind::integer, .least = 1};
+inline constexpr Allowed kBelowHundred{.kind = Allowed::Kind::integer, .least = 1, .most = 99};
 inline constexpr Allowed kDimsOrNone{.kind = Allowed::Kind::integer, .least = 0, .or_none = true};
 inline constexpr Allowed kBetas{
     .kind = Allowed::Kind::pair, .least = 0, .most = 1, .without_most = true, .or_none = true};

@@ -88,9 +88,8 @@ void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision pre
 bool is_half(at::ScalarType dtype) { return c10::elementSize(dtype) < 4; }
 
 // How many steps are taken at once. Q is as large as the product of the polynomials at 0, the first two of which are
-// the steepest, and its rounding weighs on the largest singular values, which it brings to 1. In half precision the
-// eigenvalues of A next to 0 are rounded to negative ones too: they are harmless in the second step after A has been
-// made of X, and grow in those after it.
+// the steepest, and its rounding weighs on the largest singular values, which it brings to 1. In half precision what A
+// loses from step to step may drive the largest singular values out of the range of later polynomials: no group has three.
 std::size_t size_of_group(at::ScalarType dtype, std::size_t done, std::size_t left) {
   return std::min<std::size_t>(left, is_half(dtype) || done == 0 ? 2 : 3);
 }
@@ -101,9 +100,12 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
   if (X.numel() == 0) return X;
   const bool is_tall = X.size(1) > X.size(2);
   if (is_tall) {
-    const at::Tensor turned = at::empty({X.size(0), X.size(2), X.size(1)}, X.options());
-    copy_(Matrices(turned), Matrices(X).t());
-    X = turned;
+    X = X.transpose(1, 2);
+    if (!X.is_contiguous()) {
+      const at::Tensor turned = at::empty(X.sizes(), X.options());
+      copy_(Matrices(turned), Matrices(X));
+      X = turned;
+    }
   }
   normalize_(X, steps.slack);
   Iterate iterate(std::move(X));

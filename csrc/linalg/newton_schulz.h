@@ -34,12 +34,12 @@ struct NewtonSchulzSteps {
   bool on_gram = false;  // see newton_schulz()
 };
 
-// What X ([count, m, n], contiguous, in the dtype to compute in) becomes after these steps; matrices of zeros stay.
-// X is written over. The products are of this precision.
+// What X ([count, m, n] in the dtype to compute in, contiguous or the transpose of what is) becomes after these steps;
+// matrices of zeros stay. X is written over. The products are of this precision.
 //
-// On the Gram matrix, two or three polynomials at a time (two in half precision) are evaluated as matrices of the
-// shorter side alone, functions of A = X Xᵀ, and then multiplied by X: two products with X for all of them in place of
-// two for each.
+// On the Gram matrix, two or three polynomials at a time are evaluated as matrices of the shorter side alone, functions
+// of A = X Xᵀ, and then multiplied by X: two products with X for all of them in place of two for each. In BF16 it ends
+// about as close to the polynomials as one by one.
 at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision);
 
 // Floating-point operations for one m×n matrix in this dtype, where symmetric products are computed whole.

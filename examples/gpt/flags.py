@@ -19,7 +19,7 @@ class OneSentenceParser(argparse.ArgumentParser):
         raise Problem(message)
 
 
-def whole(minimum: int) -> Callable[[str], int]:
+def whole(minimum: int, maximum: int = LARGEST_WHOLE) -> Callable[[str], int]:
     def parse(text: str) -> int:
         try:
             value = int(text)
@@ -27,8 +27,8 @@ def whole(minimum: int) -> Callable[[str], int]:
             value = minimum - 1
         if value < minimum:
             raise argparse.ArgumentTypeError(f"must be a whole number of at least {minimum}, got {text!r}")
-        if value > LARGEST_WHOLE:
-            raise argparse.ArgumentTypeError(f"must be at most {LARGEST_WHOLE}, got {text!r}")
+        if value > maximum:
+            raise argparse.ArgumentTypeError(f"must be at most {maximum}, got {text!r}")
         return value
 
     return parse
@@ -127,7 +127,7 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add("--precision", choices=("highest", "high", "medium"), help="of products (dion: high, muon: medium)")
     add("--nesterov", action=argparse.BooleanOptionalAction, help="of either Muon: Nesterov momentum (on)")
     add("--newton-schulz", choices=("jordan", "polar_express", "gram"), help="muon: how (polar_express)")
-    add("--ns-steps", type=whole(1), help="of either Muon: Newton–Schulz steps (5)")
+    add("--ns-steps", type=whole(1, 99), help="of either Muon: Newton–Schulz steps (5)")
     add("--adjust-lr", choices=tuple(dict.fromkeys(itertools.chain(*ADJUST_LR.values()))),
         help="of either Muon: scaling of the rate by shape")  # fmt: skip
     add("--adamw-lr", type=positive, help="torch_muon: learning rate of AdamW for embedding and head")

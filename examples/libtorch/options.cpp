@@ -122,7 +122,7 @@ std::vector<Field> fields(Recipe& recipe) {
       {"lr", &recipe.lr, Range{0, false, kInfinity}, "base learning rate of all parameters"},
       {"rank_fraction", &recipe.rank_fraction, Range{0, false, 1}, "Dion's rank over a matrix's smaller side", "dion"},
       {"newton_schulz", &recipe.newton_schulz, Words{"jordan", "polar_express", "gram"}, "Muon's iteration", "muon"},
-      {"ns_steps", &recipe.ns_steps, Range{1, true, kLargestWhole}, "how many of them", "muon"},
+      {"ns_steps", &recipe.ns_steps, Range{1, true, 99}, "how many of them", "muon"},
       {"weight_decay", &recipe.weight_decay, Range{0, true, kInfinity}, "on the blocks' matrices"},
       {"warmup", &recipe.warmup, Range{0, true, 1}, "share of the steps over which the rate rises"},
       {"decay", &recipe.decay, Range{0, true, 1}, "share of the steps over which it falls"},

@@ -58,8 +58,8 @@ struct RowsOfA {
 // What needs no packing is left where it lies: rows in BF16 that need no padding.
 RowsOfA rows_of(const Operand& A, int64_t first, c10::BFloat16* panel) {
   const int64_t rows = std::min(kPanelWidth, A.outer - first);
-  const bool fits = A.is_bfloat16 && A.inner_stride == 1 && padded_width(rows) == rows &&
-                    padded_depth(A.inner) == A.inner && A.outer_stride <= kPanelDepth;
+  const bool fits =
+      A.is_bfloat16 && A.inner_stride == 1 && padded_width(rows) == rows && padded_depth(A.inner) == A.inner;
   if (fits) return {static_cast<const c10::BFloat16*>(A.data) + first * A.outer_stride, false, A.outer_stride};
   pack_panel(A, first, PanelOrder::rows, panel);
   return {panel, true, 0};

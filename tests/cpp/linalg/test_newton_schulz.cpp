@@ -72,7 +72,7 @@ TEST(NewtonSchulzSteps, OnGramMatricesInBF16AreAboutAsExactAsOneByOne) {
     const at::Tensor low = left.slice(2, 0, p / 4).matmul(flat.slice(1, 0, p / 4));
     const at::Tensor spike = flat + 30 * normal({count, p, 1}, 6, at::kDouble) * normal({count, 1, n}, 7, at::kDouble);
     for (const at::Tensor& X : {flat, (left * falling).matmul(flat), low, spike}) {
-      for (const int64_t steps : {5, 8}) {
+      for (const int64_t steps : {5, 7, 8}) {
         const NewtonSchulzSteps each = steps_of(Kind::polar_express, steps),
                                 on_gram = steps_of(Kind::on_gram, steps, /*in_half=*/true);
         const at::Tensor rounded = X.to(at::kBFloat16);
@@ -148,6 +148,9 @@ TEST(NewtonSchulzOperations, AreFewerOnGramMatricesOfWideOnes) {
   EXPECT_EQ(newton_schulz_operations(2, 4, each, at::kBFloat16), 5 * (4 * 16 + 2 * 8));
   EXPECT_EQ(newton_schulz_operations(2, 4, on_gram, at::kFloat), 2 * (4 * 16) + (5 + 9) * (2 * 8));
   EXPECT_EQ(newton_schulz_operations(2, 4, on_gram, at::kBFloat16), 3 * (4 * 16) + (5 + 5 + 1) * (2 * 8));
+  const NewtonSchulzSteps eight = steps_of(Kind::on_gram, 8);
+  EXPECT_EQ(newton_schulz_operations(2, 4, eight, at::kFloat), 3 * (4 * 16) + (5 + 9 + 9) * (2 * 8));
+  EXPECT_EQ(newton_schulz_operations(2, 4, eight, at::kBFloat16), 4 * (4 * 16) + 4 * 5 * (2 * 8));
 }
 
 }  // namespace

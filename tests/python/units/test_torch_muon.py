@@ -112,7 +112,7 @@ def test_its_state_dict_continues(adjust: str | None) -> None:
         ("ns_coefficients", None, r"ns_coefficients must be \(3.4445, -4.775, 2.0315\)"),
         ("adjust_lr_fn", "spectral", "adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got 'spectral'"),
         ("momentum", 1.0, r"momentum must be in \[0, 1\), got 1.0"),
-        ("ns_steps", 0, "ns_steps must be an integer ≥ 1, got 0"),
+        ("ns_steps", 0, r"ns_steps must be an integer in \[1, 99\], got 0"),
     ],
 )
 def test_what_cannot_continue_is_refused_and_nothing_is_loaded(key: str, value: Any, words: str) -> None:
