@@ -145,13 +145,14 @@ bench: build  ## time the optimizer's step against its peers'
 	$(PY) benchmarks/overhead.py
 
 .PHONY: lint
-lint: .venv/.installed  ## layout, types, the coroutine rule and, where shellcheck is installed, scripts
+lint: .venv/.installed  ## layout, types, the rules of coroutines and includes and, where shellcheck is installed, scripts
 	@status=0; \
 	$(FORMAT) --dry-run --Werror $(CXX_FILES) || status=1; \
 	$(PY) -m ruff check . || status=1; \
 	$(PY) -m ruff format --check . || status=1; \
 	$(PY) -m mypy || status=1; \
 	$(PY) tests/check_coroutines.py || status=1; \
+	$(PY) tests/check_includes.py || status=1; \
 	if command -v shellcheck > /dev/null; then shellcheck $(SCRIPTS) || status=1; fi; \
 	exit $$status
 

@@ -89,7 +89,8 @@ bool is_half(at::ScalarType dtype) { return c10::elementSize(dtype) < 4; }
 
 // How many steps are taken at once. Q is as large as the product of the polynomials at 0, the first two of which are
 // the steepest, and its rounding weighs on the largest singular values, which it brings to 1. In half precision what A
-// loses from step to step may drive the largest singular values out of the range of later polynomials: no group has three.
+// loses from step to step may drive the largest singular values out of the range of later polynomials: no group has
+// three.
 std::size_t size_of_group(at::ScalarType dtype, std::size_t done, std::size_t left) {
   return std::min<std::size_t>(left, is_half(dtype) || done == 0 ? 2 : 3);
 }
