@@ -68,15 +68,16 @@ double factor_on_lr(const Batch& batch, const Options& options) {
 }
 
 // L ← G + μ M, or M. The gradient has been counted already.
-void look_ahead_(const Matrices& L, const Batch& batch, linalg::GradientRule gradients, const Options& options) {
+void look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, linalg::GradientRule gradients,
+                 const Options& options) {
   const bool is_nesterov = options.flag("nesterov");
-  linalg::copy_(L, batch.states.front(), is_nesterov ? options.number("mu") : 1, gradients.left_out);
+  linalg::copy_(L, M, is_nesterov ? options.number("mu") : 1, gradients.left_out);
   at::Tensor counted;
   if (gradients.zeroed) {
     counted = at::zeros({1}, at::TensorOptions(at::kLong).device(L.device));
     gradients.zeroed = counted.mutable_data_ptr<int64_t>();
   }
-  if (is_nesterov) linalg::accumulate_(L, batch.G, gradients);
+  if (is_nesterov) linalg::accumulate_(L, G, gradients);
   // Without L nothing moves a matrix.
   if (gradients.left_out || gradients.unchanged) linalg::clear_(L, gradients.left_out, gradients.unchanged);
 }
@@ -95,8 +96,11 @@ comm::Task<> muon(Batch batch, Options options) {
   decaying.keep = options.number("mu");
   linalg::accumulate_(M, batch.G, decaying);
   at::Tensor L = batch.workspace.narrow(0, 0, X.numel()).view({X.count(), X.rows, X.cols});
-  const Matrices Ls(L);
-  look_ahead_(Ls, batch, gradients, options);
+  const Piece sent = sent_to_owners(batch.layout, batch.shape);
+  const Matrices Ls = Matrices(L).slice(sent.begin, sent.end());
+  linalg::GradientRule of_sent = gradients;
+  if (of_sent.unchanged) of_sent.unchanged += sent.begin;
+  look_ahead_(Ls, M.slice(sent.begin, sent.end()), batch.G.slice(sent.begin, sent.end()), of_sent, options);
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
   const at::ScalarType dtype = orthonormalized_dtype(batch.shape, options);
@@ -128,8 +132,10 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   Cost cost;
   add_cost_of_owners(cost, shape, layout, travelling);
   cost.operations = own * work_of_owner(shape, layout, options).operations;
-  // M: read and written, read for L; G: read twice; X: read and written; L: written, read and written, read; U: read
-  cost.memory_bytes = shape.numel * (3 * momentum + 4 * weight + 4 * computing + travelling);
+  // M: read and written; G: read; X: read and written; U: read. Again M and G for L: written, read and written, read
+  const int64_t sent = sent_to_owners(layout, shape).size * shape.rows * shape.cols;
+  cost.memory_bytes =
+      shape.numel * (2 * momentum + 3 * weight + travelling) + sent * (momentum + weight + 4 * computing);
   cost.workspace = shape.count * shape.rows * shape.cols;
   cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + 2 * cost.workspace);
   return cost;

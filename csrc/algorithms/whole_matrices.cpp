@@ -48,11 +48,9 @@ void for_each_piece(const at::Tensor& whole, const at::Tensor& buffer, int64_t d
   }
 }
 
-// The matrices that this rank owns on an axis whose ranks all hold the same.
-at::Tensor own_share(const at::Tensor& stack, const Axis& axis, const comm::Shares& owners) {
-  if (axis.absent()) return stack;
-  const int64_t first = std::accumulate(owners.begin(), owners.begin() + axis.rank, int64_t{0});
-  return stack.narrow(0, first, owners[axis.rank]);
+// Where in a stack the matrices lie that this rank owns on an axis whose ranks all hold the same.
+Piece own_share(const Axis& axis, const comm::Shares& owners) {
+  return {std::accumulate(owners.begin(), owners.begin() + axis.rank, int64_t{0}), owners[axis.rank]};
 }
 
 // The matrices of all owners on an axis whose ranks hold the same pieces. `completes`: see comm::gather_shares().
@@ -96,11 +94,17 @@ comm::Task<at::Tensor> scatter_side(at::Tensor whole, Axis axis, int64_t dim, co
 
 }  // namespace
 
+Piece sent_to_owners(const Layout& layout, const BatchShape& shape) {
+  if (!layout.replicas.absent()) return {0, shape.count};
+  return own_share(layout.copies, shape.owners[kOnCopies]);
+}
+
 comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape, at::ScalarType dtype) {
   const std::vector<comm::Shares> owners = shape.owners;
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
   const at::Tensor sums = co_await comm::sum_shares(pieces, replicas, comm::Order::any, owners[kOnReplicas]);
-  at::Tensor share = own_share(sums, layout.copies, owners[kOnCopies]).to(dtype);
+  const Piece own = own_share(layout.copies, owners[kOnCopies]);
+  at::Tensor share = sums.narrow(0, own.begin, own.size).to(dtype);
   share = co_await gather_side(share, cols, 2, shape.n, owners[kOnCols]);
   share = co_await gather_side(share, rows, 1, shape.m, owners[kOnRows]);
   co_return share;

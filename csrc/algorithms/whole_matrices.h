@@ -17,6 +17,10 @@ inline std::vector<Axis> axes_of_owners(const Layout& layout) {
   return {layout.replicas, layout.copies, layout.cols, layout.rows};
 }
 
+// Those of a batch whose pieces here go to owners: all of them to replicas, which sum, else what is this rank's own
+// among copies. gather_to_owners() does not look at the others.
+Piece sent_to_owners(const Layout& layout, const BatchShape& shape);
+
 // The matrices that this rank owns, whole ([own, m, n]), from this rank's pieces of all ([count, rows, cols],
 // contiguous): sums over the replicas, in the dtype of the pieces, which then travel in another one.
 comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape, at::ScalarType dtype);
