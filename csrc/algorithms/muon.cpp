@@ -91,6 +91,23 @@ at::Tensor room_for_look_ahead(const Batch& batch, const Options& options) {
   return room.view({shape.count, shape.cols, shape.rows}).transpose(1, 2);
 }
 
+// All momenta get their gradients; L, of [count, rows, cols], what this rank passes on to owners.
+void add_gradients_(const Matrices& L, const Batch& batch, const linalg::GradientRule& gradients, double ahead) {
+  const Matrices &M = batch.states.front(), &G = batch.G;
+  const Piece sent = sent_to_owners(batch.layout, batch.shape);
+  const auto rule_from = [&](int64_t index) {
+    linalg::GradientRule rule = gradients;
+    if (rule.unchanged) rule.unchanged += index;
+    return rule;
+  };
+  for (const Piece& others : {Piece{0, sent.begin}, Piece{sent.end(), M.count() - sent.end()}}) {
+    linalg::accumulate_(M.slice(others.begin, others.end()), G.slice(others.begin, others.end()),
+                        rule_from(others.begin));
+  }
+  linalg::look_ahead_(L.slice(sent.begin, sent.end()), M.slice(sent.begin, sent.end()), G.slice(sent.begin, sent.end()),
+                      rule_from(sent.begin), ahead);
+}
+
 comm::Task<> muon(Batch batch, Options options) {
   linalg::upload({&batch.X, &batch.G, &batch.states.front()});
   at::Tensor unchanged;
@@ -100,11 +117,10 @@ comm::Task<> muon(Batch batch, Options options) {
   if (unchanged.defined()) gradients.unchanged = unchanged.const_data_ptr<float>();
 
   // M = μ M + G;  L = G + μ M, or M
-  const double mu = options.number("mu");
-  gradients.keep = mu;
+  gradients.keep = options.number("mu");
   at::Tensor L = room_for_look_ahead(batch, options);
   const Matrices Ls(L);
-  linalg::look_ahead_(Ls, batch.states.front(), batch.G, gradients, options.flag("nesterov") ? mu : 0);
+  add_gradients_(Ls, batch, gradients, options.flag("nesterov") ? gradients.keep : 0);
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
   const at::ScalarType dtype = orthonormalized_dtype(batch.shape, options);
@@ -127,7 +143,7 @@ OwnedWork work_of_owner(const BatchShape& shape, const Layout& layout, const Opt
 }
 
 // Owners take whole matrices, of which a rank's pieces travel there and back; with replicas, that is a reduce-scatter
-// and an all-gather.
+// and an all-gather, with copies the all-gather alone.
 Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
   const auto summed = static_cast<int64_t>(c10::elementSize(summed_dtype(shape, layout, options)));
   const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
@@ -138,8 +154,9 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   Cost cost;
   add_cost_of_owners(cost, shape, layout, travelling);
   cost.operations = own * work_of_owner(shape, layout, options).operations;
-  // M: read and written; G: read; L: written and read; X: read and written; U: read
-  cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + 2 * summed + travelling);
+  // M: read and written; G: read; X: read and written; U: read; L: written and read
+  const int64_t sent = sent_to_owners(layout, shape).size * shape.rows * shape.cols;
+  cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + travelling) + sent * 2 * summed;
   cost.workspace = elements_of_look_ahead(shape, layout, options);
   cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + 2 * shape.count * shape.rows * shape.cols);
   return cost;
@@ -158,6 +175,7 @@ constexpr Algorithm kMuon{
     .cost = muon_cost,
     .update = muon,
     .owned_work = work_of_owner,
+    .shares_among_copies = true,
     .decouples = always,
 };
 
