@@ -70,11 +70,11 @@ struct AxisCost {
 };
 
 struct Cost {
-  AxisCost rows = {}, cols = {}, replicas = {};  // of the layout that the body sees
-  int64_t operations = 0;                        // floating-point, of products and factorizations
-  int64_t memory_bytes = 0;                      // that passes over whole matrices read and write
-  int64_t workspace = 0;                         // elements of the computing dtype
-  int64_t temporary_bytes = 0;                   // beside it, on a GPU
+  AxisCost rows = {}, cols = {}, replicas = {}, copies = {};  // of the layout that the body sees
+  int64_t operations = 0;                                     // floating-point, of products and factorizations
+  int64_t memory_bytes = 0;                                   // that passes over whole matrices read and write
+  int64_t workspace = 0;                                      // elements of the computing dtype
+  int64_t temporary_bytes = 0;                                // beside it, on a GPU
 };
 
 struct Algorithm {
@@ -87,6 +87,8 @@ struct Algorithm {
   comm::Task<> (*update)(Batch batch, Options options);
   // null: every rank does all work.
   OwnedWork (*owned_work)(const BatchShape& shape, const Layout& layout, const Options& options) = nullptr;
+  // Whether its owners are also among the ranks of Layout::copies; else its body sees no such axis.
+  bool shares_among_copies = false;
   // Whether a batch may hold only parameters that have taken the same number of steps; null: it never must.
   bool (*needs_equal_steps)(const Options& options) = nullptr;
   // Whether replicas of matrices whose largest pieces are rows×cols have states of their own (Holder::each_replica),

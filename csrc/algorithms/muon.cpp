@@ -127,7 +127,7 @@ OwnedWork work_of_owner(const BatchShape& shape, const Layout& layout, const Opt
 }
 
 // Owners take whole matrices, of which a rank's pieces travel there and back; with replicas, that is a reduce-scatter
-// and an all-gather.
+// and an all-gather, with copies the all-gather alone.
 Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
   const auto summed = static_cast<int64_t>(c10::elementSize(summed_dtype(shape, layout, options)));
   const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
@@ -158,6 +158,7 @@ constexpr Algorithm kMuon{
     .cost = muon_cost,
     .update = muon,
     .owned_work = work_of_owner,
+    .shares_among_copies = true,
     .decouples = always,
 };
 

@@ -11,7 +11,7 @@ namespace torchdion::algorithms {
 
 namespace {
 
-enum { kOnReplicas, kOnCols, kOnRows };
+enum { kOnReplicas, kOnCopies, kOnCols, kOnRows };
 
 // What an axis that cuts dimension `dim` of matrices carries of a stack, in elements for each of its ranks.
 struct Exchange {
@@ -48,6 +48,24 @@ void for_each_piece(const at::Tensor& whole, const at::Tensor& buffer, int64_t d
   }
 }
 
+// The matrices that this rank owns on an axis whose ranks all hold the same.
+at::Tensor own_share(const at::Tensor& stack, const Axis& axis, const comm::Shares& owners) {
+  if (axis.absent()) return stack;
+  const int64_t first = std::accumulate(owners.begin(), owners.begin() + axis.rank, int64_t{0});
+  return stack.narrow(0, first, owners[axis.rank]);
+}
+
+// The matrices of all owners on an axis whose ranks hold the same pieces. `completes`: see comm::gather_shares().
+comm::Task<at::Tensor> all_shares(at::Tensor own, Axis axis, comm::Shares owners, bool completes) {
+  if (axis.absent()) co_return own;
+  std::vector<int64_t> sizes = own.sizes().vec();
+  sizes[0] = sum_of(owners);
+  at::Tensor stack = at::empty(sizes, own.options());
+  const at::Tensor share = own.contiguous();
+  co_await comm::gather_shares(stack, share, axis, owners, completes);
+  co_return stack;
+}
+
 // The matrices that this rank owns on the axis, with the whole of the dimension that it cuts.
 comm::Task<at::Tensor> gather_side(at::Tensor stack, Axis axis, int64_t dim, int64_t whole_side, comm::Shares owners) {
   if (axis.absent()) co_return stack;
@@ -81,8 +99,8 @@ comm::Task<at::Tensor> scatter_side(at::Tensor whole, Axis axis, int64_t dim, co
 comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape, at::ScalarType dtype) {
   const std::vector<comm::Shares> owners = shape.owners;
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
-  at::Tensor share = co_await comm::sum_shares(pieces, replicas, comm::Order::any, owners[kOnReplicas]);
-  share = share.to(dtype);
+  const at::Tensor sums = co_await comm::sum_shares(pieces, replicas, comm::Order::any, owners[kOnReplicas]);
+  at::Tensor share = own_share(sums, layout.copies, owners[kOnCopies]).to(dtype);
   share = co_await gather_side(share, cols, 2, shape.n, owners[kOnCols]);
   share = co_await gather_side(share, rows, 1, shape.m, owners[kOnRows]);
   co_return share;
@@ -90,24 +108,26 @@ comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchS
 
 comm::Task<at::Tensor> scatter_from_owners(at::Tensor own, Layout layout, BatchShape shape) {
   const std::vector<comm::Shares> owners = shape.owners;
-  const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
+  const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas, copies = layout.copies;
   at::Tensor share = co_await scatter_side(own, rows, 1, owners[kOnRows]);
   share = co_await scatter_side(share, cols, 2, owners[kOnCols]);
-  if (replicas.absent()) co_return share;
-  share = share.contiguous();
-  at::Tensor pieces = at::empty({shape.count, shape.rows, shape.cols}, share.options());
-  co_await comm::gather_shares(pieces, share, replicas, owners[kOnReplicas]);
-  co_return pieces;
+  share = co_await all_shares(share, copies, owners[kOnCopies], false);
+  share = co_await all_shares(share, replicas, owners[kOnReplicas], true);
+  co_return share;
 }
 
 void add_cost_of_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling) {
-  const Axis &rows = layout.rows, &cols = layout.cols, &replicas = layout.replicas;
+  const Axis &rows = layout.rows, &cols = layout.cols, &replicas = layout.replicas, &copies = layout.copies;
   const int64_t piece = shape.rows * shape.cols;
   if (!replicas.absent()) {
     const auto summed = static_cast<int64_t>(c10::elementSize(shape.computing));
     const int64_t own = shape.owners[kOnReplicas][replicas.rank];
     cost.replicas = {shape.count * piece,
                      (shape.count - own) * piece * summed + own * piece * travelling * (replicas.size - 1)};
+  }
+  if (!copies.absent()) {
+    const comm::Shares& owners = shape.owners[kOnCopies];
+    cost.copies = {sum_of(owners) * piece, owners[copies.rank] * piece * travelling * (copies.size - 1)};
   }
   const auto carried = [&](const Exchange& exchange, const Axis& axis) {
     const int64_t there = sum_of(exchange.pieces), back = sum_of(exchange.wholes);

@@ -12,8 +12,10 @@
 namespace torchdion::algorithms {
 
 // Among whose ranks owners are, in the order in which pieces travel and in which BatchShape::owners has them: replicas
-// sum while pieces are smallest.
-inline std::vector<Axis> axes_of_owners(const Layout& layout) { return {layout.replicas, layout.cols, layout.rows}; }
+// sum while pieces are smallest, and of what copies all hold only owners send pieces on.
+inline std::vector<Axis> axes_of_owners(const Layout& layout) {
+  return {layout.replicas, layout.copies, layout.cols, layout.rows};
+}
 
 // The matrices that this rank owns, whole ([own, m, n]), from this rank's pieces of all ([count, rows, cols],
 // contiguous): sums over the replicas, in the dtype of the pieces, which then travel in another one.

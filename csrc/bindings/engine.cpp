@@ -37,6 +37,7 @@ py::dict as_python(const engine::ParameterCost& cost) {
   add(layout.rows, cost.cost.rows);
   add(layout.cols, cost.cost.cols);
   add(layout.replicas, cost.cost.replicas);
+  add(layout.copies, cost.cost.copies);
   return py::dict(py::arg("group") = cost.group, py::arg("parameter") = cost.parameter,
                   py::arg("decoupled") = cost.decoupled, py::arg("state_bytes") = cost.state_bytes,
                   py::arg("flops") = cost.cost.operations, py::arg("memory_bytes") = cost.cost.memory_bytes,

@@ -93,16 +93,18 @@ void bind_layout(py::module_& m) {
             py::arg("completion") = counted(traffic.completion), py::arg("agreement") = counted(traffic.agreement));
       });
   py::class_<Layout>(m, "Layout")
-      .def(py::init([](Axis rows, Axis cols, Axis replicas, Axis batch, std::vector<int64_t> sizes,
+      .def(py::init([](Axis rows, Axis cols, Axis replicas, Axis copies, Axis batch, std::vector<int64_t> sizes,
                        bool has_averaged_copies) {
-             return Layout{std::move(rows),  std::move(cols),  std::move(replicas),
+             return Layout{std::move(rows),  std::move(cols),  std::move(replicas), std::move(copies),
                            std::move(batch), std::move(sizes), has_averaged_copies};
            }),
            py::kw_only(), py::arg("rows") = Axis(), py::arg("cols") = Axis(), py::arg("replicas") = Axis(),
-           py::arg("batch") = Axis(), py::arg("sizes") = std::vector<int64_t>(), py::arg("has_averaged_copies") = false)
+           py::arg("copies") = Axis(), py::arg("batch") = Axis(), py::arg("sizes") = std::vector<int64_t>(),
+           py::arg("has_averaged_copies") = false)
       .def_readonly("rows", &Layout::rows)
       .def_readonly("cols", &Layout::cols)
       .def_readonly("replicas", &Layout::replicas)
+      .def_readonly("copies", &Layout::copies)
       .def_readonly("batch", &Layout::batch)
       .def_readonly("sizes", &Layout::sizes)
       .def_readonly("has_averaged_copies", &Layout::has_averaged_copies)

@@ -140,7 +140,8 @@ py::dict described(const algorithms::Algorithm& algorithm) {
     if (option.name == "betas") betas = option.initial;
   }
   return py::dict(py::arg("name") = std::string(algorithm.name), py::arg("takes_matrices") = algorithm.takes_matrices(),
-                  py::arg("states") = states, py::arg("betas") = as_python(betas));
+                  py::arg("shares_among_copies") = algorithm.shares_among_copies, py::arg("states") = states,
+                  py::arg("betas") = as_python(betas));
 }
 
 }  // namespace

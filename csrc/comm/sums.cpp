@@ -58,10 +58,10 @@ Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares sha
   co_return share;
 }
 
-Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, Shares shares) {
+Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, Shares shares, bool completes) {
   if (axis.absent()) co_return;
   const std::vector<int64_t> splits = splits_of(stack, shares);
-  co_await all_gather(stack, share, splits, axis, true);
+  co_await all_gather(stack, share, splits, axis, completes);
 }
 
 double largest_of_ranks(double number, const std::vector<Axis>& axes) {

@@ -28,8 +28,9 @@ Shares even_shares(int64_t count, int size);
 // absent axis the stack itself.
 Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares);
 
-// stack ← the shares of all ranks, the inverse of sum_shares().
-Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, Shares shares);
+// stack ← the shares of all ranks, the inverse of sum_shares(). `completes`: sum_shares() made them, and has counted
+// the elements.
+Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, Shares shares, bool completes = true);
 
 // The largest of the numbers that the ranks of all these axes have. Waits for them.
 double largest_of_ranks(double number, const std::vector<Axis>& axes);

@@ -64,7 +64,8 @@ Batch matrices_of(const Alike& alike, const Groups& groups, Copies& copies) {
   batch.step = alike.step;
   if (groups.capturable) batch.steps_before = group.steps[alike.members.front()].const_data_ptr<float>();
   const Layout& layout = alike.layout;
-  batch.order = layout.has_averaged_copies || !layout.replicas.absent() ? comm::Order::fixed : comm::Order::any;
+  const bool has_copies = layout.has_averaged_copies || !layout.replicas.absent() || !layout.copies.absent();
+  batch.order = has_copies ? comm::Order::fixed : comm::Order::any;
   if (!alike.transposed) return batch;
   batch.X = batch.X.t();
   batch.G = batch.G.t();

@@ -74,7 +74,7 @@ class Planner {
  private:
   void add_axes(const std::vector<Layout>& layouts) {
     for (const Layout& layout : layouts) {
-      for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.batch}) {
+      for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.copies, &layout.batch}) {
         const auto is_known = [&](const Axis& known) { return known.line == axis->line; };
         if (!axis->absent() && std::none_of(plan.axes.begin(), plan.axes.end(), is_known)) plan.axes.push_back(*axis);
       }
@@ -257,6 +257,7 @@ class Planner {
     add(layout.rows, cost.rows);
     add(layout.cols, cost.cols);
     add(layout.replicas, cost.replicas);
+    add(layout.copies, cost.copies);
   }
 
   const Groups& groups_;

@@ -112,7 +112,8 @@ std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm
 
 bool is_same(const Layout& a, const Layout& b) {
   return is_same_line(a.rows, b.rows) && is_same_line(a.cols, b.cols) && is_same_line(a.replicas, b.replicas) &&
-         is_same_line(a.batch, b.batch) && a.has_averaged_copies == b.has_averaged_copies;
+         is_same_line(a.copies, b.copies) && is_same_line(a.batch, b.batch) &&
+         a.has_averaged_copies == b.has_averaged_copies;
 }
 
 }  // namespace torchdion::engine

@@ -21,6 +21,7 @@ std::string text(const Layout& layout) {
   add("columns", layout.cols);
   add("stack", layout.batch);
   add("replicas", layout.replicas);
+  add("copies", layout.copies);
   return all;
 }
 
@@ -30,7 +31,12 @@ struct Shared {
   const Layout* layout;
   std::size_t group, index;
 
-  std::vector<Axis> axes() const { return {layout->rows, layout->cols, layout->batch, layout->replicas}; }
+  // Of the ranks that hold it too, or other pieces of it.
+  std::vector<Axis> axes() const {
+    return {layout->rows, layout->cols, layout->batch, layout->replicas, layout->copies};
+  }
+  // Along which a missing gradient is zero: those of copies are averaged, so that all have one or none has.
+  std::vector<Axis> axes_of_gradients() const { return {layout->rows, layout->cols, layout->batch, layout->replicas}; }
 };
 
 std::vector<Shared> parameters(const Optimizer& optimizer, const Layouts& layouts, bool with_local_ones) {
@@ -58,7 +64,7 @@ engine::Held held_of(const Optimizer& optimizer, const Shared& shared, const Han
                     {},
                     shared.axes()};
   held.axes.push_back(handshake.copies);
-  held.shared = shared.axes();
+  held.shared = shared.axes_of_gradients();
   if (param.grad().defined()) held.gradient = param.grad().scalar_type();
   const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return held;

@@ -24,6 +24,14 @@ void check_layout_of(const engine::Group& group, std::size_t i, const std::strin
   group.algorithm->check_layout(shape.right ? layout.t() : layout, shape.right, group.options, name);
 }
 
+// As the algorithm sees it: where copies share no work, all that it knows of them is that there are some.
+Layout layout_under(const algorithms::Algorithm& algorithm, Layout layout) {
+  if (algorithm.shares_among_copies || layout.copies.absent()) return layout;
+  layout.has_averaged_copies = true;
+  layout.copies = {};
+  return layout;
+}
+
 }  // namespace
 
 void StepInputs::add(const torch::optim::OptimizerParamGroup& param_group, std::size_t group_index,
@@ -96,7 +104,7 @@ void StepInputs::append(engine::Group& group, const at::Tensor& param, const Par
   group.X.push_back(param);
   group.G.push_back(gradient_of(param));
   group.steps.push_back(state.step());
-  group.layouts.push_back(layout_of(layouts_, param));
+  group.layouts.push_back(layout_under(*group.algorithm, layout_of(layouts_, param)));
   group.states.resize(group.algorithm->states.size());
   for (std::size_t k = 0; k < group.states.size(); ++k) {
     group.states[k].push_back(state.tensor(std::string(group.algorithm->states[k].name)));

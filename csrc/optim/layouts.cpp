@@ -17,9 +17,9 @@ namespace {
 // A group is one axis of a layout: its ranks cannot cut two.
 void check_distinct(const Layout& layout, const std::string& name) {
   std::unordered_set<const void*> lines;
-  for (const Axis* axis : {&layout.rows, &layout.cols, &layout.batch, &layout.replicas}) {
+  for (const Axis* axis : {&layout.rows, &layout.cols, &layout.batch, &layout.replicas, &layout.copies}) {
     TORCH_CHECK_VALUE(axis->absent() || lines.insert(axis->line.get()).second, prefix(), "the layout of ", name,
-                      " must have another axis for each of rows, cols, replicas and batch, got ", axis->name(),
+                      " must have another axis for each of rows, cols, replicas, copies and batch, got ", axis->name(),
                       " twice");
   }
 }
@@ -96,7 +96,7 @@ std::map<std::string, AxisTraffic> traffic_of(const Layouts& layouts) {
   std::map<std::string, AxisTraffic> traffic;
   std::unordered_set<const void*> lines;
   for (const auto& [param, layout] : layouts) {
-    for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.batch}) {
+    for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.copies, &layout.batch}) {
       if (axis->absent() || !lines.insert(axis->line.get()).second) continue;
       const AxisTraffic carried = axis->traffic();
       AxisTraffic& total = traffic[axis->name()];

@@ -80,13 +80,17 @@ struct Layout {
   Axis rows = {};                   // cuts their rows
   Axis cols = {};                   // cuts their columns
   Axis replicas = {};               // holds copies whose gradients differ: the optimizer averages them
+  Axis copies = {};                 // holds copies whose gradients are averaged already: they share the work
   Axis batch = {};                  // cuts the leading dimension of a stack of matrices (experts); needs no collective
   std::vector<int64_t> sizes = {};  // of the whole parameter; empty: those of the tensor, which is whole
-  // More copies lie elsewhere, whose gradients are averaged already (DistributedDataParallel, a Replicate placement).
-  // Sums over rows and cols are added in rank order then, so that the copies stay equal to the last bit.
+  // Copies lie elsewhere, on `copies` or on ranks that no axis names, whose gradients are averaged already
+  // (DistributedDataParallel, a Replicate placement). Sums over rows and cols are added in rank order then, so that the
+  // copies stay equal to the last bit. Known ones say so by themselves.
   bool has_averaged_copies = false;
 
-  bool is_local() const { return rows.absent() && cols.absent() && replicas.absent() && batch.absent(); }
+  bool is_local() const {
+    return rows.absent() && cols.absent() && replicas.absent() && copies.absent() && batch.absent();
+  }
   // The layout of the transposed matrices.
   Layout t() const;
 };

@@ -152,6 +152,9 @@ class Optimizer : public torch::optim::Optimizer {
   // a parameter without one on any is skipped. A matrix whose (m + n) r elements of P and R are fewer than its own is
   // compressed to them (arXiv 2504.05295, Section 4.3), and its momentum is each replica's own.
   //
+  // With `copies`, whose gradients are averaged already, ranks share what Muon does for whole matrices; all of them
+  // have a gradient of the parameter, or none has.
+  //
   // Give the parameters that share a line of ranks copies of one Axis: they are updated and counted together then.
   //
   // Throws c10::ValueError: a tensor that is no parameter of this optimizer, one that has state already, one that is

@@ -59,6 +59,7 @@ class Layout:
         rows: Axis = ...,
         cols: Axis = ...,
         replicas: Axis = ...,
+        copies: Axis = ...,
         batch: Axis = ...,
         sizes: Sequence[int] = (),
         has_averaged_copies: bool = False,
@@ -69,6 +70,8 @@ class Layout:
     def cols(self) -> Axis: ...
     @property
     def replicas(self) -> Axis: ...
+    @property
+    def copies(self) -> Axis: ...
     @property
     def batch(self) -> Axis: ...
     @property

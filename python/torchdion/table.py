@@ -22,10 +22,15 @@ class State(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """An update rule of matrices, or of any tensors entry by entry."""
+    """An update rule of matrices, or of any tensors entry by entry.
+
+    Args:
+        shares_among_copies: what one rank computes for all is shared out among copies with averaged gradients too.
+    """
 
     name: str
     takes_matrices: bool
+    shares_among_copies: bool
     states: tuple[State, ...]
     betas: tuple[float, float] | None
 

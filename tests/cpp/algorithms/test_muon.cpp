@@ -48,7 +48,7 @@ Batch muon_batch(const OfMuon& p, const Options& options) {
                  .n = n,
                  .rows = m,
                  .cols = n,
-                 .owners = {{count}, {count}, {count}},
+                 .owners = {{count}, {count}, {count}, {count}},
                  .parameter = p.X.scalar_type(),
                  .computing = linalg::compute_dtype({batch.X.dtype}),
                  .states = {p.M.scalar_type()}};

@@ -36,29 +36,41 @@ BatchShape shape_on(const Layout& layout, const std::vector<int64_t>& owners) {
           .n = kCols,
           .rows = rows,
           .cols = cols,
-          .owners = engine::owners_of(alike, 0, kCount)};
+          .owners = engine::owners_of(alike, 0, kCount),
+          .computing = at::kDouble};
 }
 
-class Owners : public testing::TestWithParam<comm::MeshShape> {};
+struct Case {
+  std::string name;
+  comm::MeshShape mesh;
+  Layout (*layout)(const comm::MeshAxes&);
+};
+
+Layout replicated(const comm::MeshAxes& axes) { return {.rows = axes.fs, .cols = axes.tp, .replicas = axes.dp}; }
+Layout copied(const comm::MeshAxes& axes) { return {.rows = axes.fs, .cols = axes.tp, .copies = axes.dp}; }
+Layout both(const comm::MeshAxes& axes) { return {.rows = axes.tp, .replicas = axes.dp, .copies = axes.fs}; }
+
+class Owners : public testing::TestWithParam<Case> {};
 
 TEST_P(Owners, HaveSumsOfWholeMatricesAndGivePiecesBack) {
-  comm::Mesh mesh(GetParam());
+  comm::Mesh mesh(GetParam().mesh);
   const int64_t ranks = mesh.shape.size();
   std::vector<int64_t> owners;  // each batch in the order of its owners
   for (int64_t i = 0; i < kCount; ++i) owners.push_back(i * (ranks - 1) / (kCount - 1));
-  at::Tensor sum = at::zeros({kCount, kRows, kCols}, at::kDouble);
-  for (int replica = 0; replica < mesh.shape.dp; ++replica) sum += normal({kCount, kRows, kCols}, 1 + replica);
   mesh.run([&](comm::MeshAxes axes) {
-    const Layout layout{.rows = axes.fs, .cols = axes.tp, .replicas = axes.dp};
+    const Layout layout = GetParam().layout(axes);
+    at::Tensor sum = at::zeros({kCount, kRows, kCols}, at::kDouble);
+    for (int replica = 0; replica < layout.replicas.size; ++replica) sum += normal({kCount, kRows, kCols}, 1 + replica);
     const BatchShape shape = shape_on(layout, owners);
-    const Piece rows = axes.fs.piece(kRows), cols = axes.tp.piece(kCols);
+    const Piece rows = layout.rows.piece(kRows), cols = layout.cols.piece(kCols);
     const auto piece = [&](const at::Tensor& whole) {
       return whole.narrow(1, rows.begin, rows.size).narrow(2, cols.begin, cols.size).contiguous();
     };
     There there;
-    const at::Tensor given = piece(normal({kCount, kRows, kCols}, 1 + axes.dp.rank));
+    const at::Tensor given = piece(normal({kCount, kRows, kCols}, 1 + layout.replicas.rank));
     comm::run(there_and_back(given, layout, shape, at::kDouble, &there));
-    const int64_t place = (axes.dp.rank * axes.tp.size + axes.tp.rank) * axes.fs.size + axes.fs.rank;
+    int64_t place = 0;
+    for (const Axis& axis : axes_of_owners(layout)) place = place * axis.size + axis.rank;
     std::vector<at::Tensor> expected;
     for (int64_t i = 0; i < kCount; ++i) {
       if (owners[i] == place) expected.push_back(sum[i]);
@@ -71,26 +83,37 @@ TEST_P(Owners, HaveSumsOfWholeMatricesAndGivePiecesBack) {
 
     Cost cost;
     add_cost_of_owners(cost, shape, layout, 8);
-    const std::pair<const Axis*, const AxisCost*> sides[] = {
-        {&axes.dp, &cost.replicas}, {&axes.fs, &cost.rows}, {&axes.tp, &cost.cols}};
+    const std::pair<const Axis*, const AxisCost*> sides[] = {{&layout.replicas, &cost.replicas},
+                                                             {&layout.copies, &cost.copies},
+                                                             {&layout.rows, &cost.rows},
+                                                             {&layout.cols, &cost.cols}};
     for (const auto& [axis, of_axis] : sides) {
       if (axis->absent()) continue;
       EXPECT_EQ(axis->traffic().elements(), of_axis->elements) << axis->name();
+      EXPECT_EQ(axis->traffic().bytes(), of_axis->bytes) << axis->name();
       EXPECT_LE(of_axis->elements, kCount * kRows * kCols);  // mn, as Table 2 has it
     }
-    EXPECT_EQ(axes.fs.traffic().bytes(), cost.rows.bytes);
-    EXPECT_EQ(axes.tp.traffic().bytes(), cost.cols.bytes);
+    EXPECT_EQ(layout.copies.traffic().bytes(), layout.copies.traffic().all_gather.bytes)
+        << "the way there costs nothing";
+    int dim = 0;
+    for (const Axis* axis : {&axes.dp, &axes.fs, &axes.tp}) {
+      EXPECT_EQ(axis->traffic().bytes(), mesh.sent_bytes(axes.rank, dim++)) << axis->name();
+    }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, Owners,
-                         testing::Values(comm::MeshShape{1, 1, 1}, comm::MeshShape{3, 1, 1}, comm::MeshShape{1, 3, 1},
-                                         comm::MeshShape{1, 1, 4}, comm::MeshShape{2, 2, 2}, comm::MeshShape{1, 9, 1},
-                                         comm::MeshShape{2, 3, 1}),
-                         [](const auto& mesh) {
-                           return "dp" + std::to_string(mesh.param.dp) + "fs" + std::to_string(mesh.param.fs) + "tp" +
-                                  std::to_string(mesh.param.tp);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, Owners,
+    testing::Values(Case{"replicas", {1, 1, 1}, replicated}, Case{"replicas", {3, 1, 1}, replicated},
+                    Case{"replicas", {1, 3, 1}, replicated}, Case{"replicas", {1, 1, 4}, replicated},
+                    Case{"replicas", {2, 2, 2}, replicated}, Case{"replicas", {1, 9, 1}, replicated},
+                    Case{"replicas", {2, 3, 1}, replicated}, Case{"copies", {3, 1, 1}, copied},
+                    Case{"copies", {9, 1, 1}, copied}, Case{"copies", {2, 2, 2}, copied}, Case{"both", {2, 2, 1}, both},
+                    Case{"both", {2, 3, 2}, both}),
+    [](const auto& info) {
+      const comm::MeshShape& mesh = info.param.mesh;
+      return c10::str(info.param.name, "_dp", mesh.dp, "fs", mesh.fs, "tp", mesh.tp);
+    });
 
 TEST(PiecesOfMatrices, TravelInTheDtypeThatIsAskedFor) {
   comm::Mesh mesh({1, 2, 1});

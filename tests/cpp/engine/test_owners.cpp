@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
+#include "algorithms/whole_matrices.h"
 #include "comm/mesh_as_threads.h"
 #include "engine/plan.h"
 #include "engine/step_groups.h"
@@ -66,6 +68,20 @@ TEST(Owners, OfStacksThatAreCutDoNotDependOnHowManyOthersHave) {
     std::vector<Alike> all{matrices_of(experts, 9, {axes.fs}, axes.tp), matrices_of(3, 1, {axes.fs})};
     assign_owners(all);
     EXPECT_EQ(all[1].owners, (std::vector<int64_t>{1, 0, 1}));  // another rank begins
+  });
+}
+
+TEST(Owners, AreAmongCopiesAsAmongThoseWhoHavePieces) {
+  comm::Mesh({2, 3, 1}).run([](comm::MeshAxes axes) {
+    const Layout cut{.rows = axes.fs, .copies = axes.dp}, whole{.copies = axes.fs};
+    std::vector<Alike> all{matrices_of(7, 4, algorithms::axes_of_owners(cut)),
+                           matrices_of(4, 9, algorithms::axes_of_owners(whole))};
+    assign_owners(all);
+    std::vector<int64_t> loads = loads_of({all[0]}), of_whole = loads_of({all[1]});
+    std::sort(loads.begin(), loads.end());
+    std::sort(of_whole.begin(), of_whole.end());
+    EXPECT_EQ(loads, (std::vector<int64_t>{4, 4, 4, 4, 4, 8}));
+    EXPECT_EQ(of_whole, (std::vector<int64_t>{9, 9, 18}));
   });
 }
 

@@ -104,7 +104,7 @@ TEST(Plan, IsInTheOrderOfTheTableOfAlgorithmsWhateverThatOfTheGroups) {
                                              "3 parameters under Lion", "2 parameters under AdamW"}));
 }
 
-// On a mesh: cut, compressed and not, square and not, experts, and what replicas average.
+// On a mesh: cut, compressed and not, square and not, experts, with copies, and what replicas average.
 struct Meshed {
   Layout whole(at::IntArrayRef sizes) const { return {.replicas = dp, .sizes = sizes.vec()}; }
 
@@ -130,7 +130,7 @@ struct Meshed {
   }
 
   Groups groups(at::TensorOptions options) const {
-    Group experts = dion_group({}, {.batch_dims = 1}), lion = group_under("lion");
+    Group experts = dion_group({}, {.batch_dims = 1}), muon = group_under("muon"), lion = group_under("lion");
     const Layout layout{.replicas = dp, .batch = fs, .sizes = {5, 8, 10}};
     const int64_t count = fs.piece(5).size;
     experts.X = experts.G = experts.states[kMomentum] = {at::zeros({count, 8, 10}, options)};
@@ -138,11 +138,21 @@ struct Meshed {
     experts.whole_factors = {{5, 8, 2}};
     experts.steps = {at::zeros({})};
     experts.layouts = {layout};
+    // Two of 12×20 and one that is cut the other way round.
+    for (const Layout& of : {Layout{.rows = fs, .replicas = dp, .copies = tp, .sizes = {12, 20}},
+                             Layout{.rows = fs, .replicas = dp, .copies = tp, .sizes = {12, 20}},
+                             Layout{.cols = tp, .copies = fs, .sizes = {16, 10}}}) {
+      muon.X.push_back(at::zeros({of.rows.piece(of.sizes[0]).size, of.cols.piece(of.sizes[1]).size}, options));
+      muon.steps.push_back(at::zeros({}));
+      muon.layouts.push_back(of);
+    }
+    muon.G = muon.X;
+    muon.states = {muon.X};
     lion.X = lion.G = {at::zeros({7}, options), at::zeros({5}, options)};
     lion.states = {lion.X};
     lion.steps = {at::zeros({}), at::zeros({})};
     lion.layouts = {whole({7}), whole({5})};
-    return {{matrices(options), experts, lion}};
+    return {{matrices(options), experts, muon, lion}};
   }
 
   Axis dp, fs, tp;
@@ -160,7 +170,7 @@ Axis imagined(const Axis& axis) {
 std::string text_of(const Plan& plan, const Groups& groups) {
   std::ostringstream text;
   const auto add = [&](const algorithms::Cost& cost) {
-    for (const algorithms::AxisCost& axis : {cost.rows, cost.cols, cost.replicas}) {
+    for (const algorithms::AxisCost& axis : {cost.rows, cost.cols, cost.replicas, cost.copies}) {
       text << axis.elements << " elements, " << axis.bytes << " bytes; ";
     }
     text << cost.operations << " operations, " << cost.memory_bytes << " bytes of memory, " << cost.workspace << " + "
@@ -201,7 +211,7 @@ TEST(PlanOfMetaTensors, WithoutProcessGroupsIsThatOfRealOnes) {
 
 // Costs but for bytes, which rings round, and workspaces, which are aligned.
 std::vector<int64_t> countable(const algorithms::Cost& cost) {
-  return {cost.rows.elements, cost.cols.elements, cost.replicas.elements,
+  return {cost.rows.elements, cost.cols.elements, cost.replicas.elements, cost.copies.elements,
           cost.operations,    cost.memory_bytes,  cost.temporary_bytes};
 }
 
@@ -209,7 +219,7 @@ TEST(CostsOfParameters, SumToThoseOfTheBatches) {
   comm::Mesh({2, 2, 2}).run([](comm::MeshAxes axes) {
     const Groups groups = Meshed{axes.dp, axes.fs, axes.tp}.groups(kMetaFloat);
     const Plan plan = plan_of(groups);
-    std::vector<int64_t> of_batches(6), of_parameters(6);
+    std::vector<int64_t> of_batches(7), of_parameters(7);
     std::map<std::string, int64_t> traffic;
     const auto add = [](std::vector<int64_t>& sums, const algorithms::Cost& cost) {
       const std::vector<int64_t> more = countable(cost);
@@ -224,10 +234,11 @@ TEST(CostsOfParameters, SumToThoseOfTheBatches) {
       if (!layout.rows.absent()) traffic[layout.rows.name()] += cost.cost.rows.elements;
       if (!layout.cols.absent()) traffic[layout.cols.name()] += cost.cost.cols.elements;
       if (!layout.replicas.absent()) traffic[layout.replicas.name()] += cost.cost.replicas.elements;
+      if (!layout.copies.absent()) traffic[layout.copies.name()] += cost.cost.copies.elements;
     }
     EXPECT_EQ(of_parameters, of_batches) << "rank " << axes.rank;
     EXPECT_EQ(traffic, plan.expected_traffic) << "rank " << axes.rank;
-    EXPECT_EQ(parameters, 8u + 1 + 2);
+    EXPECT_EQ(parameters, 8u + 1 + 3 + 2);
     for (const int64_t sum : of_batches) EXPECT_GT(sum, 0);
   });
 }
@@ -250,7 +261,7 @@ TEST(Plan, HasTheSameBatchesOnAllRanksOfAStack) {
   comm::Mesh({2, 3, 1}).run([](comm::MeshAxes axes) {
     const Groups groups = Meshed{axes.dp, axes.fs, {}}.groups(kMetaFloat);
     const auto count = static_cast<int64_t>(plan_of(groups).batches.size());
-    EXPECT_EQ(count, 6);
+    EXPECT_EQ(count, 8);
     Groups one{{groups.all[1]}};
     const Plan plan = plan_of(one);
     ASSERT_EQ(plan.batches.size(), 1u);

@@ -89,6 +89,8 @@ TEST(IsSame, OfLayoutsThatAreMadeOfTheSameLinesInTheSameOrder) {
     EXPECT_FALSE(is_same(rows, {.cols = axes.fs}));
     EXPECT_FALSE(is_same(rows, {.rows = axes.dp}));
     EXPECT_FALSE(is_same(rows, {.rows = axes.fs, .replicas = axes.dp}));
+    EXPECT_FALSE(is_same(rows, {.rows = axes.fs, .copies = axes.dp}));
+    EXPECT_FALSE(is_same({.replicas = axes.dp}, {.copies = axes.dp}));
     EXPECT_FALSE(is_same(rows, {.rows = axes.fs, .has_averaged_copies = true}));
   });
 }

@@ -98,6 +98,67 @@ TEST(DionLayouts, StatsCountWhatEachAxisCarries) {
   });
 }
 
+// Five of them, so that one has fewer than the others.
+std::vector<at::Tensor> matrices() {
+  std::vector<at::Tensor> all;
+  for (uint64_t i = 0; i < 5; ++i) all.push_back(Model::leaf({12 + 4 * static_cast<int64_t>(i % 2), 9}, 1 + i));
+  return all;
+}
+
+void give_gradients(const std::vector<at::Tensor>& params, uint64_t seed) {
+  for (at::Tensor param : params) param.mutable_grad() = normal(param.sizes(), 100 + ++seed);
+}
+
+TEST(CopiesUnderMuon, ShareTheStepsOfOneProcessAndAreSavedAsTheyAre) {
+  const std::vector<at::Tensor> expected = matrices();
+  Muon alone(expected, MuonOptions(0.1));
+  for (int step = 0; step < kSteps; ++step) give_gradients(expected, 10 * step), alone.step();
+  Mesh({3, 1, 1}).run([&](MeshAxes axes) {
+    const std::vector<at::Tensor> params = matrices(), start = matrices();
+    Muon optimizer(params, MuonOptions(0.1));
+    for (const at::Tensor& param : params) optimizer.set_layout(param, {.copies = axes.dp});
+    for (int step = 0; step < kSteps; ++step) give_gradients(params, 10 * step), optimizer.step();
+    int64_t numel = 0;
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      EXPECT_LE(travel_error(params[i].detach(), expected[i].detach(), start[i].detach()), 1e-12);
+      numel += params[i].numel();
+    }
+    EXPECT_EQ(optimizer.stats().expected_traffic.at("dp"), numel);
+    EXPECT_EQ(optimizer.stats().traffic.at("dp").elements(), kSteps * numel);
+    EXPECT_NO_THROW(optimizer.check_replicas(axes.dp)) << "equal in every bit";
+    EXPECT_NO_THROW(optimizer.state_dict()) << "momenta are not each copy's own";
+  });
+}
+
+TEST(CopiesUnderMuon, OfWhichOneLacksAGradientAreToldSo) {
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    const std::vector<at::Tensor> params = matrices();
+    Muon optimizer(params, MuonOptions(0.1));
+    for (const at::Tensor& param : params) optimizer.set_layout(param, {.copies = axes.dp});
+    give_gradients(params, 0);
+    if (axes.dp.rank == 1) at::Tensor(params[3]).mutable_grad().reset();
+    EXPECT_NE(message_of([&] { optimizer.step(); })
+                  .find("the axis 'dp' must agree on the dtype of the gradient of "
+                        "parameter 3"),
+              std::string::npos);
+  });
+}
+
+TEST(DionLayouts, OfCopiesTellItNoMoreThanThatThereAreSome) {
+  Mesh({2, 2, 1}).run([&](MeshAxes axes) {
+    const at::Tensor one = Model::leaf({6, 20}, 1), other = Model::leaf({6, 20}, 1);
+    Dion known(std::vector<at::Tensor>{one}, kCompressed), unknown(std::vector<at::Tensor>{other}, kCompressed);
+    known.set_layout(one, {.rows = axes.fs, .copies = axes.dp, .sizes = {12, 20}});
+    unknown.set_layout(other, {.rows = axes.fs, .sizes = {12, 20}, .has_averaged_copies = true});
+    for (int step = 0; step < kSteps; ++step) {
+      for (at::Tensor param : {one, other}) param.mutable_grad() = normal({6, 20}, 10 * step + axes.fs.rank);
+      known.step(), unknown.step();
+    }
+    EXPECT_TRUE(bitwise_equal(one.detach(), other.detach()));
+    EXPECT_EQ(known.stats().traffic.at("dp").elements(), 0);
+  });
+}
+
 TEST(DionLayouts, TrainingGoesOnFromTheStateDictOfEveryRank) {
   const Model model;
   Mesh({2, 2, 2}).run([&](MeshAxes axes) {
@@ -268,7 +329,7 @@ INSTANTIATE_TEST_SUITE_P(
                    [](Layout& layout, const Axis& axis) { layout.rows = layout.cols = axis; },
                    {12, 8},
                    "the layout of " + kName +
-                       " must have another axis for each of rows, cols, replicas and batch, got fs twice"}),
+                       " must have another axis for each of rows, cols, replicas, copies and batch, got fs twice"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RefusedLayout, OfATensorThatIsNoParameter) {
