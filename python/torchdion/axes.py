@@ -1,5 +1,6 @@
 """The lines of ranks over which an optimizer's parameters are cut and averaged."""
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -20,7 +21,7 @@ class Axes:
     def __init__(self, meshes: Meshes) -> None:
         self._meshes = meshes
         self._axes: dict[tuple[Any, ...], _C.Axis] = {}
-        self._of_meshes: dict[DeviceMesh | None, list[_C.Axis]] = {}  # see of()
+        self._of_meshes: dict[tuple[DeviceMesh | None, bool], list[_C.Axis]] = {}  # see of()
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # of several mesh dimensions, by ranks
 
     @property
@@ -31,29 +32,57 @@ class Axes:
     @property
     def replicas(self) -> _C.Axis:
         """The ranks over which the optimizer averages; absent where it does not."""
+        return self._of_replicate_mesh() if self._meshes.averages else _C.Axis()
+
+    @property
+    def copies(self) -> _C.Axis:
+        """The ranks of a replicate mesh over which gradients are averaged before the optimizer sees them."""
+        return _C.Axis() if self._meshes.averages else self._of_replicate_mesh()
+
+    def _of_replicate_mesh(self) -> _C.Axis:
         line = self._meshes.replicas
-        if line is None or not self._meshes.averages:
+        if line is None:
             return _C.Axis()
-        key = (line.group.group_name,)
+        size = line.group.size()
+        key = (line.group.group_name, size, *range(size))  # as of a mesh dimension, which it may be
         if key not in self._axes:
             self._axes[key] = _C.Axis(line.group, name=line.name)
         return self._axes[key]
 
-    def of(self, param: Tensor) -> list[_C.Axis]:
-        """The lines of all ranks that hold a parameter: of its mesh, whether they cut it or not, and of replicas.
+    def of(self, param: Tensor, shares_among_copies: bool) -> list[_C.Axis]:
+        """The lines of all ranks that a step of a parameter may wait for: of its mesh, whether they cut it or not, of
+        replicas and, where copies share its work, of those.
 
         The same objects for all parameters.
         """
         mesh = param.device_mesh if is_dtensor(param) else None
-        if mesh not in self._of_meshes:
-            axes = [self.replicas]
+        key = (mesh, shares_among_copies)
+        if key not in self._of_meshes:
+            axes = [self.replicas, self.copies if shares_among_copies else _C.Axis()]
             if mesh is not None:
                 axes += [self.along(mesh, (dim,)) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
-            self._of_meshes[mesh] = [axis for axis in axes if not axis.absent]
-        return self._of_meshes[mesh]
+            self._of_meshes[key] = [axis for axis in axes if not axis.absent]
+        return self._of_meshes[key]
+
+    def copies_of(self, mesh: "DeviceMesh", cutting: Collection[int]) -> _C.Axis:
+        """Of this rank's piece of what these dimensions cut: the line along the others, or the replicate mesh of
+        :attr:`copies`, if that is longer.
+
+        A replicate mesh that also holds other pieces is meant for other parameters.
+        """
+        uncut = tuple(dim for dim in range(mesh.ndim) if dim not in cutting and mesh.size(dim) > 1)
+        line = self._meshes.replicas
+        own = frozenset(_ranks_along(mesh, uncut))
+        if line is not None and not self.copies.absent and len(line.ranks) > len(own):
+            others = frozenset(mesh.mesh.flatten().tolist()) - own
+            if not line.ranks & others:
+                return self.copies
+        return self.along(mesh, uncut)
 
     def along(self, mesh: "DeviceMesh", mesh_dims: tuple[int, ...]) -> _C.Axis:
-        """Of this rank, along these dimensions, of which the first makes the outermost cut."""
+        """Of this rank, along these dimensions, of which the first makes the outermost cut; absent along none."""
+        if not mesh_dims:
+            return _C.Axis()
         dims = sorted(mesh_dims)
         group = self._group(mesh, dims)
         chunks = [mesh.size(dim) for dim in mesh_dims]
@@ -76,9 +105,7 @@ class Axes:
         """
         if len(dims) == 1:
             return mesh.get_group(dims[0])
-        coordinate = mesh.get_coordinate()
-        line = tuple(slice(None) if dim in dims else index for dim, index in enumerate(coordinate or ()))
-        ranks = tuple(mesh.mesh[line].flatten().tolist())
+        ranks = _ranks_along(mesh, dims)
         if ranks not in self._groups:
             self._groups[ranks] = new_group(ranks)
         return self._groups[ranks]
@@ -92,3 +119,10 @@ class Axes:
                 for unit, count in counts.items():
                     sums[unit] += count
         return total
+
+
+def _ranks_along(mesh: "DeviceMesh", mesh_dims: Sequence[int]) -> tuple[int, ...]:
+    """This rank's line along these dimensions: alone along none."""
+    coordinate = mesh.get_coordinate() or ()
+    line = tuple(slice(None) if dim in mesh_dims else index for dim, index in enumerate(coordinate))
+    return tuple(mesh.mesh[line].flatten().tolist())

@@ -57,7 +57,8 @@ class Dion(Optimizer):
             them, compressed (Section 4.3 of the paper: Dion's matrices send P and R, (m + n) r elements).
         outer_shard_mesh, inner_shard_mesh: the only ranks that may cut parameters, where one is given. None: whatever
             the parameters' DTensors say.
-        replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step().
+        replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step(), and its ranks only
+            share the work of groups under Muon.
         mixed_precision_config: dtypes of the state.
 
     Raises:

@@ -29,14 +29,21 @@ def piece_index(chunks: Sequence[int], coordinates: Sequence[int]) -> int:
 
 
 def piece_of(
-    shape: tuple[int, ...], sides: dict[str, int], axes: dict[str, _C.Axis], replicas: _C.Axis, world_size: int
+    shape: tuple[int, ...],
+    sides: dict[str, int],
+    axes: dict[str, _C.Axis],
+    replicas: _C.Axis,
+    copies: _C.Axis,
+    world_size: int,
 ) -> Piece:
     """Of a parameter of this shape whose dimensions ``sides`` are cut by ``axes`` in a job of so many ranks."""
     local = list(shape)
     for side, dim in sides.items():
         local[dim] = axes[side].piece(shape[dim])[1]
     ranks = replicas.size * math.prod(axis.size for axis in axes.values())
-    layout = _C.Layout(**axes, replicas=replicas, sizes=list(shape), has_averaged_copies=world_size > ranks)
+    layout = _C.Layout(
+        **axes, replicas=replicas, copies=copies, sizes=list(shape), has_averaged_copies=world_size > ranks
+    )
     return Piece(layout, tuple(local), sides)
 
 

@@ -30,8 +30,8 @@ class Layouts:
         self.meshes = meshes
         self.axes = Axes(meshes)
         self._pieces: dict[tuple[Any, ...], Piece] = {}
-        self._plain: _C.Layout | None = None  # of what is no DTensor
-        self._moved: set[tuple[DeviceMesh | None, str]] = set()  # meshes, and types of devices that their groups serve
+        self._plain: dict[bool, _C.Layout] = {}  # of what is no DTensor, by whether copies share its work
+        self._moved: set[tuple[DeviceMesh | None, str, bool]] = set()  # what _check_device() has found good
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Layouts":
         return Layouts(self.meshes)
@@ -46,7 +46,7 @@ class Layouts:
             ValueError: it is cut in a way that no algorithm can follow; the sentence names it.
         """
         piece = self.declared(param, group, name)
-        self._check_device(param, name)
+        self._check_device(param, algorithm_of(param, group).shares_among_copies, name)
         found = local_piece(param, piece.shape).shape if is_dtensor(param) else piece.shape
         if found != piece.shape:
             raise ValueError(
@@ -57,20 +57,21 @@ class Layouts:
 
     def declared(self, param: Tensor, group: dict[str, Any], name: str) -> Piece:
         """The same by its placements alone, whatever this rank holds."""
+        algorithm = algorithm_of(param, group)
         if not is_dtensor(param):
-            return Piece(self._of_plain(), param.shape, {})
-        algorithm = algorithm_of(param, group).name
-        key = (param.device_mesh, param.placements, param.shape, algorithm, *form_of(group))
+            return Piece(self._of_plain(algorithm.shares_among_copies), param.shape, {})
+        key = (param.device_mesh, param.placements, param.shape, algorithm.name, *form_of(group))
         if key not in self._pieces:
             self._pieces[key] = self._read(param, group, name)
         return self._pieces[key]
 
-    def _of_plain(self) -> _C.Layout:
-        if self._plain is None:
+    def _of_plain(self, shares_among_copies: bool) -> _C.Layout:
+        if shares_among_copies not in self._plain:
             replicas = self.axes.replicas
+            copies = self.axes.copies if shares_among_copies else _C.Axis()
             others = self.meshes.replicas is not None and _world_size() > replicas.size
-            self._plain = _C.Layout(replicas=replicas, has_averaged_copies=others)
-        return self._plain
+            self._plain[shares_among_copies] = _C.Layout(replicas=replicas, copies=copies, has_averaged_copies=others)
+        return self._plain[shares_among_copies]
 
     def _read(self, param: "DTensor", group: dict[str, Any], name: str) -> Piece:
         if param.device_mesh.get_coordinate() is None:
@@ -80,15 +81,20 @@ class Layouts:
         self._check_declared(cuts, param, name)
         self._check_replicas(param, name)
         axes = {side: self.axes.along(param.device_mesh, cuts[dim]) for side, dim in sides.items()}
-        return piece_of(param.shape, sides, axes, self.axes.replicas, _world_size())
+        copies = _C.Axis()
+        if algorithm_of(param, group).shares_among_copies:
+            cutting = {mesh_dim for mesh_dims in cuts.values() for mesh_dim in mesh_dims}
+            copies = self.axes.copies_of(param.device_mesh, cutting)
+        return piece_of(param.shape, sides, axes, self.axes.replicas, copies, _world_size())
 
-    def _check_device(self, param: Tensor, name: str) -> None:
+    def _check_device(self, param: Tensor, shares_among_copies: bool, name: str) -> None:
         """The groups must move tensors like this one, if any: those of NCCL alone move none on the CPU."""
         mesh, device = param.device_mesh if is_dtensor(param) else None, param.device
-        if param.is_meta or (mesh, device.type) in self._moved:
+        if param.is_meta or (mesh, device.type, shares_among_copies) in self._moved:
             return
-        replicas = self.meshes.replicas
-        groups = [] if replicas is None or self.axes.replicas.absent else [replicas.group]
+        line = self.meshes.replicas
+        is_used = not self.axes.replicas.absent or (shares_among_copies and not self.axes.copies.absent)
+        groups = [line.group] if line is not None and is_used else []
         if mesh is not None:
             groups += [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
         for group in groups:
@@ -98,7 +104,7 @@ class Layouts:
                     f"{front()}: {name} must lie on {' or '.join(types)}, whose tensors its process group moves, "
                     f"got {device}; the backend 'cpu:gloo,cuda:nccl' moves both"
                 )
-        self._moved.add((mesh, device.type))
+        self._moved.add((mesh, device.type, shares_among_copies))
 
     def _check_declared(self, cuts: Cuts, param: "DTensor", name: str) -> None:
         for mesh_dim in sorted(dim for dims in cuts.values() for dim in dims):

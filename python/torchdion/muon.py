@@ -45,7 +45,9 @@ class Muon(Optimizer):
             torch.optim.Muon. "high" rounds to TF32 on GPUs, "highest" nothing. Matrices of FP64 compute in FP64.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
             them. A momentum is each replica's own then; see :meth:`synchronize_for_checkpoint`.
-        outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync: as in :class:`torchdion.Dion`.
+        outer_shard_mesh, inner_shard_mesh: as in :class:`torchdion.Dion`.
+        replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step(), and its ranks only
+            share the work. All of them take each step together, with gradients for the same matrices.
         mixed_precision_config: dtypes of the state.
 
     Raises:
@@ -54,8 +56,9 @@ class Muon(Optimizer):
         NotImplementedError: a parameter on a device that this build has no kernels for.
 
     In a distributed job each matrix has an owner among the ranks that hold pieces or copies of it: pieces travel there
-    and back, all-to-all, and no rank repeats what another one does. Whatever the layout, the trajectory is that of one
-    process.
+    and back, all-to-all, and no rank repeats what another one does. Copies are those of a DTensor's mesh (native HSDP,
+    Replicate placements) and of a replicate_mesh; plain tensors under DistributedDataParallel need the latter, with
+    replicate_mesh_grad_sync=False. Whatever the layout, the trajectory is that of one process.
 
     State of each parameter: ``momentum`` (its shape), ``variance`` (AdamW), ``step``. A state dict of
     ``torch.optim.Muon`` loads: its ``momentum_buffer`` is (1 − μ) times this momentum.

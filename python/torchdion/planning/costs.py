@@ -120,8 +120,8 @@ def _add(groups: _C.Groups, algorithm: Algorithm, members: list[Planned], replic
 
 
 def _with_replicas(layout: _C.Layout, replicas: _C.Axis | None) -> _C.Layout:
-    copies = _C.Axis() if replicas is None else replicas
-    return _C.Layout(rows=layout.rows, cols=layout.cols, batch=layout.batch, replicas=copies, sizes=layout.sizes)
+    axes = {"rows": layout.rows, "cols": layout.cols, "batch": layout.batch, "copies": layout.copies}
+    return _C.Layout(**axes, replicas=_C.Axis() if replicas is None else replicas, sizes=layout.sizes)
 
 
 @dataclass(frozen=True)

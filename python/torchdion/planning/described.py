@@ -50,7 +50,7 @@ class DescribedLayouts:
             # sides_of() takes mesh dimensions by number
             sides = sides_of(dict.fromkeys(sorted(cuts), ()), param, group, f"parameter {name!r}")
             axes = {side: self._axis(cuts[dim]) for side, dim in sides.items()}
-            self._pieces[key] = piece_of(tuple(param.shape), sides, axes, _C.Axis(), self.grid.size)
+            self._pieces[key] = piece_of(tuple(param.shape), sides, axes, _C.Axis(), _C.Axis(), self.grid.size)
         return self._pieces[key]
 
     def rule(self) -> str:

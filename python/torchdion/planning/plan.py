@@ -16,7 +16,7 @@ from torchdion.planning.costs import Cost, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid, check_described
 from torchdion.planning.machines import EFFICIENCY, MACHINES, Machine
-from torchdion.planning.rows import OPTIMIZERS, Row, parameters_of, planned_parameters, replicas_of, rows_of
+from torchdion.planning.rows import OPTIMIZERS, Row, parameters_of, planned_parameters, replicas_of, rows_of, under_muon
 from torchdion.planning.table import table
 from torchdion.routing import param_groups
 from torchdion.words import shown, speaking_as
@@ -178,7 +178,8 @@ def plan(
     groups = _groups_of(model, options)
     grid = Grid(mesh)
     layouts = _layouts_for(groups, grid, mesh, fs_cuts, tp_plan)
-    rows = rows_of(planned_parameters(groups, layouts), grid, replicas_of(groups, grid, replicas))
+    parameters, axis = planned_parameters(groups, layouts), replicas_of(groups, grid, replicas)
+    rows = rows_of(parameters, under_muon(parameters, layouts, grid, axis), grid, axis)
     links = _links(grid, rows, node)
     precisions = {
         "muon_gathering": "medium",

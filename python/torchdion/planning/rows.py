@@ -119,8 +119,37 @@ def _cutting(layout: _C.Layout, grid: Grid) -> tuple[_C.Axis, ...]:
     return tuple(sorted(axes, key=lambda axis: order.index(grid.sides_of_axis(axis.name)[0])))
 
 
-def rows_of(parameters: list[Planned], grid: Grid, replicas: _C.Axis) -> list[Row]:
-    """Of parameters that are alike, with what each optimizer spends on them."""
+def under_muon(
+    parameters: list[Planned], layouts: Layouts | DescribedLayouts, grid: Grid, replicas: _C.Axis
+) -> list[Planned]:
+    """The matrices, with the copies that share Muon's work beside the replicas, as DTensors alone say."""
+    matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
+    if not isinstance(layouts, Layouts):
+        return matrices
+    averaged = () if replicas.absent else grid.sides_of_axis(replicas.name)
+    axes: dict[tuple[str, ...], _C.Axis] = {}  # one for all parameters on its line
+    planned = []
+    for one in matrices:
+        piece = layouts.of(one.param, one.group | {"algorithm": "muon"}, one.name)
+        copies = piece.layout.copies
+        sides = () if copies.absent else grid.sides_of_axis(copies.name)
+        if set(sides) & set(averaged):  # torch averages over what the plan takes for replicas
+            others = tuple(side for side in sides if side not in averaged)
+            piece = piece._replace(layout=_with_copies(piece.layout, axes.setdefault(others, grid.axis(others))))
+        planned.append(one._replace(piece=piece))
+    return planned
+
+
+def _with_copies(layout: _C.Layout, copies: _C.Axis) -> _C.Layout:
+    return _C.Layout(rows=layout.rows, cols=layout.cols, batch=layout.batch, copies=copies, sizes=layout.sizes)
+
+
+def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, replicas: _C.Axis) -> list[Row]:
+    """Of parameters that are alike, with what each optimizer spends on them.
+
+    Args:
+        matrices: see :func:`under_muon`.
+    """
     costs = {
         "compressed": engine_costs(parameters, replicas=replicas),
         "own": engine_costs(parameters),
@@ -129,7 +158,6 @@ def rows_of(parameters: list[Planned], grid: Grid, replicas: _C.Axis) -> list[Ro
     by_name = {
         kind: dict(zip((one.name for one in parameters), of_each, strict=True)) for kind, of_each in costs.items()
     }
-    matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
     of_muon = zip((one.name for one in matrices), engine_costs(matrices, "muon", replicas), strict=True)
     by_name["muon"] = {**by_name["compressed"], **dict(of_muon)}
     return [_row_of(alike, by_name) for alike in alike_of(parameters, grid, replicas)]

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 from small_optimizers import (
     SIZES,
+    copied,
     cut_parameters,
     give_gradients,
     give_other_gradients,
@@ -68,6 +69,10 @@ def as_replicas(rank: int) -> torchdion.Dion:
     return torchdion.Dion(params, rank_fraction=0.5 if rank else 0.25, replicate_mesh=dist.group.WORLD)
 
 
+def as_copies(rank: int) -> torchdion.Muon:
+    return copied(lr=0.1 if rank else 0.2)
+
+
 DISAGREEMENTS = {
     "options": (with_other_options, "'fs' must agree on the lr of parameter group 0, got 0.[12]$"),
     "algorithm": (with_another_algorithm, "'fs' must agree on the algorithm of parameter group 0, got '(adamw|lion)'"),
@@ -77,6 +82,7 @@ DISAGREEMENTS = {
     "dtype": (with_another_dtype, "'fs' must agree on the dtype of parameter 'tall' .*, got float"),
     "state": (with_a_state_on_one_rank, "'fs' must agree on the steps taken of parameter 'tall' .*, got [01]"),
     "replicas": (as_replicas, "'replicas' must agree on the rank_fraction of parameter group 0, got 0.(25|5)$"),
+    "copies": (as_copies, "'replicas' must agree on the lr of parameter group 0, got 0.[12]$"),
 }
 
 
@@ -86,7 +92,7 @@ def disagree(rank: int, world_size: int, make: Callable[[int], torchdion.Dion], 
     params = [param for group in optimizer.param_groups for param in group["params"]]
     before = [param.detach().clone() for param in params]
     for _ in range(2):  # it does not go away
-        with pytest.raises(ValueError, match=f"^torchdion.Dion: the ranks of the axis {sentence}"):
+        with pytest.raises(ValueError, match=f"^{optimizer.title}: the ranks of the axis {sentence}"):
             optimizer.step()
     for param, X in zip(params, before, strict=True):
         assert torch.equal(getattr(param, "_local_tensor", param), getattr(X, "_local_tensor", X))
@@ -111,24 +117,32 @@ def test_ranks_agree_on_equal_numbers_of_different_types() -> None:
     run_ranks(of_equal_numbers, 3)
 
 
-def one_refuses(rank: int, world_size: int) -> None:
-    optimizer = torchdion.Dion(cut_parameters(), lr=0.1)
+def of_pieces() -> torchdion.Dion:
+    return torchdion.Dion(cut_parameters(), lr=0.1)
+
+
+def one_refuses(rank: int, world_size: int, make: Callable[[], torchdion.Dion], option: str, value: Any) -> None:
+    optimizer = make()
     give_gradients(optimizer)
     optimizer.step()
-    before = local_weights(optimizer)
+    before, good = local_weights(optimizer), optimizer.param_groups[0][option]
     if rank == 1:
-        optimizer.param_groups[0]["mu"] = 2.0
-    sentence = "mu must be in" if rank == 1 else "another rank refused this step, and its error says why"
-    with pytest.raises((ValueError, RuntimeError), match=f"^torchdion.Dion: {sentence}"):
+        optimizer.param_groups[0][option] = value
+    sentence = f"{option} must be " if rank == 1 else "another rank refused this step, and its error says why"
+    with pytest.raises((ValueError, RuntimeError), match=f"^{optimizer.title}: {sentence}"):
         optimizer.step()
-    optimizer.param_groups[0]["mu"] = 0.95
+    optimizer.param_groups[0][option] = good
     assert all(map(torch.equal, local_weights(optimizer), before))
     optimizer.step()  # nothing was lost
     assert not torch.equal(local_weights(optimizer)[0], before[0])
 
 
-def test_a_step_that_one_rank_refuses_is_an_error_on_all_and_may_be_tried_again() -> None:
-    run_ranks(one_refuses, 2, time_limit=30)
+@pytest.mark.parametrize(("option", "value"), [("mu", 2.0), ("algorithm", "none")])
+@pytest.mark.parametrize("make", [of_pieces, copied])
+def test_a_step_that_one_rank_refuses_is_an_error_on_all_and_may_be_tried_again(
+    make: Callable[[], torchdion.Dion], option: str, value: Any
+) -> None:
+    run_ranks(one_refuses, 2, make, option, value, time_limit=30)
 
 
 def freeze(optimizer: torchdion.Dion, rank: int) -> None:

@@ -40,8 +40,23 @@ def test_plain_tensors_get_the_replicas_where_the_optimizer_averages(kind, grad_
         assert (layout.replicas.size, layout.replicas.rank) == ((4, 1) if grad_sync else (1, 0))
         assert layout.replicas.name == (("dp" if kind == "mesh" else "replicas") if grad_sync else "")
         assert layout.has_averaged_copies != grad_sync
+        assert layout.copies.absent
         assert layout.rows.absent
         assert layout.cols.absent
+
+
+@pytest.mark.parametrize("grad_sync", [True, False])
+@pytest.mark.parametrize("optimizer_class", [torchdion.Dion, torchdion.Muon])
+def test_only_matrices_of_muon_have_copies_and_only_where_the_optimizer_does_not_average(optimizer_class, grad_sync):
+    with fake_world(1, 4):
+        matrix, bias = Parameter(torch.zeros(4, 3)), vector()
+        optimizer = optimizer_class([matrix, bias], replicate_mesh=mesh_of(dp=4), replicate_mesh_grad_sync=grad_sync)
+        layouts = [optimizer._layouts.of(param, optimizer.param_groups[0], "weight").layout for param in (matrix, bias)]
+        shares = optimizer_class is torchdion.Muon and not grad_sync
+        assert [layout.copies.size for layout in layouts] == [4 if shares else 1, 1]
+        assert [layout.is_local for layout in layouts] == [not shares and not grad_sync, not grad_sync]
+        assert layouts[0].copies.name == ("dp" if shares else "")
+        assert all(layout.has_averaged_copies != grad_sync for layout in layouts)
 
 
 @pytest.mark.parametrize("argument", ["replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"])

@@ -6,6 +6,7 @@ from ranks import run_ranks
 from runs import error
 from small_optimizers import (
     SIZES,
+    copied,
     cut_parameters,
     give_gradients,
     give_other_gradients,
@@ -14,6 +15,8 @@ from small_optimizers import (
     whole,
 )
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.nn import Parameter
 
 import torchdion
@@ -50,6 +53,28 @@ def test_a_gradient_that_only_other_ranks_have_is_zero_and_one_that_none_has_is_
                 assert torch.equal(X, whole(name))
             else:
                 assert error(X, expected.detach(), whole(name)) <= 1e-12, name
+
+
+def missing_on_one_of_the_copies(rank: int, world_size: int, native: bool) -> None:
+    if native:
+        mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("replicas",))
+        optimizer = torchdion.Muon([Parameter(distribute_tensor(torch.ones(12, 8), mesh, [Replicate()]))])
+    else:
+        optimizer = copied()
+    give_gradients(optimizer)
+    if rank == 1:
+        params_of(optimizer)[-1].grad = None
+    sentence = r"^torchdion.Muon: the ranks of the axis 'replicas' must agree on the dtype of the gradient of parameter"
+    with pytest.raises(ValueError, match=sentence):
+        optimizer.step()
+    assert not optimizer.state
+    params_of(optimizer)[-1].grad = None
+    optimizer.step()  # what none has a gradient of rests
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_gradient_that_one_of_the_copies_lacks_though_it_is_averaged_is_an_error_on_all(native: bool) -> None:
+    run_ranks(missing_on_one_of_the_copies, 2, native, time_limit=30)
 
 
 def gradients_of_another_dtype(rank: int, world_size: int, each: bool) -> list[Tensor]:

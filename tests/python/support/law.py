@@ -72,11 +72,12 @@ class Job:
     options: dict[str, Any]  # of the optimizer
     absence: Absence = Absence()
     native: bool = False  # dp is a mesh dimension of the parameters, and their gradients are averaged already
+    declared: bool = False  # dp is a replicate_mesh whose gradients are averaged already
     device: str = "cpu"  # its type
 
     @property
     def averages(self) -> bool:
-        return self.sizes[0] > 1 and not self.native
+        return self.sizes[0] > 1 and not self.native and not self.declared
 
 
 def mesh_of(sizes: tuple[int, int, int], device: str = "cpu") -> DeviceMesh:
@@ -136,7 +137,9 @@ def run_on_mesh(job: Job) -> Run:
     every = members(job.roles)
     weights = [weight(index, role, job.dtype) for index, role in enumerate(every)]
     params = [Parameter(piece(X, role, of_params)) for role, X in zip(every, weights, strict=True)]
-    replicas = {"replicate_mesh": mesh["dp"]} if job.averages else {}
+    replicas = {"replicate_mesh": mesh["dp"]} if job.averages or job.declared else {}
+    if job.declared:
+        replicas["replicate_mesh_grad_sync"] = False
     optimizer = torchdion.Dion(groups_of(job.roles, params), **HYPER, **job.options, **replicas)
     for step in range(job.steps):
         set_gradients(job, params, step, mesh)
@@ -169,7 +172,7 @@ _one_process: dict[str, list[Expected]] = {}  # by job
 
 def one_process(job: Job) -> list[Expected]:
     """What run_on_mesh() must end with: the oracle's, with the mean gradients; once for all meshes alike."""
-    of_all = replace(job, sizes=(job.sizes[0] if job.averages else 1, 1, 1), native=False, device="cpu")
+    of_all = replace(job, sizes=(job.sizes[0] if job.averages else 1, 1, 1), native=False, declared=False, device="cpu")
     if repr(of_all) not in _one_process:
         _one_process[repr(of_all)] = compute_one_process(of_all)
     return _one_process[repr(of_all)]

@@ -1,4 +1,6 @@
-"""Small optimizers of several ranks: three parameters cut over the axis 'fs', or replicas of some matrices."""
+"""Small optimizers of several ranks: parameters cut over the axis 'fs', replicas or copies of some matrices."""
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -8,6 +10,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.dtensor import local_part
 
 SIZES = {"tall": (12, 6), "wide": (6, 10), "vector": (8,)}
 
@@ -33,13 +36,20 @@ def give_gradients(optimizer: torchdion.Dion, salt: int = 1) -> None:
 
 
 def local_weights(optimizer: torchdion.Dion) -> list[Tensor]:
-    return [param.detach().to_local().clone() for group in optimizer.param_groups for param in group["params"]]
+    return [local_part(param).detach().clone() for param in params_of(optimizer)]
 
 
 def replicated(sizes: int = 4, dtype: torch.dtype = torch.float64) -> torchdion.Dion:
     generator = torch.Generator().manual_seed(3)
     params = [Parameter(torch.randn(12, 12, generator=generator).to(dtype)) for _ in range(sizes)]
     return torchdion.Dion(params, lr=0.1, rank_fraction=0.25, replicate_mesh=dist.group.WORLD)
+
+
+def copied(**options: Any) -> torchdion.Muon:
+    """Whose gradients are averaged already."""
+    generator = torch.Generator().manual_seed(3)
+    params = [Parameter(torch.randn(12, 8, generator=generator, dtype=torch.float64)) for _ in range(4)]
+    return torchdion.Muon(params, replicate_mesh=dist.group.WORLD, replicate_mesh_grad_sync=False, **options)
 
 
 def params_of(optimizer: torchdion.Dion) -> list[Tensor]:

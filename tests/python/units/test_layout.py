@@ -240,6 +240,57 @@ def test_a_replicate_mesh_among_the_dimensions_of_a_native_HSDP_mesh_is_refused_
         assert not compressed.has_averaged_copies
 
 
+MUON = {"algorithm": "muon"}
+WHOLE, ROWS = Replicate(), Shard(0)
+COPIES = {
+    "HSDP": (("rep", "fs"), (WHOLE, ROWS), None, "rep", 2),
+    "two mesh dimensions": (("pod", "rep", "fs"), (WHOLE, WHOLE, ROWS), None, "pod_rep", 6),
+    "all mesh dimensions": (("rep", "fs"), (WHOLE, WHOLE), None, "rep_fs", 4),
+    "cut by all": (("rep", "fs"), (ROWS, ROWS), None, "", 1),
+    "the mesh's own, declared too": (("rep", "fs"), (WHOLE, ROWS), ("rep",), "rep", 2),
+    "beside the mesh": (("fs",), (ROWS,), ("rep",), "rep", 2),
+    "beside as many of the mesh": (("rep", "fs"), (WHOLE, ROWS), ("tp",), "rep", 2),
+    "beside fewer of the mesh": (("rep", "fs"), (WHOLE, ROWS), ("pod",), "pod", 3),
+    "the mesh's own and others": (("rep", "fs"), (WHOLE, ROWS), ("pod", "rep"), "pod_rep", 6),
+    "with other pieces": (("rep", "fs"), (WHOLE, ROWS), ("rep", "fs", "tp"), "rep", 2),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_are_the_ranks_of_the_mesh_that_have_the_same_piece_or_the_replicate_mesh_if_those_are_more(how):
+    of_param, placements, declared, name, size = COPIES[how]
+    for rank in (0, 7, 23):
+        with fake_world(rank, 24):
+            mesh = mesh_of(pod=3, rep=2, fs=2, tp=2)
+            meshes = read_meshes(declared and mesh[declared], None, None, False)
+            param = placed(numbered(8, 6), mesh[of_param], *placements)
+            layouts = Layouts(meshes)
+            layout = layouts.of(param, DEFAULTS | MUON, "parameter 'weight'").layout
+            assert (layout.copies.name, layout.copies.size) == (name, size)
+            assert layout.replicas.absent
+            assert layout.has_averaged_copies
+            assert read(param, meshes).copies.absent  # of Dion
+
+
+def test_beside_replicas_that_the_optimizer_averages_there_are_the_copies_of_the_mesh():
+    with fake_world(0, 8):
+        mesh = mesh_of(rep=2, fs=2, tp=2)
+        param = placed(numbered(8, 6), mesh["fs", "tp"], ROWS, WHOLE)
+        layout = read(param, read_meshes(mesh["rep"], None, None, True), **MUON)
+        assert (layout.replicas.name, layout.copies.name, layout.rows.name) == ("rep", "tp", "fs")
+
+
+def test_a_replicate_mesh_that_is_a_dimension_of_other_parameters_is_one_axis_which_counts_for_all():
+    with fake_world(0, 4):
+        mesh = mesh_of(rep=2, fs=2)
+        param = placed(numbered(8, 6), mesh, WHOLE, ROWS)
+        layouts = Layouts(read_meshes(mesh["rep"], None, None, False))
+        for each in (param, Parameter(torch.zeros(4, 4))):
+            assert layouts.of(each, DEFAULTS | MUON, "parameter 'weight'").layout.copies.name == "rep"
+        assert {axis.name for axis in layouts.axes.of(param, True)} == {"rep", "fs"}
+        assert len(layouts.axes._axes) == 2
+
+
 def test_parameters_with_the_same_cuts_share_an_axis_and_so_its_counters():
     with fake_world(0, 8):
         mesh = mesh_of(rep=2, fs=2, tp=2)
