@@ -11,6 +11,7 @@ them wait for their turn, which costs both sides of a ratio alike: a quarter is 
 import argparse
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from matrices import Shape, gpt_shapes
 from measure import emit, seconds, table
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn import Parameter
 
 import torchdion
@@ -31,34 +32,53 @@ GRADIENTS = 2  # taken in turn
 Cut = Callable[[int], int]
 """The dimension of a matrix that the ranks cut, by its place in its layer."""
 
-LAYOUTS: dict[str, Cut | None] = {
-    "repeating": None,  # whole on every rank, whose gradients are the same
-    "FSDP2": lambda place: 0,
-    "TP": lambda place: 0 if place % 6 in (0, 1, 2, 4) else 1,
-    "replicas": None,  # whole, with gradients of their own
+
+@dataclass(frozen=True)
+class Layout:
+    cut: Cut | None = None  # None: whole on every rank, whose gradients are the same
+    copies: int = 1  # of the pieces, on a mesh dimension of their own
+    grad_sync: bool | None = None  # None: the optimizer is told of no replicate_mesh
+
+
+LAYOUTS = {
+    "repeating": Layout(),
+    "FSDP2": Layout(lambda place: 0),
+    "TP": Layout(lambda place: 0 if place % 6 in (0, 1, 2, 4) else 1),
+    "HSDP": Layout(lambda place: 0, copies=2),
+    "copies": Layout(grad_sync=False),
+    "replicas": Layout(grad_sync=True),
 }
 
 
-def piece(whole: Tensor, cut: Cut | None, place: int, mesh: DeviceMesh) -> Tensor:
-    return whole if cut is None else distribute_tensor(whole, mesh, [Shard(cut(place))], src_data_rank=None)
+def piece(whole: Tensor, layout: Layout, place: int, mesh: DeviceMesh) -> Tensor:
+    if layout.cut is None:
+        return whole
+    return distribute_tensor(whole, mesh, [Replicate(), Shard(layout.cut(place))], src_data_rank=None)
 
 
-def contender(layout: str, shapes: list[Shape], mesh: DeviceMesh) -> tuple[torchdion.Muon, list[list[Tensor]]]:
-    cut = LAYOUTS[layout]
-    replicas = mesh if layout == "replicas" else None
-    params = [Parameter(piece(torch.randn(shape), cut, place, mesh)) for place, shape in enumerate(shapes)]
+def contender(
+    layout: Layout, shapes: list[Shape], meshes: dict[int, DeviceMesh]
+) -> tuple[torchdion.Muon, list[list[Tensor]]]:
+    mesh = meshes[layout.copies]
+    params = [Parameter(piece(torch.randn(shape), layout, place, mesh)) for place, shape in enumerate(shapes)]
     gradients = [
-        [piece(torch.randn(shape), cut, place, mesh) for place, shape in enumerate(shapes)] for _ in range(GRADIENTS)
+        [piece(torch.randn(shape), layout, place, mesh) for place, shape in enumerate(shapes)] for _ in range(GRADIENTS)
     ]
-    return torchdion.Muon(params, replicate_mesh=replicas), gradients
+    if layout.grad_sync is None:
+        return torchdion.Muon(params), gradients
+    world = dist.group.WORLD
+    return torchdion.Muon(params, replicate_mesh=world, replicate_mesh_grad_sync=layout.grad_sync), gradients
 
 
 def measure(rank: int, shapes: list[Shape], rounds: int) -> dict[str, float]:
     """Of the slowest rank."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("ranks",))
-    contenders = {layout: contender(layout, shapes, mesh) for layout in LAYOUTS}
+    meshes = {
+        copies: init_device_mesh("cpu", (copies, RANKS // copies), mesh_dim_names=("copies", "pieces"))
+        for copies in sorted({layout.copies for layout in LAYOUTS.values()})
+    }
+    contenders = {name: contender(layout, shapes, meshes) for name, layout in LAYOUTS.items()}
     times: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
     for index in range(-1, rounds):
         for layout, (optimizer, gradients) in contenders.items():
