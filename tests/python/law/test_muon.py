@@ -119,6 +119,26 @@ def test_one_of_the_copies_orthonormalizes_a_matrix_and_each_has_as_much_to_do(
     assert [(owners[:2].count(rank), owners[2:].count(rank)) for rank in range(ranks)] == owned
 
 
+def with_zero_gradients(rank: int, world_size: int, **meshes: Any) -> list[Tensor]:
+    """Of the second and the fifth of seven matrices, which are to stay as they are."""
+    params = [Parameter(normal((12, 8), torch.float64, index)) for index in range(7)]
+    group = {"params": params, "skip_zero_gradients": True}
+    optimizer = torchdion.Muon([group], **meshes, **({"replicate_mesh": dist.group.WORLD} if world_size > 1 else {}))
+    for step in range(STEPS):
+        for index, param in enumerate(params):
+            param.grad = normal((12, 8), torch.float64, step, index) * (index not in (1, 4))
+        optimizer.step()
+    return [param.detach() for param in params]
+
+
+def test_copies_leave_a_matrix_without_gradient_as_it_is_whoever_owns_it() -> None:
+    expected = with_zero_gradients(0, 1)
+    for run in run_ranks(with_zero_gradients, 3, replicate_mesh_grad_sync=False):
+        for index, (X, one) in enumerate(zip(run, expected, strict=True)):
+            start = normal((12, 8), torch.float64, index)
+            assert torch.equal(X, start) if index in (1, 4) else (X - one).norm() <= 1e-10 * (one - start).norm()
+
+
 def with_copies_on_tp(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Routers, which no style of tensor parallelism cuts, as DTensors on its mesh."""
     for block in model.blocks:
