@@ -120,8 +120,14 @@ def _add(groups: _C.Groups, algorithm: Algorithm, members: list[Planned], replic
 
 
 def _with_replicas(layout: _C.Layout, replicas: _C.Axis | None) -> _C.Layout:
-    axes = {"rows": layout.rows, "cols": layout.cols, "batch": layout.batch, "copies": layout.copies}
-    return _C.Layout(**axes, replicas=_C.Axis() if replicas is None else replicas, sizes=layout.sizes)
+    return _C.Layout(
+        rows=layout.rows,
+        cols=layout.cols,
+        replicas=_C.Axis() if replicas is None else replicas,
+        copies=layout.copies,
+        batch=layout.batch,
+        sizes=layout.sizes,
+    )
 
 
 @dataclass(frozen=True)
