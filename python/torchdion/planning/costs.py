@@ -121,9 +121,13 @@ def _add(groups: _C.Groups, algorithm: Algorithm, members: list[Planned], replic
 
 def _with_replicas(layout: _C.Layout, replicas: _C.Axis | None) -> _C.Layout:
     return _C.Layout(
-        rows=layout.rows, cols=layout.cols, batch=layout.batch, copies=layout.copies, sizes=layout.sizes,
+        rows=layout.rows,
+        cols=layout.cols,
         replicas=_C.Axis() if replicas is None else replicas,
-    )  # fmt: skip
+        copies=layout.copies,
+        batch=layout.batch,
+        sizes=layout.sizes,
+    )
 
 
 @dataclass(frozen=True)
