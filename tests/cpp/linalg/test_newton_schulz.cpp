@@ -86,6 +86,19 @@ TEST(NewtonSchulzSteps, OnGramMatricesInBF16AreAboutAsExactAsOneByOne) {
   }
 }
 
+// Rounded to TF32, where tensor cores are emulated; groups of three come with more than five steps.
+TEST(NewtonSchulzSteps, OnGramMatricesAtHighDoNotDivergeForAnyNumberOfSteps) {
+  for (const auto& [p, n] : {std::pair(4, 4), {8, 8}, {8, 32}}) {
+    const at::Tensor falling = at::arange(1, p + 1, at::kDouble).reciprocal();
+    const at::Tensor X = (normal({512, p, p}, 8, at::kDouble) * falling).matmul(normal({512, p, n}, 9, at::kDouble));
+    for (const int64_t count : {5, 8, 11}) {
+      const NewtonSchulzSteps steps = steps_of(Kind::on_gram, count);
+      const at::Tensor found = newton_schulz(X.to(at::kFloat), steps, Precision::high);
+      EXPECT_LE(distance(found, by_singular_values(X, steps)), 0.05) << p << "×" << n << ", " << count << " steps";
+    }
+  }
+}
+
 TEST(NewtonSchulzSteps, LeaveZerosZeroAndNaNWhereItIs) {
   for (const Kind kind : kKinds) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {

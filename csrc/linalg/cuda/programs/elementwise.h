@@ -13,6 +13,14 @@ inline constexpr int kElementsPerThread = 8;  // loads in flight
 TORCHDION_HOST_DEVICE bool is_finite(float value) { return value - value == 0; }
 TORCHDION_HOST_DEVICE bool is_finite(double value) { return value - value == 0; }
 
+// The entry of a gradient as it counts; `found` grows where it counts as zero instead.
+template <class T>
+TORCHDION_HOST_DEVICE T counted(const GradientRule& rule, T gradient, int64_t& found) {
+  if (!rule.zeroed || is_finite(gradient)) return gradient;
+  ++found;
+  return 0;
+}
+
 // Where the entries of one of two equally shaped matrices lie.
 struct Strides {
   int64_t row = 0, col = 1;
@@ -107,11 +115,7 @@ struct Accumulate {
           return Pair{m[i], g[k]};
         },
         [&](int t, int64_t i, const Pair& entries) {
-          T gradient = static_cast<T>(load(entries.g));
-          if (rule.zeroed && !is_finite(gradient)) {
-            gradient = 0;
-            ++found[t];
-          }
+          const T gradient = counted(rule, static_cast<T>(load(entries.g)), found[t]);
           const T kept = keep == 1 ? static_cast<T>(load(entries.m)) : keep * static_cast<T>(load(entries.m));
           if (!keeps_all) store(m[i], zero_below(least, kept + factor * gradient));
         });

@@ -76,12 +76,7 @@ struct ListUpdate {
       for (int k = 0; k < kElementsPerThread; ++k) {
         const int64_t i = ((block.index() - tensor.first_block) * kElementsPerThread + k) * Block::threads + t;
         if (i >= tensor.numel) break;
-        T g = tensor.G.template get<T>(i);
-        if (gradients.zeroed && !is_finite(g)) {
-          g = 0;
-          ++found[t];
-        }
-        body(i, factor * g);
+        body(i, factor * counted(gradients, tensor.G.template get<T>(i), found[t]));
       }
       if (gradients.zeroed) block.add(gradients.zeroed, found[t]);
     });

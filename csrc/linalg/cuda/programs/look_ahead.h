@@ -47,12 +47,7 @@ struct LookAhead {
           return Pair{m[i], g[k]};
         },
         [&](int t, int64_t i, const Pair& entries) {
-          T gradient = static_cast<T>(load(entries.g));
-          if (rule.zeroed && !is_finite(gradient)) {
-            gradient = 0;
-            ++found[t];
-          }
-          gradient *= factor;
+          const T gradient = factor * counted(rule, static_cast<T>(load(entries.g)), found[t]);
           if (!stays) store(m[i], zero_below(least, keep * static_cast<T>(load(entries.m)) + gradient));
           const T momentum = static_cast<T>(load(m[i]));
           const T value = of_M == 0 ? momentum : gradient + of_M * momentum;
