@@ -33,7 +33,8 @@ class Muon(Optimizer):
         weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
         newton_schulz: "polar_express" (for each iteration the best polynomial there is, arXiv 2505.16932), "gram" (the
             same, evaluated on the Gram matrix of the shorter side: fewer operations, the more so the less square
-            matrices are; in BF16 its polynomials leave 8% for rounding in place of 2%) or "jordan" (one polynomial for all iterations, as in torch.optim.Muon).
+            matrices are; in BF16 its polynomials leave 8% for rounding in place of 2%) or "jordan" (one polynomial for
+            all iterations, as in torch.optim.Muon).
         ns_steps: Newton–Schulz iterations, 1 to 99.
         adjust_lr: the factor on η of an m×n matrix: "spectral_norm" (sqrt(m/n), Dion's), "rms_norm"
             (0.2 sqrt(max(m, n)), arXiv 2502.16982), "original" (sqrt(max(1, m/n))) or None (1).
