@@ -125,6 +125,10 @@ TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::Scala
   return backend_of(SP.device()).sketch_qr_inverse(SP, noise, dtype, precision, in_margin);
 }
 
+void share_out(c10::Device device, int64_t count, const Need& need, const std::function<void(const Share&)>& body) {
+  if (count > 0) backend_of(device).share_out(device, count, need, body);
+}
+
 void lion_(const ElementwiseLists& lists, const LionHyperparameters& hyper) {
   if (!lists.X.empty()) backend_of(lists.X.front().device()).lion_(lists, hyper);
 }

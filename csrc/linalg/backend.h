@@ -15,6 +15,7 @@
 #include "linalg/gram.h"
 #include "linalg/look_ahead.h"
 #include "linalg/rates.h"
+#include "linalg/share_out.h"
 #include "linalg/sketch.h"
 #include "linalg/sketch_qr.h"
 
@@ -43,6 +44,7 @@ struct Table {
   decltype(linalg::cholesky_inverse)* cholesky_inverse = Operations::cholesky_inverse;
   decltype(linalg::multiply_triangular_)* multiply_triangular_ = Operations::multiply_triangular_;
   decltype(linalg::sketch_qr_inverse)* sketch_qr_inverse = Operations::sketch_qr_inverse;
+  decltype(linalg::share_out)* share_out = Operations::share_out;
   decltype(linalg::lion_)* lion_ = Operations::lion_;
   decltype(linalg::adamw_)* adamw_ = Operations::adamw_;
   Precision (*nearest_precision)(Precision asked) = Operations::nearest_precision;  // of those that the device has

@@ -1,7 +1,6 @@
 #include "linalg/newton_schulz.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <span>
@@ -11,6 +10,7 @@
 #include "linalg/copy.h"
 #include "linalg/frobenius_normalize.h"
 #include "linalg/scale.h"
+#include "linalg/share_out.h"
 
 namespace torchdion::linalg {
 
@@ -35,13 +35,23 @@ void apply_(const Matrices& B, const Matrices& Z, const Matrices& A, double a, P
   addmm_(B, A, Z, A, 1, a, precision, /*symmetric=*/true);
 }
 
-// X, with at most as many rows as columns, and as much memory beside it.
+// As much memory beside some matrices of X as the iterations on them need.
+struct Room {
+  at::Tensor next, squares;  // as large as X; of A, two or four of them
+
+  Room(const at::Tensor& X, int64_t count, bool on_gram)
+      : next(at::empty({count, X.size(1), X.size(2)}, X.options())),
+        squares(at::empty({on_gram ? 4 : 2, count, X.size(1), X.size(1)}, X.options())) {}
+};
+
+// X, with at most as many rows as columns, and the first `count` matrices of a room.
 struct Iterate {
-  at::Tensor X, next;
+  at::Tensor X, next, squares;
 
-  explicit Iterate(at::Tensor given) : X(std::move(given)), next(at::empty_like(X)) {}
+  Iterate(at::Tensor given, const Room& room)
+      : X(std::move(given)), next(room.next.narrow(0, 0, X.size(0))), squares(room.squares.narrow(1, 0, X.size(0))) {}
 
-  at::Tensor square() const { return at::empty({X.size(0), X.size(1), X.size(1)}, X.options()); }
+  at::Tensor square(int64_t i) const { return squares.select(0, i); }
   void gram(const Matrices& A, Precision precision) const {
     const Matrices x(X);
     addmm_(A, A, x, x.t(), 1, 0, precision, /*symmetric=*/true);
@@ -54,8 +64,7 @@ struct Iterate {
 };
 
 void one_by_one(Iterate& iterate, std::span<const Quintic> polynomials, Precision precision) {
-  const at::Tensor gram = iterate.square(), part = at::empty_like(gram);
-  const Matrices A(gram), Z(part);
+  const Matrices A(iterate.square(0)), Z(iterate.square(1));
   for (const Quintic& p : polynomials) {
     iterate.gram(A, precision);
     polynomial_part_(Z, A, p, precision);
@@ -65,9 +74,9 @@ void one_by_one(Iterate& iterate, std::span<const Quintic> polynomials, Precisio
 
 // The whole group as one matrix Q, a function of A = X Xᵀ, times X.
 void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision precision) {
-  at::Tensor Q = iterate.square(), other = at::empty_like(Q);
-  const at::Tensor gram = at::empty_like(Q), part = at::empty_like(Q);
-  const Matrices A(gram), Z(part);
+  const at::Tensor part = iterate.square(1);
+  at::Tensor Q = iterate.square(2), other = iterate.square(3);
+  const Matrices A(iterate.square(0)), Z(part);
   iterate.gram(A, precision);
   for (std::size_t k = 0; k < group.size(); ++k) {
     if (k > 0) {  // A of the next X
@@ -95,6 +104,17 @@ std::size_t size_of_group(at::ScalarType dtype, std::size_t done, std::size_t le
   return std::min<std::size_t>(left, is_half(dtype) || done == 0 ? 2 : 3);
 }
 
+void iterate_all(Iterate& iterate, const NewtonSchulzSteps& steps, Precision precision) {
+  const std::span<const Quintic> polynomials(steps.polynomials);
+  std::size_t done = 0;
+  while (steps.on_gram && polynomials.size() - done > 1) {
+    const std::size_t size = size_of_group(iterate.X.scalar_type(), done, polynomials.size() - done);
+    all_at_once(iterate, polynomials.subspan(done, size), precision);
+    done += size;
+  }
+  one_by_one(iterate, polynomials.subspan(done), precision);
+}
+
 }  // namespace
 
 at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision) {
@@ -108,17 +128,25 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
       X = turned;
     }
   }
-  normalize_(X, steps.slack);
-  Iterate iterate(std::move(X));
-  const std::span<const Quintic> polynomials(steps.polynomials);
-  std::size_t done = 0;
-  while (steps.on_gram && polynomials.size() - done > 1) {
-    const std::size_t size = size_of_group(iterate.X.scalar_type(), done, polynomials.size() - done);
-    all_at_once(iterate, polynomials.subspan(done, size), precision);
-    done += size;
-  }
-  one_by_one(iterate, polynomials.subspan(done), precision);
-  return is_tall ? iterate.X.transpose(1, 2) : iterate.X;
+  at::Tensor result = X;
+  const int64_t count = X.size(0), numel = X.size(1) * X.size(2);
+  const Need of_each{numel * static_cast<int64_t>(X.element_size()),
+                     newton_schulz_operations(X.size(1), X.size(2), steps, X.scalar_type())};
+  share_out(X.device(), count, of_each, [&](const Share& share) {
+    const Room room(X, std::min(share.at_once, share.end - share.begin), steps.on_gram);
+    for (int64_t first = share.begin; first < share.end; first += share.at_once) {
+      const at::Tensor some = X.narrow(0, first, std::min(share.at_once, share.end - first));
+      normalize_(some, steps.slack);
+      Iterate iterate(some, room);
+      iterate_all(iterate, steps, precision);
+      if (some.size(0) == count) {
+        result = iterate.X;
+      } else if (!iterate.X.is_same(some)) {
+        some.copy_(iterate.X);
+      }
+    }
+  });
+  return is_tall ? result.transpose(1, 2) : result;
 }
 
 int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps, at::ScalarType dtype) {

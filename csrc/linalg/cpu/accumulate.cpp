@@ -6,6 +6,7 @@
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/least_momentum.h"
 #include "linalg/cpu/parallel_rows.h"
+#include "linalg/cpu/turned_block.h"
 
 namespace torchdion::linalg::cpu {
 
@@ -17,45 +18,34 @@ int64_t grain(const Matrices& matrices) { return kElementsPerThread / std::max<i
 Matrices along_memory(const Matrices& matrices, bool transpose) { return transpose ? matrices.t() : matrices; }
 
 // m ← keep m + alpha g
-template <class TM, class TG>
-void add_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double keep, double alpha) {
-  using T = Wider<TM, TG>;
+template <class T, class TM, class TG>
+void add_row(TM* m, const TG* g, int64_t count, double keep, double alpha) {
   const T kept = static_cast<T>(keep), scale = static_cast<T>(alpha), least = least_momentum<TM>();
-  if (g_stride == 1) {
-    for (int64_t j = 0; j < count; ++j) {
-      m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + scale * static_cast<T>(g[j])));
-    }
-  } else {
-    for (int64_t j = 0; j < count; ++j) {
-      m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + scale * static_cast<T>(g[j * g_stride])));
-    }
+  for (int64_t j = 0; j < count; ++j) {
+    m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + scale * static_cast<T>(g[j])));
   }
 }
 
-template <class TM, class TG>
-void add_finite_row(TM* m, const TG* g, int64_t count, int64_t g_stride, double keep, double alpha) {
-  using T = Wider<TM, TG>;
+template <class T, class TM, class TG>
+void add_finite_row(TM* m, const TG* g, int64_t count, double keep, double alpha) {
   const T kept = static_cast<T>(keep), scale = static_cast<T>(alpha), least = least_momentum<TM>();
   for (int64_t j = 0; j < count; ++j) {
-    const T entry = static_cast<T>(g[j * g_stride]);
-    const T added = std::isfinite(entry) ? scale * entry : T(0);
+    const T entry = static_cast<T>(g[j]), added = std::isfinite(entry) ? scale * entry : T(0);
     m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + added));
   }
 }
 
 template <class TX, class TU, class T>
-void axpby_row(TX* x, const TU* u, int64_t count, int64_t u_stride, T update, T keep) {
+void axpby_row(TX* x, const TU* u, int64_t count, T update, T keep) {
   for (int64_t j = 0; j < count; ++j) {
-    x[j] = rounded<TX>(keep * static_cast<T>(x[j]) + update * static_cast<T>(u[j * u_stride]));
+    x[j] = rounded<TX>(keep * static_cast<T>(x[j]) + update * static_cast<T>(u[j]));
   }
 }
 
 template <class TG>
-int64_t nonfinite_in_row(const TG* g, int64_t count, int64_t g_stride) {
+int64_t nonfinite_in_row(const TG* g, int64_t count) {
   int64_t found = 0;
-  for (int64_t j = 0; j < count; ++j) {
-    found += !std::isfinite(static_cast<at::opmath_type<TG>>(g[j * g_stride]));
-  }
+  for (int64_t j = 0; j < count; ++j) found += !std::isfinite(static_cast<at::opmath_type<TG>>(g[j]));
   return found;
 }
 
@@ -70,18 +60,19 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
     using momentum_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::accumulate_", [&] {
       cpu::parallel_rows(m.count(), m.rows, grain(m), [&](int64_t index, int64_t first, int64_t count) {
+        using T = Wider<momentum_t, scalar_t>;
         int64_t found = 0;
-        for (int64_t i = first; i < first + count; ++i) {
-          momentum_t* target = m.matrix<momentum_t>(index) + i * m.row_stride;
-          const scalar_t* source = g.matrix<const scalar_t>(index) + i * g.row_stride;
-          if (rule.zeroed) found += nonfinite_in_row(source, m.cols, g.col_stride);
-          if (rule.keeps_all(index)) continue;
-          if (rule.zeroed) {
-            add_finite_row(target, source, m.cols, g.col_stride, rule.keep, alpha);
-          } else {
-            add_row(target, source, m.cols, g.col_stride, rule.keep, alpha);
-          }
-        }
+        for_each_run_of_rows<T, scalar_t>(g, index, first, count,
+                                          [&](int64_t row, int64_t col, int64_t many, auto* source) {
+                                            momentum_t* target = m.matrix<momentum_t>(index) + row * m.row_stride + col;
+                                            if (rule.zeroed) found += nonfinite_in_row(source, many);
+                                            if (rule.keeps_all(index)) return;
+                                            if (rule.zeroed) {
+                                              add_finite_row<T>(target, source, many, rule.keep, alpha);
+                                            } else {
+                                              add_row<T>(target, source, many, rule.keep, alpha);
+                                            }
+                                          });
         total += found;
       });
     });
@@ -98,10 +89,8 @@ void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& 
       const T update = factors.const_data_ptr<T>()[0], keep = factors.const_data_ptr<T>()[1];
       cpu::parallel_rows(X.count(), X.rows, grain(X), [&](int64_t index, int64_t first, int64_t count) {
         if (unchanged && unchanged[index] != 0) return;
-        for_each_tile(first, count, X.cols, U.col_stride, [&](int64_t i, int64_t from, int64_t to) {
-          const scalar_t* u = U.matrix<const scalar_t>(index) + i * U.row_stride;
-          axpby_row(X.matrix<weight_t>(index) + i * X.row_stride + from, u + from * U.col_stride, to - from,
-                    U.col_stride, update, keep);
+        for_each_run_of_rows<T, scalar_t>(U, index, first, count, [&](int64_t row, int64_t col, int64_t many, auto* u) {
+          axpby_row(X.matrix<weight_t>(index) + row * X.row_stride + col, u, many, update, keep);
         });
       });
     });
@@ -114,9 +103,10 @@ void Operations::count_nonfinite(const Matrices& G, int64_t* found_in_all) {
   TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::count_nonfinite", [&] {
     cpu::parallel_rows(g.count(), g.rows, grain(g), [&](int64_t index, int64_t first, int64_t count) {
       int64_t found = 0;
-      for (int64_t i = first; i < first + count; ++i) {
-        found += nonfinite_in_row(g.matrix<const scalar_t>(index) + i * g.row_stride, g.cols, g.col_stride);
-      }
+      using T = at::opmath_type<scalar_t>;
+      for_each_run_of_rows<T, scalar_t>(g, index, first, count, [&](int64_t, int64_t, int64_t many, auto* source) {
+        found += nonfinite_in_row(source, many);
+      });
       total += found;
     });
   });

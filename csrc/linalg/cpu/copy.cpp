@@ -2,6 +2,7 @@
 
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/parallel_rows.h"
+#include "linalg/cpu/turned_block.h"
 
 namespace torchdion::linalg::cpu {
 
@@ -14,12 +15,9 @@ void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const
     TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::copy_", [&] {
       using T = Wider<target_t, scalar_t>;
       cpu::parallel_rows(A.count(), A.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
-        for_each_tile(first, count, A.cols, B.col_stride, [&](int64_t i, int64_t begin, int64_t end) {
-          target_t* a = A.matrix<target_t>(index) + i * A.row_stride;
-          const scalar_t* b = B.matrix<const scalar_t>(index) + i * B.row_stride;
-          for (int64_t j = begin; j < end; ++j) {
-            a[j] = rounded<target_t>(static_cast<T>(alpha) * static_cast<T>(b[j * B.col_stride]));
-          }
+        for_each_run_of_rows<T, scalar_t>(B, index, first, count, [&](int64_t row, int64_t col, int64_t many, auto* b) {
+          target_t* a = A.matrix<target_t>(index) + row * A.row_stride + col;
+          for (int64_t j = 0; j < many; ++j) a[j] = rounded<target_t>(static_cast<T>(alpha) * static_cast<T>(b[j]));
         });
       });
     });

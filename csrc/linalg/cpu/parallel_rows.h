@@ -25,17 +25,6 @@ void parallel_rows(int64_t count, int64_t rows, int64_t grain, const Body& body)
   });
 }
 
-// Calls body(row, from, to) for the columns of these rows. Of an operand whose columns are what is contiguous, a row is
-// cut into tiles, so that what its rows share of a cache line is still in the cache for the next one.
-template <class Body>
-void for_each_tile(int64_t first, int64_t rows, int64_t cols, int64_t col_stride, const Body& body) {
-  constexpr int64_t kTile = 32;
-  const int64_t width = col_stride == 1 ? std::max<int64_t>(1, cols) : kTile;
-  for (int64_t from = 0; from < cols; from += width) {
-    for (int64_t row = first; row < first + rows; ++row) body(row, from, std::min(from + width, cols));
-  }
-}
-
 // Calls body(matrix) for every matrix: each on one thread when there are enough of them to keep all threads busy,
 // else one after the other, with the threads inside its BLAS calls.
 template <class Body>

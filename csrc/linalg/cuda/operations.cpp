@@ -66,6 +66,11 @@ at::Tensor Operations::device_factors(const FactorRule& rule, at::TensorOptions 
   return factors;
 }
 
+void Operations::share_out(c10::Device /*device*/, int64_t count, const Need& /*need*/,
+                           const std::function<void(const Share&)>& body) {
+  body({0, count, count});
+}
+
 bool Operations::is_capturing(c10::Device device) {
   return linalg::TORCHDION_CUDA_NAMESPACE::is_capturing(device.index());
 }

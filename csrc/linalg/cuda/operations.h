@@ -26,6 +26,7 @@ struct Operations {
   static decltype(linalg::cholesky_inverse) cholesky_inverse;
   static decltype(linalg::multiply_triangular_) multiply_triangular_;
   static decltype(linalg::sketch_qr_inverse) sketch_qr_inverse;
+  static decltype(linalg::share_out) share_out;
   static decltype(linalg::lion_) lion_;
   static decltype(linalg::adamw_) adamw_;
   static Precision nearest_precision(Precision asked) { return asked; }

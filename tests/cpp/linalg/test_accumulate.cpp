@@ -33,7 +33,8 @@ class Accumulate : public testing::TestWithParam<Layouts> {};
 TEST_P(Accumulate, AddsAMultipleInEveryDtypeSizeAndLayout) {
   for (at::ScalarType momentum : kDtypes) {
     for (at::ScalarType gradient : kDtypes) {
-      for (const auto& [count, m, n] : {std::tuple{1, 1, 1}, {2, 1, 7}, {3, 9, 1}, {2, 5, 8}, {1, 300, 200}}) {
+      for (const auto& [count, m, n] :
+           {std::tuple{1, 1, 1}, {2, 1, 7}, {3, 9, 1}, {2, 5, 8}, {1, 300, 200}, {2, 40, 300}}) {
         SCOPED_TRACE(testing::Message() << momentum << " += " << gradient << ", " << count << " of " << m << "×" << n);
         const at::Tensor M0 = normal({count, m, n}, 1, momentum), values = normal({count, m, n}, 2, gradient);
         const at::Tensor G = GetParam().gradient(values);
@@ -75,7 +76,7 @@ TEST(Axpby, AddsMultiplesInEveryDtypeAndLayout) {
       const bool in_double = dtype == at::kDouble || other == at::kDouble;
       const at::Tensor factors = at::tensor({-0.5, 0.75}, in_double ? at::kDouble : at::kFloat);
       for (const bool by_columns : {false, true}) {
-        const at::Tensor X0 = normal({3, 7, 40}, 1, dtype), values = normal({3, 7, 40}, 2, other);
+        const at::Tensor X0 = normal({3, 40, 300}, 1, dtype), values = normal({3, 40, 300}, 2, other);
         const at::Tensor X = by_columns ? column_major(X0).clone() : X0.clone();
         const at::Tensor unchanged = at::tensor({0, 1, 0}, at::kFloat);
         axpby_(Matrices(X), Matrices(column_major(values)), factors, unchanged.const_data_ptr<float>());

@@ -1,5 +1,6 @@
 #include "linalg/newton_schulz.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/linalg_svd.h>
 #include <ATen/ops/zeros.h>
@@ -109,6 +110,33 @@ TEST(NewtonSchulzSteps, LeaveZerosZeroAndNaNWhereItIs) {
       EXPECT_TRUE(U[0].isfinite().all().item<bool>());
       EXPECT_EQ(U[1].abs().max().item<double>(), 0);
       EXPECT_TRUE(U[2].isnan().all().item<bool>());
+    }
+  }
+}
+
+// Whichever thread takes a matrix, and with which others: an owner's matrices are other ones on every layout.
+TEST(NewtonSchulzSteps, GiveTheSameBitsOnAnyNumberOfThreadsAndInAnyList) {
+  if (is_cuda_emulated()) GTEST_SKIP() << "of the operations on CPUs";
+  const int threads = at::get_num_threads();
+  for (const auto& [m, n] : {std::pair(8, 24), {160, 640}, {480, 320}, {600, 600}}) {
+    const at::Tensor X = normal({5, m, n}, 2, at::kBFloat16);
+    for (const Kind kind : kKinds) {
+      for (const int64_t steps : {4, 5}) {
+        at::set_num_threads(1);
+        const auto iterated = [&](int64_t count) {
+          return newton_schulz(X.slice(0, 0, count).clone(), steps_of(kind, steps, /*in_half=*/true),
+                               Precision::medium);
+        };
+        const at::Tensor expected = iterated(5);
+        for (const int with : {2, 3}) {
+          at::set_num_threads(with);
+          for (const int64_t count : {1, 2, 5}) {
+            EXPECT_TRUE(bitwise_equal(iterated(count), expected.slice(0, 0, count)))
+                << count << " of " << m << "×" << n << " on " << with << " threads";
+          }
+        }
+        at::set_num_threads(threads);
+      }
     }
   }
 }
