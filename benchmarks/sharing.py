@@ -1,6 +1,6 @@
 """The time of a step of Muon on four ranks that share its work, against ranks that each repeat all of it.
 
-    python benchmarks/sharing.py [--layers 2] [--width 512] [--rounds 7]
+    python benchmarks/sharing.py [--layers 2] [--width 768] [--rounds 7]
 
 The matrices of a GPT on four gloo processes of one thread each. On every layout the same weights get the same
 gradients, in turn with a contender that has all of them whole on each rank. One JSON line for each layout: `seconds` of
@@ -95,7 +95,7 @@ def measure(rank: int, shapes: list[Shape], rounds: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=2, help="of the GPT")
-    parser.add_argument("--width", type=int, default=512, help="of the GPT")
+    parser.add_argument("--width", type=int, default=768, help="of the GPT")
     parser.add_argument("--rounds", type=int, default=7, help="steps timed on each layout")
     arguments = parser.parse_args()
     shapes = gpt_shapes(arguments.layers, arguments.width)

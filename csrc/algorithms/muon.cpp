@@ -68,15 +68,10 @@ double factor_on_lr(const Batch& batch, const Options& options) {
   return rule == "original" ? std::max(1., batch.shape_factor) : batch.shape_factor;
 }
 
-// What the look-ahead is stored in: what travels, unless replicas sum it first.
-at::ScalarType summed_dtype(const BatchShape& shape, const Layout& layout, const Options& options) {
-  return layout.replicas.absent() ? orthonormalized_dtype(shape, options) : shape.computing;
-}
-
 // Elements of the workspace, which is of the computing dtype, that hold the look-ahead.
-int64_t elements_of_look_ahead(const BatchShape& shape, const Layout& layout, const Options& options) {
+int64_t elements_of_look_ahead(const BatchShape& shape, const Options& options) {
   const auto bytes = shape.count * shape.rows * shape.cols *
-                     static_cast<int64_t>(c10::elementSize(summed_dtype(shape, layout, options)));
+                     static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
   const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
   return (bytes + element - 1) / element;
 }
@@ -85,8 +80,8 @@ int64_t elements_of_look_ahead(const BatchShape& shape, const Layout& layout, co
 // here, the transpose of what is, as newton_schulz() reads it.
 at::Tensor room_for_look_ahead(const Batch& batch, const Options& options) {
   const BatchShape& shape = batch.shape;
-  const at::Tensor room = batch.workspace.view(summed_dtype(shape, batch.layout, options))
-                              .narrow(0, 0, shape.count * shape.rows * shape.cols);
+  const at::Tensor room =
+      batch.workspace.view(orthonormalized_dtype(shape, options)).narrow(0, 0, shape.count * shape.rows * shape.cols);
   if (!batch.layout.is_local() || shape.rows <= shape.cols) return room.view({shape.count, shape.rows, shape.cols});
   return room.view({shape.count, shape.cols, shape.rows}).transpose(1, 2);
 }
@@ -123,10 +118,9 @@ comm::Task<> muon(Batch batch, Options options) {
   add_gradients_(Ls, batch, gradients, options.flag("nesterov") ? gradients.keep : 0);
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
-  const at::ScalarType dtype = orthonormalized_dtype(batch.shape, options);
-  at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape, dtype);
+  at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape);
   const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
-  U = linalg::newton_schulz(U, newton_schulz_steps(options, dtype), precision);
+  U = linalg::newton_schulz(U, newton_schulz_steps(options, L.scalar_type()), precision);
   U = co_await scatter_from_owners(U, batch.layout, batch.shape);
 
   // X = (1 − η λ) X − η factor U
@@ -145,7 +139,6 @@ OwnedWork work_of_owner(const BatchShape& shape, const Layout& layout, const Opt
 // Owners take whole matrices, of which a rank's pieces travel there and back; with replicas, that is a reduce-scatter
 // and an all-gather, with copies the all-gather alone.
 Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
-  const auto summed = static_cast<int64_t>(c10::elementSize(summed_dtype(shape, layout, options)));
   const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
   const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
@@ -156,8 +149,8 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   cost.operations = own * work_of_owner(shape, layout, options).operations;
   // M: read and written; G: read; X: read and written; U: read; L: written and read
   const int64_t sent = sent_to_owners(layout, shape).size * shape.rows * shape.cols;
-  cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + travelling) + sent * 2 * summed;
-  cost.workspace = elements_of_look_ahead(shape, layout, options);
+  cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + travelling) + sent * 2 * travelling;
+  cost.workspace = elements_of_look_ahead(shape, options);
   cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + 2 * shape.count * shape.rows * shape.cols);
   return cost;
 }

@@ -99,12 +99,12 @@ Piece sent_to_owners(const Layout& layout, const BatchShape& shape) {
   return own_share(layout.copies, shape.owners[kOnCopies]);
 }
 
-comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape, at::ScalarType dtype) {
+comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape) {
   const std::vector<comm::Shares> owners = shape.owners;
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
   const at::Tensor sums = co_await comm::sum_shares(pieces, replicas, comm::Order::any, owners[kOnReplicas]);
   const Piece own = own_share(layout.copies, owners[kOnCopies]);
-  at::Tensor share = sums.narrow(0, own.begin, own.size).to(dtype);
+  at::Tensor share = sums.narrow(0, own.begin, own.size);
   share = co_await gather_side(share, cols, 2, shape.n, owners[kOnCols]);
   share = co_await gather_side(share, rows, 1, shape.m, owners[kOnRows]);
   co_return share;
@@ -124,10 +124,8 @@ void add_cost_of_owners(Cost& cost, const BatchShape& shape, const Layout& layou
   const Axis &rows = layout.rows, &cols = layout.cols, &replicas = layout.replicas, &copies = layout.copies;
   const int64_t piece = shape.rows * shape.cols;
   if (!replicas.absent()) {
-    const auto summed = static_cast<int64_t>(c10::elementSize(shape.computing));
     const int64_t own = shape.owners[kOnReplicas][replicas.rank];
-    cost.replicas = {shape.count * piece,
-                     (shape.count - own) * piece * summed + own * piece * travelling * (replicas.size - 1)};
+    cost.replicas = {shape.count * piece, (shape.count - own + own * (replicas.size - 1)) * piece * travelling};
   }
   if (!copies.absent()) {
     const comm::Shares& owners = shape.owners[kOnCopies];

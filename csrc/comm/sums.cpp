@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <functional>
@@ -21,17 +22,24 @@ std::vector<int64_t> splits_of(const at::Tensor& stack, const Shares& shares) {
   return splits;
 }
 
-// share ← Σ of the pieces, in rank order.
+bool is_half(const at::Tensor& tensor) { return tensor.element_size() < 4; }
+
+// share ← Σ of the pieces, in rank order; of halves, which torch sums in FP32, rounded once.
 void add_pieces(const at::Tensor& share, const at::Tensor& pieces, int size) {
   const at::Tensor rows = pieces.view({size, -1});
+  if (is_half(share)) {
+    at::Tensor flat = share.view({-1});
+    at::sum_out(flat, rows, 0);
+    return;
+  }
   share.copy_(rows[0].view_as(share));
   for (int rank = 1; rank < size; ++rank) share.add_(rows[rank].view_as(share));
 }
 
 bool can_reduce_while_scattering(const at::Tensor& stack, Axis axis, Order order, const Shares& shares) {
   const bool are_equal = std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
-  // gloo's reduce-scatter moves as much as an all-reduce.
-  return order == Order::any && stack.is_cuda() && are_equal && !moved_by_gloo(stack, axis);
+  // gloo's reduce-scatter moves as much as an all-reduce, and NCCL's rounds halves at every rank.
+  return order == Order::any && stack.is_cuda() && are_equal && !is_half(stack) && !moved_by_gloo(stack, axis);
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ struct There {
   at::Tensor own, back;
 };
 
-comm::Task<> there_and_back(at::Tensor pieces, Layout layout, BatchShape shape, at::ScalarType dtype, There* there) {
-  there->own = co_await gather_to_owners(pieces, layout, shape, dtype);
+comm::Task<> there_and_back(at::Tensor pieces, Layout layout, BatchShape shape, There* there) {
+  there->own = co_await gather_to_owners(pieces, layout, shape);
   const at::Tensor doubled = there->own * 2;
   there->back = co_await scatter_from_owners(doubled, layout, shape);
 }
@@ -68,7 +68,7 @@ TEST_P(Owners, HaveSumsOfWholeMatricesAndGivePiecesBack) {
     };
     There there;
     const at::Tensor given = piece(normal({kCount, kRows, kCols}, 1 + layout.replicas.rank));
-    comm::run(there_and_back(given, layout, shape, at::kDouble, &there));
+    comm::run(there_and_back(given, layout, shape, &there));
     int64_t place = 0;
     for (const Axis& axis : axes_of_owners(layout)) place = place * axis.size + axis.rank;
     std::vector<at::Tensor> expected;
@@ -115,19 +115,24 @@ INSTANTIATE_TEST_SUITE_P(
       return c10::str(info.param.name, "_dp", mesh.dp, "fs", mesh.fs, "tp", mesh.tp);
     });
 
-TEST(PiecesOfMatrices, TravelInTheDtypeThatIsAskedFor) {
-  comm::Mesh mesh({1, 2, 1});
+TEST(PiecesOfMatrices, TravelAsTheyAreAndAreSummedWithOneRounding) {
+  comm::Mesh mesh({3, 2, 1});
   mesh.run([&](comm::MeshAxes axes) {
-    const Layout layout{.rows = axes.fs};
-    const BatchShape shape = shape_on(layout, {0, 0, 1, 1, 1});
+    const Layout layout{.rows = axes.fs, .replicas = axes.dp};
+    const BatchShape shape = shape_on(layout, {0, 1, 2, 2, 4});
+    const Piece rows = layout.rows.piece(kRows);
+    const auto given = [&](int replica) {
+      return normal({kCount, kRows, kCols}, 1 + replica, at::kBFloat16).narrow(1, rows.begin, rows.size).contiguous();
+    };
     There there;
-    const at::Tensor given = normal({kCount, shape.rows, kCols}, 3, at::kFloat);
-    comm::run(there_and_back(given, layout, shape, at::kBFloat16, &there));
+    comm::run(there_and_back(given(axes.dp.rank), layout, shape, &there));
     EXPECT_EQ(there.own.scalar_type(), at::kBFloat16);
-    EXPECT_TRUE(bitwise_equal(there.back, given.to(at::kBFloat16) * 2));
+    const at::Tensor sum = given(0).to(at::kFloat) + given(1).to(at::kFloat) + given(2).to(at::kFloat);
+    EXPECT_TRUE(bitwise_equal(there.back, sum.to(at::kBFloat16) * 2));
     Cost cost;
     add_cost_of_owners(cost, shape, layout, 2);
     EXPECT_EQ(axes.fs.traffic().bytes(), cost.rows.bytes);
+    EXPECT_EQ(axes.dp.traffic().bytes(), cost.replicas.bytes);
   });
 }
 
