@@ -124,9 +124,9 @@ def test_matrices_that_are_cut_are_handed_out_over_their_shards() -> None:
     assert costs["muon"].state_bytes == 4 * (5 * piece + 5)
     # of five this rank's replica sums three, its column of the grid puts two together, and it the first of them
     assert costs["muon"].elements == {"dp": 5 * piece, "fs": 3 * piece, "tp": 2 * 2 * piece}
-    # momenta in FP32 to the replicas that sum them, pieces of sums in BF16 to their owners; updates in BF16 back
+    # in BF16 to the replicas that sum it, to owners, and back
     assert costs["muon"].bytes == {
-        "dp": 2 * piece * 4 + 3 * piece * 2, "fs": (1 + 2) * piece * 2, "tp": (1 + 1) * 2 * piece * 2
+        "dp": (2 + 3) * piece * 2, "fs": (1 + 2) * piece * 2, "tp": (1 + 1) * 2 * piece * 2
     }  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_matrices_that_are_not_cut_are_handed_out_over_the_replicas() -> None:
     assert costs["muon_gathering"].flops == 10 * whole
     assert costs["muon"].state_bytes == 4 * (10 * entries + 10)
     assert costs["muon"].elements == {"dp": 10 * entries}
-    assert costs["muon"].bytes == {"dp": (10 - owned) * entries * 4 + 3 * owned * entries * 2}
+    assert costs["muon"].bytes == {"dp": (10 - owned + 3 * owned) * entries * 2}
     products, factored = 8 * 512 * 256 * 64, 2 * (3 * 256 * 64**2 + 64**3 // 3)
     assert costs["dion_compressed"].flops == 10 * products + owned * factored
     assert costs["dion_dense"].flops == 10 * (products + factored)
