@@ -21,7 +21,7 @@ struct Need {
 
 // Calls body(share) for shares that cover `count` matrices once: on a CPU in parallel, one for each thread, but one
 // for all threads together of large matrices that are too few for that; on a GPU one for all. The body may be called
-// on any thread.
+// on any thread, in the modes of torch that the caller is in.
 void share_out(c10::Device device, int64_t count, const Need& need, const std::function<void(const Share&)>& body);
 
 }  // namespace torchdion::linalg

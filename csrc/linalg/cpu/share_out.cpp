@@ -1,6 +1,7 @@
 #include "linalg/share_out.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
 
 #include <algorithm>
 
@@ -24,7 +25,11 @@ void Operations::share_out(c10::Device /*device*/, int64_t count, const Need& ne
   const int64_t together = need.operations >= kFlopsTogether ? count % threads : 0, apart = count - together;
   const int64_t at_once = std::max<int64_t>(1, kCachedBytes / std::max<int64_t>(1, need.bytes));
   const int64_t grain = kFlopsOfThread / std::max<int64_t>(1, need.operations) + 1;
-  at::parallel_for(0, apart, grain, [&](int64_t begin, int64_t end) { body({begin, end, at_once}); });
+  const at::ThreadLocalState modes;  // which torch does not take along to its threads
+  at::parallel_for(0, apart, grain, [&](int64_t begin, int64_t end) {
+    const at::ThreadLocalStateGuard guard(modes);
+    body({begin, end, at_once});
+  });
   if (together > 0) body({apart, count, together});
 }
 

@@ -1,9 +1,9 @@
 #include "linalg/share_out.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -66,6 +66,18 @@ TEST_F(ShareOut, LeavesLargeMatricesThatAreTooFewToAllThreads) {
   EXPECT_EQ(found.shares[3].at_once, 2);
   EXPECT_FALSE(found.in_parallel[3]);
   EXPECT_EQ(shares_of(5, kSmall).shares.size(), 1u) << "not worth a second thread";
+}
+
+// What a caller has said to torch holds on every thread: an inference tensor may be written in that mode alone.
+TEST_F(ShareOut, TakesTheModesOfTheCallerAlong) {
+  at::set_num_threads(2);
+  const c10::InferenceMode inference;
+  const at::Tensor X = at::zeros({4, 3});
+  share_out(at::kCPU, 4, kLarge, [&](const Share& share) {
+    EXPECT_TRUE(c10::InferenceMode::is_enabled());
+    X.narrow(0, share.begin, share.end - share.begin).add_(1);
+  });
+  EXPECT_TRUE(X.eq(1).all().item<bool>());
 }
 
 TEST_F(ShareOut, WorksOnWhatACacheHoldsAtATime) {
