@@ -121,7 +121,7 @@ comm::Task<> muon(Batch batch, Options options) {
   at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape);
   const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
   U = linalg::newton_schulz(U, newton_schulz_steps(options, L.scalar_type()), precision);
-  U = co_await scatter_from_owners(U, batch.layout, batch.shape);
+  U = co_await scatter_from_owners(L, U, batch.layout, batch.shape);
 
   // X = (1 − η λ) X − η factor U
   const linalg::FactorRule rates{factor_on_lr(batch, options), options.number("lr"), options.number("weight_decay"),
@@ -151,7 +151,7 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   const int64_t sent = sent_to_owners(layout, shape).size * shape.rows * shape.cols;
   cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + travelling) + sent * 2 * travelling;
   cost.workspace = elements_of_look_ahead(shape, options);
-  cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + 2 * shape.count * shape.rows * shape.cols);
+  cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + shape.count * shape.rows * shape.cols);
   return cost;
 }
 

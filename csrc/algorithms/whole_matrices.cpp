@@ -6,6 +6,7 @@
 
 #include "comm/collectives.h"
 #include "comm/sums.h"
+#include "linalg/copy.h"
 
 namespace torchdion::algorithms {
 
@@ -48,22 +49,6 @@ void for_each_piece(const at::Tensor& whole, const at::Tensor& buffer, int64_t d
   }
 }
 
-// Where in a stack the matrices lie that this rank owns on an axis whose ranks all hold the same.
-Piece own_share(const Axis& axis, const comm::Shares& owners) {
-  return {std::accumulate(owners.begin(), owners.begin() + axis.rank, int64_t{0}), owners[axis.rank]};
-}
-
-// The matrices of all owners on an axis whose ranks hold the same pieces. `completes`: see comm::gather_shares().
-comm::Task<at::Tensor> all_shares(at::Tensor own, Axis axis, comm::Shares owners, bool completes) {
-  if (axis.absent()) co_return own;
-  std::vector<int64_t> sizes = own.sizes().vec();
-  sizes[0] = sum_of(owners);
-  at::Tensor stack = at::empty(sizes, own.options());
-  const at::Tensor share = own.contiguous();
-  co_await comm::gather_shares(stack, share, axis, owners, completes);
-  co_return stack;
-}
-
 // The matrices that this rank owns on the axis, with the whole of the dimension that it cuts.
 comm::Task<at::Tensor> gather_side(at::Tensor stack, Axis axis, int64_t dim, int64_t whole_side, comm::Shares owners) {
   if (axis.absent()) co_return stack;
@@ -78,46 +63,57 @@ comm::Task<at::Tensor> gather_side(at::Tensor stack, Axis axis, int64_t dim, int
   co_return whole;
 }
 
-comm::Task<at::Tensor> scatter_side(at::Tensor whole, Axis axis, int64_t dim, comm::Shares owners) {
-  if (axis.absent()) co_return whole;
-  std::vector<int64_t> sizes = whole.sizes().vec();
-  const int64_t whole_side = sizes[dim];
-  sizes[0] = sum_of(owners);
-  sizes[dim] = axis.piece(whole_side).size;
-  const Exchange exchange = exchange_of(sizes[1], sizes[2], whole_side, dim, axis, owners);
+// The way back of gather_side(), into the stack that it took.
+comm::Task<> scatter_side(at::Tensor stack, at::Tensor whole, Axis axis, int64_t dim, comm::Shares owners) {
+  const Exchange exchange = exchange_of(stack.size(1), stack.size(2), whole.size(dim), dim, axis, owners);
   at::Tensor buffer = at::empty({sum_of(exchange.wholes)}, whole.options());
   for_each_piece(whole, buffer, dim, axis, [](const at::Tensor& part, const at::Tensor& sent) { sent.copy_(part); });
-  at::Tensor stack = at::empty(sizes, whole.options());
   co_await comm::all_to_all(stack, buffer, exchange.pieces, exchange.wholes, axis, true);
-  co_return stack;
+}
+
+at::Tensor own_of(const at::Tensor& stack, const Axis& axis, const comm::Shares& owners) {
+  const Piece own = comm::own_share(axis, owners);
+  return stack.narrow(0, own.begin, own.size);
 }
 
 }  // namespace
 
 Piece sent_to_owners(const Layout& layout, const BatchShape& shape) {
   if (!layout.replicas.absent()) return {0, shape.count};
-  return own_share(layout.copies, shape.owners[kOnCopies]);
+  return comm::own_share(layout.copies, shape.owners[kOnCopies]);
 }
 
 comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape) {
   const std::vector<comm::Shares> owners = shape.owners;
-  const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas;
-  const at::Tensor sums = co_await comm::sum_shares(pieces, replicas, comm::Order::any, owners[kOnReplicas]);
-  const Piece own = own_share(layout.copies, owners[kOnCopies]);
-  at::Tensor share = sums.narrow(0, own.begin, own.size);
+  const Axis rows = layout.rows, cols = layout.cols;
+  const at::Tensor sums = co_await comm::sum_shares(pieces, layout.replicas, comm::Order::any, owners[kOnReplicas]);
+  at::Tensor share = own_of(sums, layout.copies, owners[kOnCopies]);
   share = co_await gather_side(share, cols, 2, shape.n, owners[kOnCols]);
   share = co_await gather_side(share, rows, 1, shape.m, owners[kOnRows]);
   co_return share;
 }
 
-comm::Task<at::Tensor> scatter_from_owners(at::Tensor own, Layout layout, BatchShape shape) {
+comm::Task<at::Tensor> scatter_from_owners(at::Tensor pieces, at::Tensor own, Layout layout, BatchShape shape) {
+  if (layout.is_local()) co_return own;
   const std::vector<comm::Shares> owners = shape.owners;
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas, copies = layout.copies;
-  at::Tensor share = co_await scatter_side(own, rows, 1, owners[kOnRows]);
-  share = co_await scatter_side(share, cols, 2, owners[kOnCols]);
-  share = co_await all_shares(share, copies, owners[kOnCopies], false);
-  share = co_await all_shares(share, replicas, owners[kOnReplicas], true);
-  co_return share;
+  const at::Tensor of_copies = own_of(pieces, replicas, owners[kOnReplicas]);
+  const at::Tensor of_sides = own_of(of_copies, copies, owners[kOnCopies]);
+  if (!rows.absent() && !cols.absent()) {
+    const int64_t count = owners[kOnCols][cols.rank];
+    const at::Tensor of_cols = at::empty({count, shape.rows, shape.n}, own.options());
+    co_await scatter_side(of_cols, own, rows, 1, owners[kOnRows]);
+    co_await scatter_side(of_sides, of_cols, cols, 2, owners[kOnCols]);
+  } else if (!rows.absent()) {
+    co_await scatter_side(of_sides, own, rows, 1, owners[kOnRows]);
+  } else if (!cols.absent()) {
+    co_await scatter_side(of_sides, own, cols, 2, owners[kOnCols]);
+  } else if (own.const_data_ptr() != of_sides.const_data_ptr()) {
+    linalg::copy_(linalg::Matrices(of_sides), linalg::Matrices(own));
+  }
+  co_await comm::gather_shares(of_copies, of_sides, copies, owners[kOnCopies], false);
+  co_await comm::gather_shares(pieces, of_copies, replicas, owners[kOnReplicas]);
+  co_return pieces;
 }
 
 void add_cost_of_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling) {

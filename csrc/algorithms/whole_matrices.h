@@ -22,11 +22,12 @@ inline std::vector<Axis> axes_of_owners(const Layout& layout) {
 Piece sent_to_owners(const Layout& layout, const BatchShape& shape);
 
 // The matrices that this rank owns, whole ([own, m, n]), from this rank's pieces of all ([count, rows, cols],
-// contiguous): sums over the replicas.
+// contiguous, which it may write over): sums over the replicas.
 comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape);
 
-// This rank's pieces of all matrices, in the dtype of those that it owns: the way back. Strides may be any.
-comm::Task<at::Tensor> scatter_from_owners(at::Tensor own, Layout layout, BatchShape shape);
+// The way back: pieces ← this rank's pieces of all matrices, which it returns. Of matrices that are whole on one rank
+// alone it returns `own`. `own` may have any strides.
+comm::Task<at::Tensor> scatter_from_owners(at::Tensor pieces, at::Tensor own, Layout layout, BatchShape shape);
 
 // Adds to a cost what both ways carry. `travelling`: bytes of an element.
 void add_cost_of_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling);

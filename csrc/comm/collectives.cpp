@@ -39,7 +39,7 @@ Pending begin(const char* kind, Axis axis, std::vector<at::Tensor> tensors, Star
   return Pending(kind, std::move(axis), std::move(works), std::move(tensors));
 }
 
-// Likewise, made of messages: received[k] from rank k, sent[k] to it.
+// Likewise, made of messages: received[k] from rank k, sent[k] to it, but nothing of this rank's own.
 Pending begin_exchange(const char* kind, Axis axis, std::vector<at::Tensor> received, std::vector<at::Tensor> sent) {
   throw_if_stopping();
   Works works = named(kind, axis, [&] { return exchange(received, sent, axis); });
@@ -49,6 +49,11 @@ Pending begin_exchange(const char* kind, Axis axis, std::vector<at::Tensor> rece
 
 std::vector<at::Tensor> cut(const at::Tensor& tensor, const std::vector<int64_t>& splits) {
   return tensor.view({-1}).split_with_sizes(splits);
+}
+
+// A rank's own piece, which may lie where it belongs already.
+void copy_own(const at::Tensor& to, const at::Tensor& from) {
+  if (to.const_data_ptr() != from.const_data_ptr()) to.copy_(from);
 }
 
 }  // namespace
@@ -76,7 +81,10 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
   count(axis, completes ? "completion" : "all_gather", completes ? &AxisTraffic::completion : &AxisTraffic::all_gather,
         output.numel(), completes ? 0 : output.numel(), bytes(input.numel(), input) * (axis.size - 1));
   if (as_messages(input, axis)) {
-    return begin_exchange("all_gather", axis, cut(output, splits), std::vector(axis.size, input.reshape({-1})));
+    const at::Tensor own = input.view({-1});
+    const std::vector<at::Tensor> received = cut(output, splits);
+    copy_own(received[axis.rank], own);
+    return begin_exchange("all_gather", axis, received, std::vector(axis.size, own));
   }
   // gloo cuts an output along its first dimension, as splits do: both are flat.
   at::Tensor flat = output.view({-1}), piece = input.view({-1});
@@ -118,7 +126,11 @@ Pending all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> rec
   }
   count(axis, completes ? "completion" : "all_to_all", completes ? &AxisTraffic::completion : &AxisTraffic::all_to_all,
         input.numel(), completes ? 0 : input.numel(), bytes(input.numel() - sent[axis.rank], input));
-  if (as_messages(input, axis)) return begin_exchange("all_to_all", axis, cut(output, received), cut(input, sent));
+  if (as_messages(input, axis)) {
+    const std::vector<at::Tensor> to = cut(output, received), from = cut(input, sent);
+    copy_own(to[axis.rank], from[axis.rank]);
+    return begin_exchange("all_to_all", axis, to, from);
+  }
   at::Tensor flat_output = output.view({-1}), flat_input = input.view({-1});
   return begin("all_to_all", axis, {output, input}, [&](c10d::ProcessGroup& group) {
     return torch_versions::all_to_all(group, flat_output, flat_input, received, sent);

@@ -43,11 +43,13 @@ class Pending {
 Pending all_reduce(at::Tensor tensor, Axis axis);
 
 // output ← the inputs of all ranks one after the other; splits: the elements of each rank's. `completes`: what a
-// reduce-scatter began, whose elements are counted already. Both contiguous.
+// reduce-scatter began, whose elements are counted already. Both contiguous; the input may lie at its place in the
+// output.
 Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis, bool completes = false);
 
 // output ← what every rank has for this one, size · splits[rank] elements, one rank after the other; input: splits[k]
-// elements for each rank k. Counted as a reduce-scatter, of which it is the first half. Both contiguous.
+// elements for each rank k. Its own piece, which lies in the input, is not written everywhere. Counted as a
+// reduce-scatter, of which it is the first half. Both contiguous.
 Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis);
 
 // output ← what every rank has for this one, one rank after the other, received[k] elements from rank k; input:
@@ -57,7 +59,7 @@ Pending all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> rec
                    Axis axis, bool completes = false);
 
 // output ← this rank's piece of Σ over the axis of input: input.numel() / size elements, added in the backend's order.
-// Both contiguous.
+// Both contiguous; the output may be that piece of the input.
 Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis);
 
 }  // namespace torchdion::comm

@@ -20,8 +20,8 @@ bool moved_by_gloo(const at::Tensor& tensor, const Axis& axis);
 // on CUDA it copies to the CPU in collectives, and not in messages.
 bool as_messages(const at::Tensor& tensor, const Axis& axis);
 
-// received[k] ← what rank k has for this one, sent[k] → rank k; this rank's own is copied. One-dimensional contiguous
-// tensors; those without elements are not sent. What it returns is to be waited for.
+// received[k] ← what rank k has for this one, sent[k] → rank k, for all k but this rank's own. One-dimensional
+// contiguous tensors; those without elements are not sent. What it returns is to be waited for.
 Works exchange(const std::vector<at::Tensor>& received, const std::vector<at::Tensor>& sent, const Axis& axis);
 
 }  // namespace torchdion::comm

@@ -1,11 +1,15 @@
 #include "comm/sums.h"
 
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "comm/collectives.h"
 #include "comm/copies.h"
@@ -24,16 +28,43 @@ std::vector<int64_t> splits_of(const at::Tensor& stack, const Shares& shares) {
 
 bool is_half(const at::Tensor& tensor) { return tensor.element_size() < 4; }
 
-// share ← Σ of the pieces, in rank order; of halves, which torch sums in FP32, rounded once.
-void add_pieces(const at::Tensor& share, const at::Tensor& pieces, int size) {
-  const at::Tensor rows = pieces.view({size, -1});
-  if (is_half(share)) {
+// sum ← Σ of the terms in their order, of halves in FP32, rounded once. `sum` may be one of them.
+template <class T>
+void add_on_cpu(T* sum, const std::vector<const T*>& terms, int64_t numel) {
+  using Wide = at::opmath_type<T>;
+  constexpr int64_t kBlock = 512, kBlocksPerThread = 64;
+  at::parallel_for(0, (numel + kBlock - 1) / kBlock, kBlocksPerThread, [&](int64_t first, int64_t end) {
+    Wide wide[kBlock];
+    for (int64_t begin = first * kBlock; begin < std::min(end * kBlock, numel); begin += kBlock) {
+      const int64_t count = std::min(kBlock, numel - begin);
+      for (int64_t j = 0; j < count; ++j) wide[j] = static_cast<Wide>(terms.front()[begin + j]);
+      for (std::size_t k = 1; k < terms.size(); ++k) {
+        const T* term = terms[k] + begin;
+#pragma GCC unroll 1
+        for (int64_t j = 0; j < count; ++j) wide[j] += static_cast<Wide>(term[j]);
+      }
+      for (int64_t j = 0; j < count; ++j) sum[begin + j] = static_cast<T>(wide[j]);
+    }
+  });
+}
+
+// share, this rank's own piece, ← Σ of all ranks' pieces, in rank order. On a CPU it need not be among `pieces`.
+void add_pieces(const at::Tensor& share, const at::Tensor& pieces, const Axis& axis) {
+  const at::Tensor rows = pieces.view({axis.size, -1});
+  if (share.is_cpu()) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, share.scalar_type(), "torchdion::add_pieces", [&] {
+      std::vector<const scalar_t*> terms;
+      for (int rank = 0; rank < axis.size; ++rank) terms.push_back(rows[rank].const_data_ptr<scalar_t>());
+      terms[axis.rank] = share.const_data_ptr<scalar_t>();
+      add_on_cpu(share.data_ptr<scalar_t>(), terms, share.numel());
+    });
+  } else if (is_half(share)) {  // torch sums them in FP32
     at::Tensor flat = share.view({-1});
     at::sum_out(flat, rows, 0);
-    return;
+  } else {
+    share.copy_(rows[0].view_as(share));
+    for (int rank = 1; rank < axis.size; ++rank) share.add_(rows[rank].view_as(share));
   }
-  share.copy_(rows[0].view_as(share));
-  for (int rank = 1; rank < size; ++rank) share.add_(rows[rank].view_as(share));
 }
 
 bool can_reduce_while_scattering(const at::Tensor& stack, Axis axis, Order order, const Shares& shares) {
@@ -50,11 +81,14 @@ Shares even_shares(int64_t count, int size) {
   return shares;
 }
 
+Piece own_share(const Axis& axis, const Shares& shares) {
+  return {std::accumulate(shares.begin(), shares.begin() + axis.rank, int64_t{0}), shares[axis.rank]};
+}
+
 Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares) {
   if (axis.absent()) co_return stack;
-  std::vector<int64_t> sizes = stack.sizes().vec();
-  sizes[0] = shares[axis.rank];
-  at::Tensor share = at::empty(sizes, stack.options());
+  const Piece own = own_share(axis, shares);
+  at::Tensor share = stack.narrow(0, own.begin, own.size);
   if (can_reduce_while_scattering(stack, axis, order, shares)) {
     co_await reduce_scatter(share, stack, axis);
     co_return share;
@@ -62,7 +96,7 @@ Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares sha
   const std::vector<int64_t> splits = splits_of(stack, shares);
   at::Tensor pieces = at::empty({axis.size * share.numel()}, stack.options());
   co_await scatter(pieces, stack, splits, axis);
-  if (share.numel() > 0) add_pieces(share, pieces, axis.size);
+  if (share.numel() > 0) add_pieces(share, pieces, axis);
   co_return share;
 }
 

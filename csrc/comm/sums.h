@@ -24,12 +24,15 @@ using Shares = std::vector<int64_t>;
 // As many for each rank, but for one.
 Shares even_shares(int64_t count, int size);
 
-// Σ over the axis of stack ([count, ...], contiguous), but of its entries only this rank's share, whole ones. On an
-// absent axis the stack itself.
+// Where the share of this rank lies.
+Piece own_share(const Axis& axis, const Shares& shares);
+
+// stack ← Σ over the axis of stack ([count, ...], contiguous), but of its entries only this rank's share, whole ones,
+// which is what it returns. On an absent axis the stack itself.
 Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares);
 
-// stack ← the shares of all ranks, the inverse of sum_shares(). `completes`: sum_shares() made them, and has counted
-// the elements.
+// stack ← the shares of all ranks, the inverse of sum_shares(); this rank's may lie in it. `completes`: sum_shares()
+// made them, and has counted the elements.
 Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, Shares shares, bool completes = true);
 
 // The largest of the numbers that the ranks of all these axes have. Waits for them.

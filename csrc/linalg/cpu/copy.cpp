@@ -1,10 +1,24 @@
-#include "linalg/cpu/operations.h"
+#include <algorithm>
+#include <type_traits>
 
 #include "linalg/cpu/convert.h"
+#include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
 #include "linalg/cpu/turned_block.h"
 
 namespace torchdion::linalg::cpu {
+
+namespace {
+
+// The same bits, of some rows of one matrix.
+template <class T>
+void copy_rows(const Matrices& A, const Matrices& B, int64_t index, int64_t first, int64_t rows) {
+  for_each_run_of_rows<T, T>(B, index, first, rows, [&](int64_t row, int64_t col, int64_t many, const T* b) {
+    std::copy_n(b, many, A.matrix<T>(index) + row * A.row_stride + col);
+  });
+}
+
+}  // namespace
 
 void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out) {
   if (left_out && *left_out != 0) return;
@@ -15,6 +29,9 @@ void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const
     TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::copy_", [&] {
       using T = Wider<target_t, scalar_t>;
       cpu::parallel_rows(A.count(), A.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
+        if constexpr (std::is_same_v<target_t, scalar_t>) {
+          if (alpha == 1) return copy_rows<scalar_t>(A, B, index, first, count);
+        }
         for_each_run_of_rows<T, scalar_t>(B, index, first, count, [&](int64_t row, int64_t col, int64_t many, auto* b) {
           target_t* a = A.matrix<target_t>(index) + row * A.row_stride + col;
           for (int64_t j = 0; j < many; ++j) a[j] = rounded<target_t>(static_cast<T>(alpha) * static_cast<T>(b[j]));

@@ -20,8 +20,10 @@ struct There {
 
 comm::Task<> there_and_back(at::Tensor pieces, Layout layout, BatchShape shape, There* there) {
   there->own = co_await gather_to_owners(pieces, layout, shape);
+  there->own = there->own.clone();  // it may lie in the pieces
   const at::Tensor doubled = there->own * 2;
-  there->back = co_await scatter_from_owners(doubled, layout, shape);
+  there->back = co_await scatter_from_owners(pieces, doubled, layout, shape);
+  EXPECT_EQ(there->back.const_data_ptr(), layout.is_local() ? doubled.const_data_ptr() : pieces.const_data_ptr());
 }
 
 // Matrix i belongs to the rank of this place, in the order of axes_of_owners().

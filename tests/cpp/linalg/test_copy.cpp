@@ -67,12 +67,16 @@ TEST(Copy, KeepsANaNWhoseHighBitsAreThoseOfInfinity) {
 }
 
 TEST(Copy, TakesAMultipleInEveryLayout) {
-  const at::Tensor B = normal({3, 40, 300}, 1);
-  for (bool by_columns : {false, true}) {
-    for (const at::Tensor& source : {B, column_major(B), at::cat({B, B}, 2).slice(2, 150, 450)}) {
-      const at::Tensor A = by_columns ? column_major(at::zeros_like(B)) : at::zeros_like(B);
-      copy_(Matrices(A), Matrices(source), 0.5);
-      EXPECT_TRUE(at::equal(A, 0.5 * source));
+  for (at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+    const at::Tensor B = normal({3, 40, 300}, 1, dtype);
+    for (bool by_columns : {false, true}) {
+      for (const at::Tensor& source : {B, column_major(B), at::cat({B, B}, 2).slice(2, 150, 450)}) {
+        for (double multiple : {1., 0.5}) {
+          const at::Tensor A = by_columns ? column_major(at::zeros_like(B)) : at::zeros_like(B);
+          copy_(Matrices(A), Matrices(source), multiple);
+          EXPECT_TRUE(at::equal(A, multiple * source));
+        }
+      }
     }
   }
 }
