@@ -122,21 +122,23 @@ def _cutting(layout: _C.Layout, grid: Grid) -> tuple[_C.Axis, ...]:
 def under_muon(
     parameters: list[Planned], layouts: Layouts | DescribedLayouts, grid: Grid, replicas: _C.Axis
 ) -> list[Planned]:
-    """The matrices, with the copies that share Muon's work beside the replicas, as DTensors alone say."""
-    matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
-    if not isinstance(layouts, Layouts):
-        return matrices
+    """The matrices, with the copies that share Muon's work beside the replicas: those of DTensors, else of dp."""
     averaged = () if replicas.absent else grid.sides_of_axis(replicas.name)
     axes: dict[tuple[str, ...], _C.Axis] = {}  # one for all parameters on its line
     planned = []
-    for one in matrices:
-        piece = layouts.of(one.param, one.group | {"algorithm": "muon"}, one.name)
-        copies = piece.layout.copies
-        sides = () if copies.absent else grid.sides_of_axis(copies.name)
-        if set(sides) & set(averaged):  # torch averages over what the plan takes for replicas
-            others = tuple(side for side in sides if side not in averaged)
-            piece = piece._replace(layout=_with_copies(piece.layout, axes.setdefault(others, grid.axis(others))))
-        planned.append(one._replace(piece=piece))
+    for one in parameters:
+        if not algorithm_of(one.param, one.group).takes_matrices:
+            continue
+        piece = one.piece
+        if isinstance(layouts, Layouts):
+            piece = layouts.of(one.param, one.group | {"algorithm": "muon"}, one.name)
+            sides = () if piece.layout.copies.absent else grid.sides_of_axis(piece.layout.copies.name)
+        else:
+            sides = grid.ordered({"dp"})
+        # torch averages over what the plan takes for replicas
+        others = tuple(side for side in sides if side not in averaged)
+        copies = axes.setdefault(others, grid.axis(others))
+        planned.append(one._replace(piece=piece._replace(layout=_with_copies(piece.layout, copies))))
     return planned
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchdion.table import ALGORITHMS
 from torchdion.verification.mesh import Sizes
 from torchdion.verification.observed import Observed
 from torchdion.verification.run import State, Training
@@ -133,7 +134,8 @@ def _partial(observed: list[Observed], training: Training) -> set[str]:
 def _dimensions_in_use(training: Training) -> set[str]:
     """Along which the optimizer has to communicate."""
     sizes = training.sizes
-    used = {"dp": sizes.dp > 1 and training.averages, "fs": sizes.fs > 1, "tp": sizes.tp > 1}
+    shares = ALGORITHMS[training.algorithm].shares_among_copies and sizes.fs > 1  # of a mesh that holds dp too
+    used = {"dp": sizes.dp > 1 and (training.averages or shares), "fs": sizes.fs > 1, "tp": sizes.tp > 1}
     return {dim for dim, is_used in used.items() if is_used}
 
 

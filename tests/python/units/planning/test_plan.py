@@ -43,14 +43,17 @@ def test_a_described_mesh_lays_plain_parameters_as_fsdp2_and_tensor_parallelism_
     assert {row.algorithm for row in found.rows} == {"dion", "lion"}
 
 
-def test_replicas_of_a_native_hsdp_mesh_are_those_that_it_does_not_cut() -> None:
-    described = torchdion.plan(block_model(), {"dp": 4, "fs": 2}, rank_fraction=0.25)
+@pytest.mark.parametrize("replicas", [None, ()])
+def test_copies_of_a_native_hsdp_mesh_are_those_that_it_does_not_cut(replicas: tuple[str, ...] | None) -> None:
+    described = torchdion.plan(block_model(), {"dp": 4, "fs": 2}, rank_fraction=0.25, replicas=replicas)
     with fake_world(0, 8):
         mesh = mesh_of(dp=4, fs=2)
         model = fully_shard(block_model(), mesh=mesh)
-        found = torchdion.plan(model, mesh, rank_fraction=0.25)
+        found = torchdion.plan(model, mesh, rank_fraction=0.25, replicas=replicas)
+    assert found.rows == described.rows
     assert found.estimates == described.estimates
     assert found.links["dp"].size == 4
+    assert "dp" in found.estimates["muon"].cost.elements
 
 
 def test_matrices_that_no_rule_lets_tp_cut_are_whole_and_named() -> None:

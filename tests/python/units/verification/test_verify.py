@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,17 @@ def test_silence_of_all_ranks_is_no_agreement() -> None:
         CHECKS[6],
         CHECKS[7],
     }
+
+
+def test_copies_with_averaged_gradients_speak_where_the_algorithm_shares_its_work() -> None:
+    observed = observations()
+    for rank in observed:
+        del rank.issued["dp"]
+    silent = {}
+    for algorithm in ("dion", "muon"):
+        training = replace(TRAINING, compress=False, algorithm=algorithm)
+        silent[algorithm] = {row.what for row in check(training, observed, state(), state().weights) if not row.passes}
+    assert silent == {"dion": set(), "muon": {CHECKS[6]}}
 
 
 def test_an_engine_that_departs_from_the_papers_is_found() -> None:
