@@ -1,6 +1,7 @@
 // Taking a state dict: all of it is checked before any of it is.
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/full.h>
 
 #include <cmath>
@@ -22,6 +23,7 @@
 #include "optim/options.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
+#include "optim/torch_muon.h"
 #include "optim/whole.h"
 #include "words.h"
 
@@ -59,6 +61,7 @@ IValue entry(const GenericDict& dict, const char* key, const char* kind, const I
 struct SavedGroup {
   Entries options;
   std::vector<IValue> params;
+  bool is_of_torch_muon;
 
   SavedGroup(const IValue& saved, const std::string& where) {
     if (saved.isGenericDict()) {
@@ -72,6 +75,7 @@ struct SavedGroup {
     params = found->second.toListRef().vec();
     options.erase(found);
     options.erase("capturable");  // a matter of this run
+    is_of_torch_muon = optim::rename_options_of_torch_muon(options, where);
   }
 };
 
@@ -109,9 +113,10 @@ void check_is_state(const IValue& saved, const std::string& name) {
 // The saved state of one parameter: checked, copied, in the dtypes that the options ask for.
 class SavedState {
  public:
-  SavedState(GenericDict saved, const at::Tensor& param, const Layout& layout, const engine::GroupOptions& options,
-             std::string name)
-      : saved_(std::move(saved)),
+  SavedState(GenericDict saved, const SavedGroup& group, const at::Tensor& param, const Layout& layout,
+             const engine::GroupOptions& options, std::string name)
+      : saved_(group.is_of_torch_muon ? optim::rename_state_of_torch_muon(saved) : std::move(saved)),
+        group_(group),
         param_(param),
         layout_(layout),
         options_(options),
@@ -131,8 +136,9 @@ class SavedState {
     loaded->tensor("step", step());
     for (const algorithms::State& state : algorithm_.states) {
       const at::ScalarType dtype = options_.values.dtype_or(state.dtype_option, param_.scalar_type());
-      loaded->tensor(std::string(state.name),
-                     engine::stored_as(piece_of(state, whole, *loaded), dtype, param_.device()).contiguous());
+      at::Tensor piece = piece_of(state, whole, *loaded);
+      if (group_.is_of_torch_muon && state.name == "momentum") piece = at::div(piece, 1 - options_.values.number("mu"));
+      loaded->tensor(std::string(state.name), engine::stored_as(piece, dtype, param_.device()).contiguous());
     }
     return loaded;
   }
@@ -170,10 +176,12 @@ class SavedState {
     return engine::piece_of(saved, optim::cuts_of(state, saved.sizes(), param_, layout_, options_), layout_);
   }
 
+  // Of torch.optim.Muon, which does not count: none.
   at::Tensor step() const {
     const auto found = saved_.find("step");
-    TORCH_CHECK_VALUE(found != saved_.end(), prefix(), "the state of ", name_, " lacks 'step'");
-    const IValue saved = found->value();
+    TORCH_CHECK_VALUE(found != saved_.end() || group_.is_of_torch_muon, prefix(), "the state of ", name_,
+                      " lacks 'step'");
+    const IValue saved = found != saved_.end() ? found->value() : IValue(0);
     const bool is_read = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
                          (at::isFloatingType(saved.toTensor().scalar_type()) ||
                           at::isIntegralType(saved.toTensor().scalar_type(), /*includeBool=*/false));
@@ -188,6 +196,7 @@ class SavedState {
   }
 
   GenericDict saved_;
+  const SavedGroup& group_;
   const at::Tensor& param_;
   const Layout& layout_;
   const engine::GroupOptions& options_;
@@ -236,7 +245,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
       optim::check_layout(param, layout, values, name);
       if (found == saved_states.end() || found->second.toGenericDict().empty()) continue;
       states[param.unsafeGetTensorImpl()] =
-          SavedState(found->second.toGenericDict(), param, layout, values, name).load();
+          SavedState(found->second.toGenericDict(), group, param, layout, values, name).load();
     }
   }
   optim::checked(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);

@@ -1,11 +1,12 @@
 // consumer IN OUT: continues a training that Python has begun. IN holds the parameters, the gradients of each step and
-// a state dict, and whether its steps are to be capturable; OUT gets the parameters and the state dict after those
-// steps, OUT.archive what torch::save() writes.
+// a state dict, the name of the optimizer and whether its steps are to be capturable; OUT gets the parameters and the
+// state dict after those steps, OUT.archive what torch::save() writes.
 #include <ATen/Parallel.h>
 #include <torch/serialize.h>
 #include <torchdion/torchdion.h>
 
 #include <iostream>
+#include <memory>
 
 namespace {
 
@@ -27,27 +28,36 @@ std::vector<torch::optim::OptimizerParamGroup> groups_like(const c10::IValue& st
   return groups;
 }
 
+std::unique_ptr<torchdion::Optimizer> optimizer_of(const c10::impl::GenericDict& saved,
+                                                   const std::vector<at::Tensor>& params) {
+  const std::vector<torch::optim::OptimizerParamGroup> groups = groups_like(saved.at("state_dict"), params);
+  const bool capturable = saved.at("capturable").toBool();
+  if (saved.at("optimizer").toStringRef() == "Muon") {
+    return std::make_unique<torchdion::Muon>(groups, torchdion::MuonOptions().capturable(capturable));
+  }
+  return std::make_unique<torchdion::Dion>(groups, torchdion::DionOptions().capturable(capturable));
+}
+
 int run(const std::string& input, const std::string& output) {
   const auto saved = torchdion::read_checkpoint(input).toGenericDict();
   at::set_num_threads(1);
   std::vector<at::Tensor> params = tensors(saved.at("params"));
   for (at::Tensor& param : params) param.requires_grad_();
-  const auto options = torchdion::DionOptions().capturable(saved.at("capturable").toBool());
-  torchdion::Dion optimizer(groups_like(saved.at("state_dict"), params), options);
-  optimizer.load_state_dict(saved.at("state_dict"));
+  const std::unique_ptr<torchdion::Optimizer> optimizer = optimizer_of(saved, params);
+  optimizer->load_state_dict(saved.at("state_dict"));
   for (const c10::IValue& step : saved.at("gradients").toListRef()) {
     const std::vector<at::Tensor> gradients = tensors(step);
     for (std::size_t i = 0; i < params.size(); ++i) params[i].mutable_grad() = gradients[i];
-    optimizer.step();
+    optimizer->step();
   }
   c10::impl::GenericDict result(c10::StringType::get(), c10::AnyType::get());
   c10::impl::GenericList list(c10::AnyType::get());
   for (const at::Tensor& param : params) list.push_back(param.detach());
   result.insert("params", list);
-  result.insert("state_dict", optimizer.state_dict());
+  result.insert("state_dict", optimizer->state_dict());
   torchdion::write_checkpoint(result, output);
-  torch::save(optimizer, output + ".archive");
-  std::cout << "steps: " << optimizer.stats().steps << std::endl;
+  torch::save(*optimizer, output + ".archive");
+  std::cout << "steps: " << optimizer->stats().steps << std::endl;
   return 0;
 }
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import torchdion
 from torchdion.installation import interface
+from torchdion.table import OPTIONS
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +43,23 @@ def gradients(params: list[nn.Parameter], steps: int) -> list[list[Tensor]]:
     return [[torch.randn_like(param) for param in params] for _ in range(steps)]
 
 
-def train(optimizer: torchdion.Dion, params: list[nn.Parameter], steps: list[list[Tensor]]) -> None:
+def train(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: list[list[Tensor]]) -> None:
     for step in steps:
         for param, gradient in zip(params, step, strict=True):
             param.grad = gradient
         optimizer.step()
 
 
-def save_for_cpp(path: Path, params: list[Any], state: dict[str, Any], steps: Any, capturable: bool = False) -> None:
-    whole = {"params": [p.detach() for p in params], "state_dict": state, "gradients": steps, "capturable": capturable}
-    torch.save(whole, path)
+def save_for_cpp(path: Path, params: list[Any], state: dict[str, Any], steps: Any, **how: Any) -> None:
+    """how: the name of the optimizer, and whether it is capturable."""
+    whole = {"params": [param.detach() for param in params], "state_dict": state, "gradients": steps}
+    torch.save(whole | {"optimizer": "Dion", "capturable": False} | how, path)
 
 
 def continued_in_cpp(
-    consumer: Path, folder: Path, params: list[Any], state: dict[str, Any], steps: Any, capturable: bool = False
+    consumer: Path, folder: Path, params: list[Any], state: dict[str, Any], steps: Any, **how: Any
 ) -> Any:
-    save_for_cpp(folder / "in.pt", params, state, steps, capturable)
+    save_for_cpp(folder / "in.pt", params, state, steps, **how)
     done = run(consumer, folder / "in.pt", folder / "out.pt")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"steps: {len(steps)}\n"
@@ -75,7 +77,7 @@ def test_python_begins_cpp_continues_and_python_ends_on_one_trajectory(consumer,
     optimizer = torchdion.Dion(groups, lr=0.02, rank_fraction=0.5, capturable=capturable)
     steps = gradients(params, 9)
     train(optimizer, params, steps[:begun])
-    out = continued_in_cpp(consumer, tmp_path, params, optimizer.state_dict(), steps[begun:6], capturable)
+    out = continued_in_cpp(consumer, tmp_path, params, optimizer.state_dict(), steps[begun:6], capturable=capturable)
 
     train(optimizer, params, steps[begun:6])
     assert_same(out["params"], [param.detach() for param in params])
@@ -99,6 +101,23 @@ def test_python_begins_cpp_continues_and_python_ends_on_one_trajectory(consumer,
             assert_same(
                 {name: mine[name] for name in optimizer.defaults}, {name: its[name] for name in optimizer.defaults}
             )
+
+
+@pytest.mark.timeout(600)
+def test_torchs_muon_begins_and_both_languages_continue_on_one_trajectory(consumer, tmp_path):
+    params = [nn.Parameter(torch.randn(shape)) for shape in ((12, 20), (20, 12), (9, 9))]
+    before = torch.optim.Muon(params, lr=0.05, momentum=0.8, adjust_lr_fn="match_rms_adamw")
+    steps = gradients(params, 5)
+    train(before, params, steps[:2])
+    out = continued_in_cpp(consumer, tmp_path, params, before.state_dict(), steps[2:], optimizer="Muon")
+
+    optimizer = torchdion.Muon(params)
+    optimizer.load_state_dict(before.state_dict())
+    train(optimizer, params, steps[2:])
+    assert_same(out["params"], [param.detach() for param in params])
+    assert_same(out["state_dict"]["state"], optimizer.state_dict()["state"])
+    [group] = out["state_dict"]["param_groups"]
+    assert_same({name: group[name] for name in OPTIONS}, {name: optimizer.param_groups[0][name] for name in OPTIONS})
 
 
 @pytest.mark.timeout(600)

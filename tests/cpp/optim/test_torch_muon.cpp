@@ -1,0 +1,105 @@
+// State dicts of torch.optim.Muon, which continue here.
+#include <ATen/core/Dict.h>
+#include <ATen/ops/mul.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <tuple>
+
+#include "optim/model.h"
+
+namespace torchdion {
+
+namespace {
+
+using Dict = c10::impl::GenericDict;
+
+constexpr double kMu = 0.8;
+
+Dict dict_of(const std::vector<std::pair<c10::IValue, c10::IValue>>& items) {
+  Dict dict(c10::AnyType::get(), c10::AnyType::get());
+  for (const auto& [key, value] : items) dict.insert(key, value);
+  return dict;
+}
+
+c10::IValue list_of(const c10::IValue& value) {
+  c10::impl::GenericList list(c10::AnyType::get());
+  list.push_back(value);
+  return list;
+}
+
+// What torch.save() writes of a torch.optim.Muon of one matrix, but for an option of its group.
+c10::IValue saved(const at::Tensor& buffer, const char* key = "maximize", const c10::IValue& value = false) {
+  Dict group = dict_of({{"lr", 0.05},
+                        {"weight_decay", 0.2},
+                        {"momentum", kMu},
+                        {"nesterov", true},
+                        {"ns_coefficients", std::make_tuple(3.4445, -4.775, 2.0315)},
+                        {"eps", 1e-7},
+                        {"ns_steps", 5},
+                        {"adjust_lr_fn", "match_rms_adamw"},
+                        {"params", list_of(0)}});
+  group.insert_or_assign(key, value);
+  return dict_of({{"state", dict_of({{0, dict_of({{"momentum_buffer", buffer}})}})}, {"param_groups", list_of(group)}});
+}
+
+TEST(TorchMuon, StateContinuesHere) {
+  at::Tensor X = normal({12, 7}, 1, at::kFloat).requires_grad_(true);
+  const at::Tensor buffer = normal({12, 7}, 2, at::kFloat), G = normal({12, 7}, 3, at::kFloat);
+  Muon optimizer({X});
+  optimizer.load_state_dict(saved(buffer));
+  const auto& options = static_cast<const MuonOptions&>(optimizer.param_groups()[0].options());
+  EXPECT_EQ(options.lr(), 0.05);
+  EXPECT_EQ(options.mu(), kMu);
+  EXPECT_EQ(options.weight_decay(), 0.2);
+  EXPECT_EQ(options.newton_schulz(), NewtonSchulz::jordan);
+  EXPECT_EQ(options.adjust_lr(), AdjustLr::rms_norm);
+  const ParamState& state = optimizer.state_of(X);
+  EXPECT_TRUE(at::allclose(state.momentum(), buffer / (1 - kMu), 1e-6, 0));
+  X.mutable_grad() = G;
+  optimizer.step();
+  EXPECT_TRUE(at::allclose(state.momentum(), kMu / (1 - kMu) * buffer + G, 1e-5, 1e-6));
+  EXPECT_EQ(state.step().item<double>(), 1);
+}
+
+TEST(TorchMuon, BufferOfAnyDtypeOrStridesIsTaken) {
+  const at::Tensor buffer = normal({7, 12}, 2, at::kBFloat16).t();
+  const at::Tensor X = normal({12, 7}, 1, at::kFloat).requires_grad_(true);
+  Muon optimizer({X});
+  optimizer.load_state_dict(saved(buffer));
+  EXPECT_TRUE(at::allclose(optimizer.state_of(X).momentum(), buffer.to(at::kFloat) / (1 - kMu), 0.01, 0));
+}
+
+TEST(TorchMuon, StateThatCannotContinueIsRefusedAndNothingIsLoaded) {
+  const at::Tensor X = normal({12, 7}, 1, at::kFloat).requires_grad_(true);
+  const at::Tensor buffer = normal({12, 7}, 2, at::kFloat);
+  const std::vector<std::tuple<const char*, c10::IValue, std::string>> refused{
+      {"ns_coefficients", std::make_tuple(2., -1.5, 0.5),
+       "ns_coefficients must be (3.4445, -4.775, 2.0315), those of newton_schulz='jordan', got a value of type tuple"},
+      {"ns_coefficients",
+       {},
+       "ns_coefficients must be (3.4445, -4.775, 2.0315), those of newton_schulz='jordan', got None"},
+      {"adjust_lr_fn", "spectral", "adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got 'spectral'"},
+      {"adjust_lr_fn", 2, "adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got 2"},
+      {"momentum", 1., "momentum must be in [0, 1), got 1.0"},
+      {"momentum", {}, "momentum must be in [0, 1), got None"},
+      {"ns_steps", 0, "ns_steps must be an integer in [1, 99], got 0"},
+  };
+  for (const auto& [key, value, sentence] : refused) {
+    Muon optimizer({X});
+    EXPECT_EQ(message_of([&, key = key, value = value] { optimizer.load_state_dict(saved(buffer, key, value)); }),
+              "torchdion::Muon: " + sentence + " (parameter group 0 of the state dict)");
+    EXPECT_TRUE(optimizer.state().empty());
+  }
+  Muon optimizer({X});
+  EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved(at::Tensor())); }),
+            "torchdion::Muon: the state momentum of parameter 0 (parameter group 0) must be a dense "
+            "floating-point tensor, got an undefined one");
+  const at::Tensor terabytes = at::zeros({1, 1}).expand({int64_t{1} << 21, int64_t{1} << 21});
+  EXPECT_NE(message_of([&] { optimizer.load_state_dict(saved(terabytes)); }).find("[2097152, 2097152]"),
+            std::string::npos);
+}
+
+}  // namespace
+
+}  // namespace torchdion
