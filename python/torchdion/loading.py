@@ -41,9 +41,9 @@ def load_checked(
 
     def check(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
         check_is_state_dict(given)
-        loaded = with_our_names(given)
+        loaded, divisors = with_our_names(given)
         check_state_dict(optimizer, loaded)
-        states.update(loaded_states(optimizer, loaded))
+        states.update(loaded_states(optimizer, loaded, divisors))
         torch_copies.append(True)
         return _without_own(loaded)
 
@@ -176,11 +176,16 @@ def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) ->
         check_placements(state, param, group, name)  # else they are whole
 
 
-def loaded_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any]) -> States:
+def loaded_states(
+    optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any], divisors: dict[int | str, float]
+) -> States:
     """The tensors of a checked state dict as copies, in the configured dtypes, on the devices of their parameters.
 
     A whole state of a cut parameter is cut. A state without a step of its own (the ``dion`` package counts in the
     group) takes the group's.
+
+    Args:
+        divisors: of momenta, see :func:`with_our_names`.
     """
     states: States = {}
     for index, (group, saved) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=True)):
@@ -189,13 +194,13 @@ def loaded_states(optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any]
             original = state_dict["state"].get(key)
             if original:
                 name = name_of(group, position, f" (parameter group {index})")
-                states[param] = _loaded_state(original, param, options, optimizer._layouts, name)
+                states[param] = _loaded_state(original, param, options, optimizer._layouts, name, divisors.get(key, 1))
     return states
 
 
 @torch.no_grad()
 def _loaded_state(
-    original: dict[str, Any], param: Tensor, group: dict[str, Any], layouts: Layouts, name: str
+    original: dict[str, Any], param: Tensor, group: dict[str, Any], layouts: Layouts, name: str, divisor: float
 ) -> dict[str, Tensor]:
     step = float(original.get("step", group.get("step", 0)))
     state = {"step": torch.tensor(step, dtype=torch.float32, device=device_of_step(param, group))}
@@ -203,6 +208,8 @@ def _loaded_state(
         if isinstance(original.get(key), Tensor):
             lying = _lying(original[key].detach(), key, param, group, layouts, name)
             plain = readable(local_part(lying), f"the state {key} of {name}")
+            if key == "momentum" and divisor != 1:
+                plain = plain / divisor
             local = _C.stored_as(plain, dtype_of(key, param, group), param.device).contiguous()
             state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
     return state

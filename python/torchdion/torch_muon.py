@@ -3,8 +3,6 @@
 from numbers import Real
 from typing import Any
 
-from torch import Tensor
-
 from torchdion.words import front, shown
 
 _JORDAN = (3.4445, -4.7750, 2.0315)
@@ -14,15 +12,18 @@ _ADJUST_LR = {None: "original", "original": "original", "match_rms_adamw": "rms_
 """What torch calls adjust_lr_fn."""
 
 
-def with_our_names(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The same, but groups and states that torch.optim.Muon saved as this library has them.
+def with_our_names(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[int | str, float]]:
+    """The same, but groups and states that torch.optim.Muon saved under the names that they have here.
 
-    torch's buffer is the mean of gradients that M = μ M + G is the sum of: (1 − μ) times ours.
+    Returns:
+        And, by the key of its parameter, what a momentum is to be divided by: torch's buffer is the mean of gradients
+        that M = μ M + G is the sum of, (1 − μ) times ours.
 
     Raises:
         ValueError: other polynomials than Jordan's, or an option that torch does not have.
     """
     groups, states = list(state_dict["param_groups"]), dict(state_dict["state"])
+    divisors: dict[int | str, float] = {}
     for index, saved in enumerate(groups):
         if not isinstance(saved, dict) or "ns_coefficients" not in saved:
             continue
@@ -30,10 +31,11 @@ def with_our_names(state_dict: dict[str, Any]) -> dict[str, Any]:
         keys = group.get("params")
         for key in keys if isinstance(keys, (list, tuple)) else ():
             state = states.get(key) if isinstance(key, (int, str)) else None
-            if isinstance(state, dict) and isinstance(state.get("momentum_buffer"), Tensor):
+            if isinstance(state, dict) and "momentum_buffer" in state:
                 others = {name: value for name, value in state.items() if name != "momentum_buffer"}
-                states[key] = {**others, "momentum": state["momentum_buffer"] / (1 - group["mu"])}
-    return {**state_dict, "state": states, "param_groups": groups}
+                states[key] = {**others, "momentum": state["momentum_buffer"]}
+                divisors[key] = 1 - group["mu"]
+    return {**state_dict, "state": states, "param_groups": groups}, divisors
 
 
 def _group(saved: dict[str, Any], where: str) -> dict[str, Any]:

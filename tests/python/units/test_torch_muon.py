@@ -124,3 +124,30 @@ def test_what_cannot_continue_is_refused_and_nothing_is_loaded(key: str, value: 
         optimizer.load_state_dict(state_dict)
     assert not optimizer.state
     assert optimizer.param_groups[0]["lr"] == 0.02
+
+
+def freed() -> Tensor:
+    tensor = torch.zeros(6, 4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+BUFFERS: dict[str, tuple[Any, str]] = {
+    "sparse": (torch.zeros(6, 4).to_sparse(), "must be a dense floating-point tensor, got torch.float32, torch.sparse"),
+    "on meta": (torch.empty(6, 4, device="meta"), "must have memory, got meta without any"),
+    "freed": (freed(), "must have memory, got cpu without any"),
+    "terabytes": (torch.zeros(1, 1).expand(2**21, 2**21), r"must have that shape, got \[2097152, 2097152\]"),
+    "of integers": (torch.zeros(6, 4, dtype=torch.int64), "must be a dense floating-point tensor, got Strided int64"),
+    "none": (None, "must be a tensor, got None"),
+}
+
+
+@pytest.mark.parametrize(("buffer", "words"), BUFFERS.values(), ids=BUFFERS)
+def test_buffers_that_are_no_momenta_are_refused(buffer: Any, words: str) -> None:
+    X, before = saved({"lr": 0.05})
+    state_dict = before.state_dict()
+    state_dict["state"][0] = {"momentum_buffer": buffer}
+    optimizer = torchdion.Muon([Parameter(X.detach().clone())])
+    with pytest.raises(ValueError, match=r"^torchdion.Muon: the state momentum of parameter 0 \(.*" + words):
+        optimizer.load_state_dict(state_dict)
+    assert not optimizer.state
