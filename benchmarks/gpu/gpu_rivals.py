@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/gpu_rivals.py [--of torch|dion] [--list 1.3b 120m] [--rounds 10] [--seconds 50]
 
-JSON lines as gpu_step.py's. `--of torch`: torch.optim.AdamW(fused=True) and torch.optim.Muon, with their launches by
-torch's profiler at the end. `--of dion`: microsoft/dion's Dion, found on PYTHONPATH, which compiles its update: a
-program of its own, as that may take minutes. Dion's own eager step is measured in the same run at the ranks that are
-compared, for the ratios: rows of `mode` "beside torch" and "beside dion".
+JSON lines as gpu_step.py's. `--of torch`: torch.optim.AdamW(fused=True), torch.optim.Muon and this library's, with
+their launches by torch's profiler at the end. `--of dion`: microsoft/dion's Dion, found on PYTHONPATH, which compiles
+its update: a program of its own, as that may take minutes. Dion's own eager step is measured in the same run at the
+ranks that are compared, for the ratios: rows of `mode` "beside torch" and "beside dion".
 """
 
 import importlib
@@ -22,10 +22,13 @@ from machine import open_machine, parser_of
 from measure import emit
 from rows import beside
 
+import torchdion
+
 COMPARED = ("d/4", "d/16")
 RIVALS: dict[str, Make] = {
     "AdamW": partial(torch.optim.AdamW, lr=1e-3, fused=True),
     "Muon": partial(torch.optim.Muon, lr=1e-3),
+    "torchdion.Muon": partial(torchdion.Muon, lr=1e-3),
 }
 
 
