@@ -1,18 +1,21 @@
-"""What a step of Dion sends on every mesh: counted, by the formula, by the paper's Table 2, and beside others.
+"""What steps of Dion and Muon send on every mesh: counted, by the formula, by the paper's Table 2, and beside others.
 
     python benchmarks/traffic.py [--rank-fraction 0.25] [--orthonormalize rcqr] [--plot traffic.png]
 
 The 72 matrices of a 120M GPT (12 layers, d = 768), on gloo processes of this machine. Query, key, value and the MLP's
 first matrix are cut along their rows by tp, the others along their columns, the other side of each by fs; where tp is
 1, fs cuts the rows, as FSDP2 does. dp holds copies with gradients of their own (`replicate_mesh`). One JSON line for
-each mesh and axis, in elements that one step's collectives carry on rank 0, each with those of its full tensor there:
+each mesh and axis, in elements that one step's collectives carry on rank 0, each with those of its full tensor there;
+what goes to the owners of matrices and comes back counts once, as an all-reduce does:
 
-    counted       by the counters of the axis
-    formula       what torchdion says before the step; counted / formula is `ratio`
-    paper         Table 2 of arXiv 2504.05295
-    megabytes     that rank 0 sends
-    dense         all-reduce of the gradients over dp, as DistributedDataParallel does
-    muon          what Muon has to gather over fs and tp to orthonormalize whole matrices (Table 2)
+    counted          of Dion, by the counters of the axis
+    formula          what torchdion says before the step; counted / formula is `ratio`
+    paper            Table 2 of arXiv 2504.05295
+    megabytes        that rank 0 sends
+    dense            all-reduce of the gradients over dp, as DistributedDataParallel does
+    muon             of torchdion.Muon, by the counters; over its formula that is `muon ratio`
+    mn               Table 2 of Muon: whole matrices over fs and tp, whole gradients over dp
+    muon megabytes   that rank 0 sends, there and back
 """
 
 import argparse
@@ -69,10 +72,13 @@ def count(rank: int, sizes: tuple[int, int, int], store: str, options: dict[str,
         param = Parameter(distributed(shape, cuts(index, sizes), shards))
         param.grad = distributed(shape, cuts(index, sizes), shards)
         params.append(param)
-    optimizer = torchdion.Dion(params, replicate_mesh=mesh["dp"], **options)
-    optimizer.step()
+    stats = {}
+    dp = mesh["dp"]
+    for optimizer in (torchdion.Dion(params, replicate_mesh=dp, **options), torchdion.Muon(params, replicate_mesh=dp)):
+        optimizer.step()
+        stats[type(optimizer).__name__] = optimizer.stats()
     if rank == 0:
-        torch.save(optimizer.stats(), out)
+        torch.save(stats, out)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -97,11 +103,16 @@ def paper(sizes: tuple[int, int, int], rank_fraction: float, orientation: str) -
 
 
 def others(sizes: tuple[int, int, int]) -> dict[str, dict[str, int]]:
-    """The same for what dense gradients and Muon's gathering need, by `torchdion.plan`."""
+    """The same for what dense gradients and gathering whole matrices need, by `torchdion.plan`."""
     blocks = first_stage(MODELS["gpt-120m"]).get_submodule("blocks")
     estimates = torchdion.plan(blocks, dict(zip(AXES, sizes, strict=True)), fs_cuts="other").estimates
-    elements = {name: estimates[key].cost.elements for name, key in (("dense", "adamw"), ("muon", "muon_gathering"))}
+    elements = {name: estimates[key].cost.elements for name, key in (("dense", "adamw"), ("mn", "muon_gathering"))}
     return {name: {axis: by_axis.get(axis, 0) for axis in AXES} for name, by_axis in elements.items()}
+
+
+def sent(kinds: dict[str, dict[str, int]]) -> tuple[int, float]:
+    """Elements and megabytes of all kinds of collectives on an axis."""
+    return sum(kind["elements"] for kind in kinds.values()), sum(kind["bytes"] for kind in kinds.values()) / 1e6
 
 
 def measure(sizes: tuple[int, int, int], options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -115,8 +126,8 @@ def measure(sizes: tuple[int, int, int], options: dict[str, Any]) -> list[dict[s
     for axis, size in zip(AXES, sizes, strict=True):
         if size == 1:
             continue
-        kinds = stats["traffic"][axis].values()
-        counted, formula = sum(kind["elements"] for kind in kinds), stats["expected_traffic"][axis]
+        (counted, megabytes), (of_muon, muon_megabytes) = (sent(one["traffic"][axis]) for one in stats.values())
+        formula = stats["Dion"]["expected_traffic"][axis]
         row = {
             "mesh": " ".join(f"{name} {size}" for name, size in zip(AXES, sizes, strict=True) if size > 1),
             "axis": axis,
@@ -125,7 +136,11 @@ def measure(sizes: tuple[int, int, int], options: dict[str, Any]) -> list[dict[s
             "ratio": counted / formula,
             **{name: elements[axis] for name, elements in by_formula.items()},
             "of paper": counted / by_formula["paper"][axis],
-            "megabytes": sum(kind["bytes"] for kind in kinds) / 1e6,
+            "muon": of_muon,
+            "muon ratio": of_muon / stats["Muon"]["expected_traffic"][axis],
+            "of mn": of_muon / by_formula["mn"][axis],
+            "megabytes": megabytes,
+            "muon megabytes": muon_megabytes,
             **options,
         }
         rows.append(emit(row))
@@ -137,10 +152,17 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    series = {"Dion, counted": "counted", "Dion, Table 2": "paper", "dense gradients": "dense", "Muon, Table 2": "muon"}
+    series = {
+        "Dion, counted": "counted",
+        "Dion, Table 2": "paper",
+        "dense gradients": "dense",
+        "Muon, counted": "muon",
+        "Muon, Table 2": "mn",
+    }
+    width = 0.8 / len(series)
     for place, (label, column) in enumerate(series.items()):
-        positions = [index + 0.2 * (place - 1.5) for index in range(len(rows))]
-        axes.bar(positions, [row[column] / 1e6 for row in rows], 0.2, label=label)
+        positions = [index + width * (place - (len(series) - 1) / 2) for index in range(len(rows))]
+        axes.bar(positions, [row[column] / 1e6 for row in rows], width, label=label)
     axes.set_xticks(range(len(rows)), [f"{row['mesh']}\n{row['axis']}" for row in rows], rotation=45, fontsize=8)
     axes.set_ylabel("million elements per step and rank")
     figure.suptitle(f"120M GPT, r = {rows[0]['rank_fraction']:g} d")
@@ -157,7 +179,11 @@ def main() -> None:
     arguments = parser.parse_args()
     options = {name: getattr(arguments, name) for name in ("rank_fraction", "orientation", "orthonormalize")}
     rows = [row for sizes in MESHES for row in measure(sizes, options)]
-    print(table(rows, ("mesh", "axis", "counted", "ratio", "of paper", "dense", "muon", "megabytes")))
+    columns = (
+        *("mesh", "axis", "counted", "ratio", "of paper", "megabytes", "dense"),
+        *("muon", "muon ratio", "of mn", "muon megabytes"),
+    )
+    print(table(rows, columns))
     if arguments.plot:
         plot(rows, arguments.plot)
 
