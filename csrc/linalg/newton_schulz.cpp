@@ -16,11 +16,15 @@ namespace torchdion::linalg {
 
 namespace {
 
-// X ← X / (slack ‖X‖_F). FP64 matrices are brought within what FP64 holds the squares of first.
+// X ← X / (slack ‖X‖_F). FP64 matrices are brought within what FP64 holds the sums of squares of first, the largest in
+// two steps.
 void normalize_(const at::Tensor& X, double slack) {
   if (X.scalar_type() == at::kDouble) {
-    const at::Tensor scale = scale_of_lengths(largest_entries(X, {1, 2}).view({-1}));
-    if (may_scale(scale)) X.mul_(scale.view({-1, 1, 1}));
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor scale = scale_of_lengths(largest_entries(X, {1, 2}).view({-1}));
+      if (!may_scale(scale)) break;
+      X.mul_(scale.view({-1, 1, 1}));
+    }
   }
   frobenius_normalize_(X, slack);
 }

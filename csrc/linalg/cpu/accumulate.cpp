@@ -22,7 +22,7 @@ template <class T, class TM, class TG>
 void add_row(TM* m, const TG* g, int64_t count, double keep, double alpha) {
   const T kept = static_cast<T>(keep), scale = static_cast<T>(alpha), least = least_momentum<TM>();
   for (int64_t j = 0; j < count; ++j) {
-    m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + scale * static_cast<T>(g[j])));
+    m[j] = rounded<TM>(accumulated(least, kept, static_cast<T>(m[j]), scale * static_cast<T>(g[j])));
   }
 }
 
@@ -31,7 +31,7 @@ void add_finite_row(TM* m, const TG* g, int64_t count, double keep, double alpha
   const T kept = static_cast<T>(keep), scale = static_cast<T>(alpha), least = least_momentum<TM>();
   for (int64_t j = 0; j < count; ++j) {
     const T entry = static_cast<T>(g[j]), added = std::isfinite(entry) ? scale * entry : T(0);
-    m[j] = rounded<TM>(zero_below(least, kept * static_cast<T>(m[j]) + added));
+    m[j] = rounded<TM>(accumulated(least, kept, static_cast<T>(m[j]), added));
   }
 }
 

@@ -48,7 +48,7 @@ template <class T, class TM, class TG>
   }
   for (int64_t j = 0; j < count; ++j) {
     const T gradient = factor * l[j];
-    m[j] = rounded<TM>(zero_below(least, keep * static_cast<T>(m[j]) + gradient));
+    m[j] = rounded<TM>(accumulated(least, keep, static_cast<T>(m[j]), gradient));
     const T momentum = static_cast<T>(m[j]);
     l[j] = ahead == 0 ? momentum : gradient + ahead * momentum;
   }

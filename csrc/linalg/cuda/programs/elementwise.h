@@ -115,9 +115,8 @@ struct Accumulate {
           return Pair{m[i], g[k]};
         },
         [&](int t, int64_t i, const Pair& entries) {
-          const T gradient = counted(rule, static_cast<T>(load(entries.g)), found[t]);
-          const T kept = keep == 1 ? static_cast<T>(load(entries.m)) : keep * static_cast<T>(load(entries.m));
-          if (!keeps_all) store(m[i], zero_below(least, kept + factor * gradient));
+          const T gradient = factor * counted(rule, static_cast<T>(load(entries.g)), found[t]);
+          if (!keeps_all) store(m[i], accumulated(least, keep, static_cast<T>(load(entries.m)), gradient));
         });
     block.each([&](int t) {
       if (rule.zeroed) block.add(rule.zeroed, found[t]);

@@ -38,6 +38,7 @@ struct LookAhead {
     const Entries l{L[matrix], storage};
     const T keep = static_cast<T>(rule.keep), factor = static_cast<T>(rule.total_factor());
     const T least = static_cast<T>(LeastMomentum<SM>::value), of_M = static_cast<T>(ahead);
+    const bool flat = pairs.a.row == pairs.cols && strides.row == pairs.cols && strides.col == 1;
     const bool leaves_out = rule.leaves_out(), stays = leaves_out || rule.keeps_all(matrix);
     typename Block::template Registers<int64_t> found;
     block.each([&](int t) { found[t] = 0; });
@@ -48,10 +49,11 @@ struct LookAhead {
         },
         [&](int t, int64_t i, const Pair& entries) {
           const T gradient = factor * counted(rule, static_cast<T>(load(entries.g)), found[t]);
-          if (!stays) store(m[i], zero_below(least, keep * static_cast<T>(load(entries.m)) + gradient));
+          if (!stays) store(m[i], accumulated(least, keep, static_cast<T>(load(entries.m)), gradient));
           const T momentum = static_cast<T>(load(m[i]));
           const T value = of_M == 0 ? momentum : gradient + of_M * momentum;
-          l.set(i / pairs.a.row * strides.row + i % pairs.a.row * strides.col, stays ? T(0) : value);
+          const int64_t place = flat ? i : i / pairs.a.row * strides.row + i % pairs.a.row * strides.col;
+          l.set(place, stays ? T(0) : value);
         });
     block.each([&](int t) {
       if (rule.zeroed && !leaves_out) block.add(rule.zeroed, found[t]);
