@@ -65,7 +65,9 @@ at::Tensor stored_as(const at::Tensor& state, at::ScalarType dtype, c10::Device 
   const at::Tensor copy = at::empty(state.sizes(), at::TensorOptions(dtype).device(device));
   const double largest = largest_of(dtype);
   if (largest >= largest_of(state.scalar_type())) return copy.copy_(state);
-  return copy.copy_(at::where(state.isinf(), state, state.clamp(-largest, largest)));
+  // Widened first, as BF16 does not hold the largest number of FP16.
+  const at::Tensor wide = state.scalar_type() == at::kDouble ? state : state.to(at::kFloat);
+  return copy.copy_(at::where(wide.isinf(), wide, wide.clamp(-largest, largest)));
 }
 
 }  // namespace torchdion::engine

@@ -115,8 +115,8 @@ class SavedState {
  public:
   SavedState(GenericDict saved, const SavedGroup& group, const at::Tensor& param, const Layout& layout,
              const engine::GroupOptions& options, std::string name)
-      : saved_(group.is_of_torch_muon ? optim::rename_state_of_torch_muon(saved) : std::move(saved)),
-        group_(group),
+      : saved_(std::move(saved)),
+        is_of_torch_muon_(group.is_of_torch_muon && optim::rename_state_of_torch_muon(saved_)),
         param_(param),
         layout_(layout),
         options_(options),
@@ -137,7 +137,10 @@ class SavedState {
     for (const algorithms::State& state : algorithm_.states) {
       const at::ScalarType dtype = options_.values.dtype_or(state.dtype_option, param_.scalar_type());
       at::Tensor piece = piece_of(state, whole, *loaded);
-      if (group_.is_of_torch_muon && state.name == "momentum") piece = at::div(piece, 1 - options_.values.number("mu"));
+      if (is_of_torch_muon_ && state.name == "momentum") {  // never in a half, which may not hold it
+        const at::ScalarType wide = piece.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+        piece = at::div(piece.to(wide), 1 - options_.values.number("mu"));
+      }
       loaded->tensor(std::string(state.name), engine::stored_as(piece, dtype, param_.device()).contiguous());
     }
     return loaded;
@@ -179,8 +182,7 @@ class SavedState {
   // Of torch.optim.Muon, which does not count: none.
   at::Tensor step() const {
     const auto found = saved_.find("step");
-    TORCH_CHECK_VALUE(found != saved_.end() || group_.is_of_torch_muon, prefix(), "the state of ", name_,
-                      " lacks 'step'");
+    TORCH_CHECK_VALUE(found != saved_.end() || is_of_torch_muon_, prefix(), "the state of ", name_, " lacks 'step'");
     const IValue saved = found != saved_.end() ? found->value() : IValue(0);
     const bool is_read = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
                          (at::isFloatingType(saved.toTensor().scalar_type()) ||
@@ -196,7 +198,7 @@ class SavedState {
   }
 
   GenericDict saved_;
-  const SavedGroup& group_;
+  bool is_of_torch_muon_;
   const at::Tensor& param_;
   const Layout& layout_;
   const engine::GroupOptions& options_;

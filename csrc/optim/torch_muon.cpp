@@ -53,19 +53,21 @@ bool rename_options_of_torch_muon(Entries& options, const std::string& where) {
   const bool is_number = momentum.isDouble() || momentum.isInt();
   const double mu = is_number ? momentum.toScalar().toDouble() : -1;
   TORCH_CHECK_VALUE(mu >= 0 && mu < 1, prefix(), "momentum must be in [0, 1), got ", entry_text(momentum), where);
+  options["algorithm"] = "muon";
   options["mu"] = mu;
   options["newton_schulz"] = "jordan";
   options["adjust_lr"] = adjust_lr;
   return true;
 }
 
-c10::impl::GenericDict rename_state_of_torch_muon(const c10::impl::GenericDict& state) {
-  c10::impl::GenericDict renamed(c10::AnyType::get(), c10::AnyType::get());
-  for (const auto& item : state) {
-    const bool is_buffer = item.key().isString() && item.key().toStringRef() == "momentum_buffer";
-    renamed.insert_or_assign(is_buffer ? c10::IValue("momentum") : item.key(), item.value());
-  }
-  return renamed;
+bool rename_state_of_torch_muon(c10::impl::GenericDict& state) {
+  const auto found = state.find("momentum_buffer");
+  if (found == state.end()) return false;
+  const c10::IValue buffer = found->value();
+  state = state.copy();
+  state.erase(state.find("momentum_buffer"));
+  state.insert_or_assign("momentum", buffer);
+  return true;
 }
 
 }  // namespace torchdion::optim

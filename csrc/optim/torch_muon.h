@@ -14,8 +14,8 @@ namespace torchdion::optim {
 // it is.
 bool rename_options_of_torch_muon(Entries& options, const std::string& where);
 
-// Gives a state of such a group its name here. torch's buffer is the mean of gradients that M = μ M + G is the sum of:
-// (1 − μ) times ours.
-c10::impl::GenericDict rename_state_of_torch_muon(const c10::impl::GenericDict& state);
+// A copy of a state of such a group, with the momentum under its name here; says whether it had torch's buffer. That is
+// the mean of gradients that M = μ M + G is the sum of: (1 − μ) times ours.
+bool rename_state_of_torch_muon(c10::impl::GenericDict& state);
 
 }  // namespace torchdion::optim

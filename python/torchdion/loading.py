@@ -208,8 +208,8 @@ def _loaded_state(
         if isinstance(original.get(key), Tensor):
             lying = _lying(original[key].detach(), key, param, group, layouts, name)
             plain = readable(local_part(lying), f"the state {key} of {name}")
-            if key == "momentum" and divisor != 1:
-                plain = plain / divisor
+            if key == "momentum" and divisor != 1:  # never in a half, which may not hold it
+                plain = (plain if plain.dtype == torch.float64 else plain.float()) / divisor
             local = _C.stored_as(plain, dtype_of(key, param, group), param.device).contiguous()
             state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
     return state

@@ -42,7 +42,7 @@ def _group(saved: dict[str, Any], where: str) -> dict[str, Any]:
     group = dict(saved)
     coefficients, adjust, mu = (group.pop(name, None) for name in ("ns_coefficients", "adjust_lr_fn", "momentum"))
     group.pop("eps", None)  # a bound on the norm below which torch's updates vanish
-    if not isinstance(coefficients, (tuple, list)) or tuple(coefficients) != _JORDAN:
+    if not isinstance(coefficients, (tuple, list)) or not _are_jordans(coefficients):
         raise ValueError(
             f"{front()}: ns_coefficients must be {_JORDAN}, those of newton_schulz='jordan', got "
             f"{shown(coefficients)}{where}"
@@ -53,4 +53,9 @@ def _group(saved: dict[str, Any], where: str) -> dict[str, Any]:
         )
     if not isinstance(mu, Real) or isinstance(mu, bool) or not 0 <= float(mu) < 1:
         raise ValueError(f"{front()}: momentum must be in [0, 1), got {shown(mu)}{where}")
-    return {**group, "mu": float(mu), "newton_schulz": "jordan", "adjust_lr": _ADJUST_LR[adjust]}
+    ours = {"algorithm": "muon", "mu": float(mu), "newton_schulz": "jordan", "adjust_lr": _ADJUST_LR[adjust]}
+    return {**group, **ours}
+
+
+def _are_jordans(coefficients: tuple[Any, ...] | list[Any]) -> bool:
+    return all(isinstance(one, float) for one in coefficients) and tuple(coefficients) == _JORDAN

@@ -1,6 +1,8 @@
 // State dicts of torch.optim.Muon, which continue here.
 #include <ATen/core/Dict.h>
-#include <ATen/ops/mul.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -62,12 +64,49 @@ TEST(TorchMuon, StateContinuesHere) {
   EXPECT_EQ(state.step().item<double>(), 1);
 }
 
-TEST(TorchMuon, BufferOfAnyDtypeOrStridesIsTaken) {
+TEST(TorchMuon, BufferIsScaledInNoHalf) {
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat}) {
+    const at::Tensor buffer = at::full({12, 7}, 4000, dtype);  // times 5 that of FP16 is 20000
+    for (const double mu : {0.8, 0.95}) {
+      const at::Tensor X = at::zeros({12, 7}, dtype).requires_grad_(true);
+      Muon wide({X}, MuonOptions().momentum_dtype(at::kFloat)), own({X});
+      wide.load_state_dict(saved(buffer, "momentum", mu));
+      own.load_state_dict(saved(buffer, "momentum", mu));
+      const at::Tensor momentum = buffer.to(at::kFloat) / (1 - mu);
+      EXPECT_TRUE(at::equal(wide.state_of(X).momentum(), momentum)) << dtype;
+      EXPECT_TRUE(
+          at::equal(own.state_of(X).momentum(), (dtype == at::kHalf ? momentum.clamp_max(65504) : momentum).to(dtype)));
+    }
+  }
+}
+
+TEST(TorchMuon, GroupIsOneOfMuonInAnyOptimizer) {
+  const at::Tensor X = normal({12, 7}, 1, at::kFloat).requires_grad_(true), buffer = normal({12, 7}, 2, at::kFloat);
+  Dion optimizer({X}, DionOptions().algorithm("muon"));
+  optimizer.load_state_dict(saved(buffer));
+  EXPECT_EQ(optimizer.state_of(X).tensors().count("Q"), 0u);
+  EXPECT_EQ(static_cast<const Options&>(optimizer.param_groups()[0].options()).algorithm(), "muon");
+}
+
+TEST(TorchMuon, BufferCountsAndNoMomentumBesideIt) {
+  const at::Tensor X = normal({12, 7}, 1, at::kFloat).requires_grad_(true), buffer = normal({12, 7}, 2, at::kFloat);
+  for (const bool beside : {false, true}) {
+    const c10::IValue state_dict = saved(buffer);
+    Dict states = state_dict.toGenericDict().at("state").toGenericDict();
+    states.insert_or_assign(0, beside ? dict_of({{"momentum_buffer", buffer}, {"momentum", at::zeros_like(buffer)}})
+                                      : dict_of({{"momentum", buffer}, {"step", 3.0}}));
+    Muon optimizer({X});
+    optimizer.load_state_dict(state_dict);
+    EXPECT_TRUE(at::equal(optimizer.state_of(X).momentum(), beside ? buffer / (1 - kMu) : buffer));
+  }
+}
+
+TEST(TorchMuon, BufferOfAnyStridesIsTaken) {
   const at::Tensor buffer = normal({7, 12}, 2, at::kBFloat16).t();
   const at::Tensor X = normal({12, 7}, 1, at::kFloat).requires_grad_(true);
   Muon optimizer({X});
   optimizer.load_state_dict(saved(buffer));
-  EXPECT_TRUE(at::allclose(optimizer.state_of(X).momentum(), buffer.to(at::kFloat) / (1 - kMu), 0.01, 0));
+  EXPECT_TRUE(at::equal(optimizer.state_of(X).momentum(), buffer.to(at::kFloat) / (1 - kMu)));
 }
 
 TEST(TorchMuon, StateThatCannotContinueIsRefusedAndNothingIsLoaded) {

@@ -109,6 +109,7 @@ def test_its_state_dict_continues(adjust: str | None) -> None:
     ("key", "value", "words"),
     [
         ("ns_coefficients", (2.0, -1.5, 0.5), r"ns_coefficients must be \(3.4445, -4.775, 2.0315\)"),
+        ("ns_coefficients", (torch.ones(2), 2.0, 3.0), r"ns_coefficients must be \(3.4445, -4.775, 2.0315\)"),
         ("ns_coefficients", None, r"ns_coefficients must be \(3.4445, -4.775, 2.0315\)"),
         ("adjust_lr_fn", "spectral", "adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got 'spectral'"),
         ("momentum", 1.0, r"momentum must be in \[0, 1\), got 1.0"),
@@ -124,6 +125,43 @@ def test_what_cannot_continue_is_refused_and_nothing_is_loaded(key: str, value: 
         optimizer.load_state_dict(state_dict)
     assert not optimizer.state
     assert optimizer.param_groups[0]["lr"] == 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn])
+@pytest.mark.parametrize("mu", [0.8, 0.95])
+def test_a_buffer_is_scaled_in_no_half(mu: float, dtype: torch.dtype) -> None:
+    _, before = saved({"lr": 0.05, "momentum": mu})
+    state_dict = before.state_dict()
+    buffer = torch.full((6, 4), 4000.0).to(dtype)
+    state_dict["state"][0] = {"momentum_buffer": buffer}
+    momentum = buffer.float() / (1 - mu)
+    for stored, largest in ((torch.float32, float("inf")), (torch.float16, 65504.0)):
+        X = Parameter(torch.zeros(6, 4))
+        optimizer = torchdion.Muon(
+            [X], mixed_precision_config=torchdion.DionMixedPrecisionConfig(momentum_dtype=stored)
+        )
+        optimizer.load_state_dict(state_dict)
+        assert torch.equal(optimizer.state[X]["momentum"], momentum.clamp(max=largest).to(stored))
+
+
+def test_its_group_is_one_of_muon_in_any_optimizer() -> None:
+    X, before = saved({"lr": 0.05})
+    for make in (torchdion.Muon, torchdion.Dion):
+        own = Parameter(X.detach().clone())
+        optimizer = make([{"params": [own], "algorithm": "muon"}])
+        optimizer.load_state_dict(before.state_dict())
+        assert optimizer.param_groups[0]["algorithm"] == "muon"
+        assert optimizer.state[own].keys() == {"step", "momentum"}
+
+
+def test_a_buffer_counts_and_no_momentum_beside_it() -> None:
+    X, before = saved({"lr": 0.05, "momentum": 0.8})
+    buffer = before.state[X]["momentum_buffer"]
+    states = {"beside": {"momentum_buffer": buffer, "momentum": 0 * buffer}, "alone": {"momentum": buffer, "step": 3.0}}
+    for name, state in states.items():
+        optimizer = torchdion.Muon([X])
+        optimizer.load_state_dict({**before.state_dict(), "state": {0: state}})
+        assert torch.equal(optimizer.state[X]["momentum"], buffer / (1 - 0.8) if name == "beside" else buffer)
 
 
 def freed() -> Tensor:
