@@ -12,9 +12,9 @@ class Module;
 
 namespace torchdion {
 
-// Groups for Dion by the kind of each trainable parameter (arXiv 2504.05295, Section 3.2 and Table 1):
+// Groups for Dion or Muon by the kind of each trainable parameter (arXiv 2504.05295, Section 3.2 and Table 1):
 //
-//   matrices, convolutions         Dion with `options`; blocks(3) for in_proj_weight of MultiheadAttention;
+//   matrices, convolutions         `options`, the optimizer's algorithm; blocks(3) for in_proj_weight of MultiheadAttention;
 //                                  batch_dims(1).skip_zero_gradients(true) for three-dimensional stacks of experts,
 //                                  with fan_in_first(true) where gate_up_proj and down_proj are (experts, in, out),
 //                                  else blocks(2) for gate_up_proj; batch_dims(1) for other raw parameters of three
@@ -38,9 +38,11 @@ namespace torchdion {
 // the head counts as the head. Throws c10::ValueError for a head that names no module with a weight of two or more
 // dimensions.
 //
+// options: DionOptions or MuonOptions, of every group: those that the optimizer is made with do not reach groups which
+// have some.
+//
 //   torchdion::Dion optimizer(torchdion::param_groups(*model, torchdion::DionOptions(0.02)));
-std::vector<torch::optim::OptimizerParamGroup> param_groups(const torch::nn::Module& model,
-                                                            const DionOptions& options = {},
+std::vector<torch::optim::OptimizerParamGroup> param_groups(const torch::nn::Module& model, const Options& options,
                                                             const std::vector<std::string>& heads = {});
 
 }  // namespace torchdion

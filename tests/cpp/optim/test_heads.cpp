@@ -21,7 +21,7 @@ torch::nn::Sequential layers(const std::vector<std::pair<std::string, torch::nn:
 
 std::vector<std::string> heads_of(const torch::nn::Module& model) {
   std::vector<std::string> heads;
-  const auto groups = param_groups(model);
+  const auto groups = param_groups(model, {});
   for (const auto& item : model.named_parameters()) {
     if (options_of(groups, item.value()).lr_multiplier() != 1) heads.push_back(item.key());
   }
@@ -57,7 +57,7 @@ TEST(ParamGroups, KnowAHeadByItsName) {
   torch::nn::Sequential model;
   model->push_back("body", torch::nn::Linear(16, 9));
   model->push_back("lm_head", torch::nn::Linear(9, 7));
-  const auto groups = param_groups(*model);
+  const auto groups = param_groups(*model, {});
   EXPECT_EQ(options_of(groups, model->named_parameters()["lm_head.weight"]).algorithm(), "lion");
   EXPECT_EQ(options_of(groups, model->named_parameters()["body.weight"]).algorithm(), kOfTheOptimizer);
 }

@@ -47,7 +47,7 @@ TEST(ParamGroups, GiveEachKindItsRule) {
 TEST(ParamGroups, HoldEveryTrainableParameterOnceAndTrain) {
   Network model;
   model->hidden->weight.set_requires_grad(false);
-  const auto groups = param_groups(*model);
+  const auto groups = param_groups(*model, {});
   std::size_t count = 0;
   for (const OptimizerParamGroup& group : groups) count += group.params().size();
   EXPECT_EQ(count, model->parameters().size() - 1);
@@ -95,7 +95,7 @@ struct RawImpl : torch::nn::Module {
 
 TEST(ParamGroups, TakeMatricesInTheirFormAndNothingThatOnlyLooksLikeOne) {
   const RawImpl model;
-  const auto groups = param_groups(model);
+  const auto groups = param_groups(model, {});
   for (const at::Tensor& vector : {model.pos_embed, model.A_log, model.gamma}) {
     EXPECT_EQ(options_of(groups, vector).algorithm(), "lion");
   }
@@ -116,7 +116,7 @@ struct ExpertsImpl : torch::nn::Module {  // 3 of them, from 8 to 6 and back
 TEST(ParamGroups, GiveStacksOfExpertsTheirFormByTheirSizes) {
   for (const bool fan_in_first : {false, true}) {
     const ExpertsImpl model(fan_in_first);
-    const auto groups = param_groups(model);
+    const auto groups = param_groups(model, {});
     for (const at::Tensor& stack : {model.gate_up, model.down}) {
       EXPECT_EQ(options_of(groups, stack).batch_dims(), 1);
       EXPECT_EQ(options_of(groups, stack).fan_in_first(), fan_in_first);
@@ -147,7 +147,7 @@ TEST(ParamGroups, KnowEmbeddingsOfOtherTypesAndGainsByTheirNames) {
 std::string algorithm_of(const std::string& key, at::IntArrayRef sizes) {
   torch::nn::Module model;
   const at::Tensor param = model.register_parameter(key, at::ones(sizes));
-  return options_of(param_groups(model), param).algorithm();
+  return options_of(param_groups(model, {}), param).algorithm();
 }
 
 TEST(ParamGroups, KnowRawParametersByTheirNames) {
@@ -165,7 +165,7 @@ TEST(ParamGroups, KnowTheParametersOfAListByItsName) {
   torch::nn::Module model;
   const auto list = model.register_module("prompts", torch::nn::ParameterList());
   list->append(at::ones({4, 8}).requires_grad_());
-  EXPECT_EQ(options_of(param_groups(model), (*list)[0]).algorithm(), "lion");
+  EXPECT_EQ(options_of(param_groups(model, {}), (*list)[0]).algorithm(), "lion");
 }
 
 namespace position::norm::expert {
@@ -182,10 +182,10 @@ struct MixerImpl : torch::nn::Module {
 
 TEST(ParamGroups, TakeNoNamespaceForAClass) {
   const position::norm::expert::MixerImpl mixer;
-  EXPECT_EQ(options_of(param_groups(mixer), mixer.weight).algorithm(), kOfTheOptimizer);
-  EXPECT_FALSE(options_of(param_groups(mixer), mixer.weight).skip_zero_gradients());
+  EXPECT_EQ(options_of(param_groups(mixer, {}), mixer.weight).algorithm(), kOfTheOptimizer);
+  EXPECT_FALSE(options_of(param_groups(mixer, {}), mixer.weight).skip_zero_gradients());
   const position::norm::expert::EmbeddingsImpl embeddings;
-  EXPECT_EQ(param_groups(embeddings).size(), 1u);
+  EXPECT_EQ(param_groups(embeddings, {}).size(), 1u);
 }
 
 struct WarningsOfRouting : c10::WarningHandler {
@@ -203,7 +203,7 @@ TEST(ParamGroups, GuessTheFormOfThreeDimensionsAndSaySoOnce) {
   torch::nn::Module model;
   for (const char* layer : {"0", "1"}) model.register_module(layer, std::make_shared<GuessedImpl>());
   WarningsOfRouting warnings;
-  const auto groups = param_groups(model);
+  const auto groups = param_groups(model, {});
   const Dion optimizer(groups);
   for (const char* layer : {"0", "1"}) {
     const auto known = model.named_parameters();
