@@ -10,7 +10,8 @@
 namespace torchdion::engine {
 
 // Gives every matrix whose work can be shared an owner: the costliest first, each to the rank that has least to do
-// yet among those which share it. Ranks that share matrices decide alike, because they look at nothing but shapes.
+// yet among those which share it. Ranks that share matrices decide alike, because they look at nothing but shapes
+// and the axes on which there are any: all must have matrices on the same ones, as the ranks of one model do.
 void assign_owners(std::vector<Alike>& alike);
 
 int64_t ranks_of(const std::vector<Axis>& axes);

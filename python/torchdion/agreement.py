@@ -16,7 +16,7 @@ from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
 from torchdion.parameters import name_of
 from torchdion.state import is_capturing
-from torchdion.table import ALGORITHMS, STATE_DTYPES, algorithm_of, options_of
+from torchdion.table import STATE_DTYPES, options_of
 from torchdion.torch_versions import gradient_dtype
 from torchdion.words import front
 
@@ -123,19 +123,11 @@ def _shared(
         for position, param in enumerate(group["params"]):
             if is_lazy(param):
                 continue
-            axes = layouts.axes.of(param, _shares_among_copies(param, of_group, optimizer)) + of_copies
+            axes = layouts.axes.of(param) + of_copies
             if axes or is_dtensor(param):
                 name = name_of(group, position, f" (parameter group {index})")
                 shared.append(Shared(param, of_group, index, name, axes))
     return shared
-
-
-def _shares_among_copies(param: Tensor, group: dict[str, Any], optimizer: Optimizer) -> bool:
-    """Whether copies with averaged gradients wait for each other in a step of the parameter."""
-    try:
-        return algorithm_of(param, group).shares_among_copies
-    except Exception:  # a broken group: those who wait with good ones are to hear of it
-        return ALGORITHMS[optimizer.defaults["algorithm"]].shares_among_copies
 
 
 def _claims(

@@ -21,7 +21,7 @@ class Axes:
     def __init__(self, meshes: Meshes) -> None:
         self._meshes = meshes
         self._axes: dict[tuple[Any, ...], _C.Axis] = {}
-        self._of_meshes: dict[tuple[DeviceMesh | None, bool], list[_C.Axis]] = {}  # see of()
+        self._of_meshes: dict[DeviceMesh | None, list[_C.Axis]] = {}  # see of()
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # of several mesh dimensions, by ranks
 
     @property
@@ -49,20 +49,18 @@ class Axes:
             self._axes[key] = _C.Axis(line.group, name=line.name)
         return self._axes[key]
 
-    def of(self, param: Tensor, shares_among_copies: bool) -> list[_C.Axis]:
-        """The lines of all ranks that a step of a parameter may wait for: of its mesh, whether they cut it or not, of
-        replicas and, where copies share its work, of those.
+    def of(self, param: Tensor) -> list[_C.Axis]:
+        """The lines of all ranks that hold a parameter too: of its mesh, whether they cut it or not, and of replicas.
 
         The same objects for all parameters.
         """
         mesh = param.device_mesh if is_dtensor(param) else None
-        key = (mesh, shares_among_copies)
-        if key not in self._of_meshes:
-            axes = [self.replicas, self.copies if shares_among_copies else _C.Axis()]
+        if mesh not in self._of_meshes:
+            axes = [self._of_replicate_mesh()]
             if mesh is not None:
                 axes += [self.along(mesh, (dim,)) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
-            self._of_meshes[key] = [axis for axis in axes if not axis.absent]
-        return self._of_meshes[key]
+            self._of_meshes[mesh] = [axis for axis in axes if not axis.absent]
+        return self._of_meshes[mesh]
 
     def copies_of(self, mesh: "DeviceMesh", cutting: Collection[int]) -> _C.Axis:
         """Of this rank's piece of what these dimensions cut: the line along the others, or the replicate mesh of

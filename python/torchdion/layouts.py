@@ -31,7 +31,7 @@ class Layouts:
         self.axes = Axes(meshes)
         self._pieces: dict[tuple[Any, ...], Piece] = {}
         self._plain: dict[bool, _C.Layout] = {}  # of what is no DTensor, by whether copies share its work
-        self._moved: set[tuple[DeviceMesh | None, str, bool]] = set()  # what _check_device() has found good
+        self._moved: set[tuple[DeviceMesh | None, str]] = set()  # what _check_device() has found good
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Layouts":
         return Layouts(self.meshes)
@@ -46,7 +46,7 @@ class Layouts:
             ValueError: it is cut in a way that no algorithm can follow; the sentence names it.
         """
         piece = self.declared(param, group, name)
-        self._check_device(param, algorithm_of(param, group).shares_among_copies, name)
+        self._check_device(param, name)
         found = local_piece(param, piece.shape).shape if is_dtensor(param) else piece.shape
         if found != piece.shape:
             raise ValueError(
@@ -87,14 +87,13 @@ class Layouts:
             copies = self.axes.copies_of(param.device_mesh, cutting)
         return piece_of(param.shape, sides, axes, self.axes.replicas, copies, _world_size())
 
-    def _check_device(self, param: Tensor, shares_among_copies: bool, name: str) -> None:
+    def _check_device(self, param: Tensor, name: str) -> None:
         """The groups must move tensors like this one, if any: those of NCCL alone move none on the CPU."""
         mesh, device = param.device_mesh if is_dtensor(param) else None, param.device
-        if param.is_meta or (mesh, device.type, shares_among_copies) in self._moved:
+        if param.is_meta or (mesh, device.type) in self._moved:
             return
         line = self.meshes.replicas
-        is_used = not self.axes.replicas.absent or (shares_among_copies and not self.axes.copies.absent)
-        groups = [line.group] if line is not None and is_used else []
+        groups = [] if line is None else [line.group]
         if mesh is not None:
             groups += [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
         for group in groups:
@@ -104,7 +103,7 @@ class Layouts:
                     f"{front()}: {name} must lie on {' or '.join(types)}, whose tensors its process group moves, "
                     f"got {device}; the backend 'cpu:gloo,cuda:nccl' moves both"
                 )
-        self._moved.add((mesh, device.type, shares_among_copies))
+        self._moved.add((mesh, device.type))
 
     def _check_declared(self, cuts: Cuts, param: "DTensor", name: str) -> None:
         for mesh_dim in sorted(dim for dims in cuts.values() for dim in dims):

@@ -73,6 +73,29 @@ def as_copies(rank: int) -> torchdion.Muon:
     return copied(lr=0.1 if rank else 0.2)
 
 
+def as_copies_of_other_algorithms(rank: int) -> torchdion.Muon:
+    """Only one of them shares work."""
+    [group] = copied().param_groups
+    groups = [{"params": group["params"], "algorithm": "dion" if rank else "muon"}]
+    return torchdion.Muon(groups, replicate_mesh=dist.group.WORLD, replicate_mesh_grad_sync=False)
+
+
+def as_copies_that_share_nothing(rank: int) -> torchdion.Dion:
+    params = [(name, Parameter(whole(name))) for name in SIZES]
+    fraction = 0.5 if rank else 0.25
+    return torchdion.Dion(
+        params, rank_fraction=fraction, replicate_mesh=dist.group.WORLD, replicate_mesh_grad_sync=False
+    )
+
+
+def as_copies_of_vectors(rank: int) -> torchdion.Muon:
+    params = params_of(copied())
+    vectors = {"params": [Parameter(torch.zeros(3))], "lr": 0.1 if rank else 0.2}
+    return torchdion.Muon(
+        [{"params": params}, vectors], replicate_mesh=dist.group.WORLD, replicate_mesh_grad_sync=False
+    )
+
+
 DISAGREEMENTS = {
     "options": (with_other_options, "'fs' must agree on the lr of parameter group 0, got 0.[12]$"),
     "algorithm": (with_another_algorithm, "'fs' must agree on the algorithm of parameter group 0, got '(adamw|lion)'"),
@@ -83,6 +106,15 @@ DISAGREEMENTS = {
     "state": (with_a_state_on_one_rank, "'fs' must agree on the steps taken of parameter 'tall' .*, got [01]"),
     "replicas": (as_replicas, "'replicas' must agree on the rank_fraction of parameter group 0, got 0.(25|5)$"),
     "copies": (as_copies, "'replicas' must agree on the lr of parameter group 0, got 0.[12]$"),
+    "copies' algorithm": (
+        as_copies_of_other_algorithms,
+        "'replicas' must agree on the algorithm of parameter group 0, got '(muon|dion)'$",
+    ),
+    "copies that share nothing": (
+        as_copies_that_share_nothing,
+        "'replicas' must agree on the rank_fraction of parameter group 0, got 0.(25|5)$",
+    ),
+    "copies of vectors": (as_copies_of_vectors, "'replicas' must agree on the lr of parameter group 1, got 0.[12]$"),
 }
 
 

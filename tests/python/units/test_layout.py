@@ -287,7 +287,7 @@ def test_a_replicate_mesh_that_is_a_dimension_of_other_parameters_is_one_axis_wh
         layouts = Layouts(read_meshes(mesh["rep"], None, None, False))
         for each in (param, Parameter(torch.zeros(4, 4))):
             assert layouts.of(each, DEFAULTS | MUON, "parameter 'weight'").layout.copies.name == "rep"
-        assert {axis.name for axis in layouts.axes.of(param, True)} == {"rep", "fs"}
+        assert {axis.name for axis in layouts.axes.of(param)} == {"rep", "fs"}
         assert len(layouts.axes._axes) == 2
 
 
