@@ -66,6 +66,7 @@ def contender(
     layout: Layout, shapes: list[Shape], meshes: dict[int, DeviceMesh]
 ) -> tuple[torchdion.Muon, list[list[Tensor]]]:
     mesh = meshes[layout.copies]
+    torch.manual_seed(0)
     params = [Parameter(piece(torch.randn(shape), layout, place, mesh)) for place, shape in enumerate(shapes)]
     gradients = [
         [piece(torch.randn(shape), layout, place, mesh) for place, shape in enumerate(shapes)] for _ in range(GRADIENTS)
@@ -88,7 +89,6 @@ def step(optimizer: torchdion.Muon, gradients: list[Tensor], layout: Layout) -> 
 def measure(rank: int, shapes: list[Shape], rounds: int) -> dict[str, float]:
     """Of the slowest rank."""
     torch.set_num_threads(1)
-    torch.manual_seed(0)
     meshes = {
         copies: init_device_mesh("cpu", (copies, RANKS // copies), mesh_dim_names=("copies", "pieces"))
         for copies in sorted({layout.copies for layout in LAYOUTS.values()})

@@ -48,7 +48,8 @@ void add_on_cpu(T* sum, const std::vector<const T*>& terms, int64_t numel) {
   });
 }
 
-// share, this rank's own piece, ← Σ of all ranks' pieces, in rank order. On a CPU it need not be among `pieces`.
+// share, this rank's own piece, ← Σ of all ranks' pieces, in rank order; of halves on a GPU in that of torch, the same
+// for equal shapes. On a CPU it need not be among `pieces`.
 void add_pieces(const at::Tensor& share, const at::Tensor& pieces, const Axis& axis) {
   const at::Tensor rows = pieces.view({axis.size, -1});
   if (share.is_cpu()) {

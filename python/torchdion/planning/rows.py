@@ -135,10 +135,11 @@ def under_muon(
             sides = () if piece.layout.copies.absent else grid.sides_of_axis(piece.layout.copies.name)
         else:
             sides = grid.ordered({"dp"})
-        # torch averages over what the plan takes for replicas
-        others = tuple(side for side in sides if side not in averaged)
-        copies = axes.setdefault(others, grid.axis(others))
-        planned.append(one._replace(piece=piece._replace(layout=_with_copies(piece.layout, copies))))
+        if not isinstance(layouts, Layouts) or set(sides) & set(averaged):
+            # torch averages over what the plan takes for replicas
+            others = tuple(side for side in sides if side not in averaged)
+            piece = piece._replace(layout=_with_copies(piece.layout, axes.setdefault(others, grid.axis(others))))
+        planned.append(one._replace(piece=piece))
     return planned
 
 

@@ -134,7 +134,8 @@ def _partial(observed: list[Observed], training: Training) -> set[str]:
 def _dimensions_in_use(training: Training) -> set[str]:
     """Along which the optimizer has to communicate."""
     sizes = training.sizes
-    shares = ALGORITHMS[training.algorithm].shares_among_copies and sizes.fs > 1  # of a mesh that holds dp too
+    is_known = sizes.fs > 1 or sizes.tp > 1  # to DTensors, whose mesh holds dp too: see network.distribute()
+    shares = ALGORITHMS[training.algorithm].shares_among_copies and is_known
     used = {"dp": sizes.dp > 1 and (training.averages or shares), "fs": sizes.fs > 1, "tp": sizes.tp > 1}
     return {dim for dim, is_used in used.items() if is_used}
 

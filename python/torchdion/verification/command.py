@@ -39,6 +39,7 @@ METHODS = ("auto", "rcqr")
 
 OPTIMIZERS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.takes_matrices)
 
+RANK_FRACTION = 0.25
 LARGEST_RANK_FRACTION = 0.5
 """Gradients of so few tokens lack rank beyond it: what is orthonormalized would not be determined by the algorithm."""
 
@@ -90,7 +91,7 @@ def parser() -> OneSentenceParser:
         default=True,
         help="the optimizer averages over dp itself, Dion by sending factors; otherwise DDP or FSDP2 do",
     )
-    options.add_argument("--rank-fraction", type=float, default=0.25, help="dion: r / min(m, n) (default: %(default)s)")
+    options.add_argument("--rank-fraction", type=float, help=f"dion: r / min(m, n) ({RANK_FRACTION})")
     options.add_argument("--orientation", choices=ORIENTATIONS, help="dion: one instead of both")
     options.add_argument(
         "--orthonormalize", choices=("auto", "cholesky_qr", "rcqr"), help="dion: one instead of auto and rcqr"
@@ -121,11 +122,12 @@ def seconds(text: str) -> float:
 def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
     """Why this cannot be verified here, in one sentence; empty if it can."""
     ranks = options.mesh.world_size
-    if not 0 < options.rank_fraction <= LARGEST_RANK_FRACTION:
-        return f"argument --rank-fraction: must be in (0, {LARGEST_RANK_FRACTION}], got {options.rank_fraction}"
-    for name in ("orientation", "orthonormalize"):
+    fraction = options.rank_fraction
+    if fraction is not None and not 0 < fraction <= LARGEST_RANK_FRACTION:
+        return f"argument --rank-fraction: must be in (0, {LARGEST_RANK_FRACTION}], got {fraction}"
+    for name in ("rank_fraction", "orientation", "orthonormalize"):
         if options.optimizer != "dion" and getattr(options, name) is not None:
-            return f"argument --{name}: is an option of dion, not of {options.optimizer}"
+            return f"argument --{name.replace('_', '-')}: is an option of dion, not of {options.optimizer}"
     if "RANK" in environment and environment.get("WORLD_SIZE") != str(ranks):
         return f"argument --mesh: must have torchrun's {environment.get('WORLD_SIZE')} ranks, got {ranks}"
     if options.checkpoints is not None and not os.access(options.checkpoints, os.W_OK):
@@ -163,11 +165,12 @@ def trainings_of(options: argparse.Namespace) -> list[Training]:
         return [_training(options, options.optimizer, {})]
     orientations = ORIENTATIONS if options.orientation is None else (options.orientation,)
     methods = METHODS if options.orthonormalize is None else (options.orthonormalize,)
+    fraction = RANK_FRACTION if options.rank_fraction is None else options.rank_fraction
     return [
         _training(
             options,
             f"{orientation}, {method}",
-            {"orientation": orientation, "orthonormalize": method, "rank_fraction": options.rank_fraction},
+            {"orientation": orientation, "orthonormalize": method, "rank_fraction": fraction},
         )
         for orientation in orientations
         for method in methods

@@ -1,7 +1,14 @@
 #include "comm/sums.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <torchdion/process_group.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <thread>
+
+#include "comm/collectives.h"
 #include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
 #include "tensors.h"
@@ -27,6 +34,10 @@ Task<> deal_out_and_gather(Axis axis, at::Tensor stack, Shares shares, at::Tenso
   EXPECT_TRUE(bitwise_equal(stack, *sum));
 }
 
+Task<> exchanged(Axis axis, at::Tensor received, at::Tensor sent, std::vector<int64_t> from, std::vector<int64_t> to) {
+  co_await all_to_all(received, sent, from, to, axis);
+}
+
 TEST(SharesOfAStack, AreSumsThatGatherHoweverManyEachRankHas) {
   for (const Shares& shares : {Shares{2, 1, 1}, Shares{0, 4, 0}, Shares{1, 0, 3}}) {
     Meeting meeting(3);
@@ -36,6 +47,29 @@ TEST(SharesOfAStack, AreSumsThatGatherHoweverManyEachRankHas) {
       EXPECT_TRUE(at::allclose(sum, normal({4, 2, 3}, 1) + normal({4, 2, 3}, 2) + normal({4, 2, 3}, 3)));
     });
   }
+}
+
+// Which travel as messages: a rank's own share is not among them.
+TEST(SharesOfAStack, AreTheSameOverGloo) {
+  const Shares shares{2, 0, 5};
+  const at::Tensor expected = normal({7, 3, 4}, 1) + normal({7, 3, 4}, 2) + normal({7, 3, 4}, 3);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const GlooOptions options{.timeout = std::chrono::seconds(20), .hostname = "127.0.0.1"};
+      const Axis axis(gloo_group(store, rank, 3, options), {.name = "messages"});
+      at::Tensor sum;
+      run(deal_out_and_gather(axis, normal({7, 3, 4}, 1 + rank), shares, &sum));
+      EXPECT_TRUE(bitwise_equal(sum, expected));
+
+      // Rank r sends c + 1 elements to each rank c, its own number in all of them.
+      const at::Tensor sent = at::full({6}, rank, at::kFloat), received = at::empty({3 * (rank + 1)}, at::kFloat);
+      run(exchanged(axis, received, sent, std::vector<int64_t>(3, rank + 1), {1, 2, 3}));
+      EXPECT_TRUE(at::equal(received, at::arange(3, at::kFloat).repeat_interleave(rank + 1)));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 class SharesOf : public testing::TestWithParam<at::ScalarType> {};

@@ -193,14 +193,17 @@ def test_silence_of_all_ranks_is_no_agreement() -> None:
 
 
 def test_copies_with_averaged_gradients_speak_where_the_algorithm_shares_its_work() -> None:
-    observed = observations()
-    for rank in observed:
-        del rank.issued["dp"]
-    silent = {}
-    for algorithm in ("dion", "muon"):
-        training = replace(TRAINING, compress=False, algorithm=algorithm)
-        silent[algorithm] = {row.what for row in check(training, observed, state(), state().weights) if not row.passes}
-    assert silent == {"dion": set(), "muon": {CHECKS[6]}}
+    for shards in ("fs", "tp"):
+        observed = observations()
+        for rank in observed:
+            rank.issued = {shards: rank.issued["fs"]}
+            rank.digests = {name: replace(digest, cut_by=(shards,)) for name, digest in rank.digests.items()}
+        silent = {}
+        for algorithm in ("dion", "muon"):
+            training = replace(TRAINING, sizes=Sizes(dp=2, **{shards: 2}), compress=False, algorithm=algorithm)
+            rows = check(training, observed, state(), state().weights)
+            silent[algorithm] = {row.what for row in rows if not row.passes}
+        assert silent == {"dion": set(), "muon": {CHECKS[6]}}
 
 
 def test_an_engine_that_departs_from_the_papers_is_found() -> None:
