@@ -12,6 +12,7 @@
 #include "optim/nesting.h"
 #include "optim/new_file.h"
 #include "optim/unpickle.h"
+#include "optim/writable.h"
 
 namespace torchdion {
 
@@ -21,11 +22,12 @@ namespace {
 // lists and dicts with their types, by a function that torch.load(weights_only=True) refuses to call.
 void write_archive(const c10::IValue& value, const std::string& path) {
   optim::check_nesting(value, "the value");
+  const c10::IValue plain = optim::writable(value);
   std::string pickled;
   torch::jit::Pickler pickler([&](const char* bytes, std::size_t size) { pickled.append(bytes, size); }, nullptr,
                               nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
   pickler.protocol();
-  pickler.pushIValue(value);
+  pickler.pushIValue(plain);
   pickler.stop();
   optim::NewFile file(path);
   caffe2::serialize::PyTorchStreamWriter writer([&](const void* bytes, std::size_t size) {

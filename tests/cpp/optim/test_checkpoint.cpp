@@ -47,6 +47,44 @@ TEST_F(Checkpoint, KeepsTensorsOfEveryDtypeNumbersStringsAndContainers) {
   }
 }
 
+TEST_F(Checkpoint, OfListsOfOneTypeIsReadAsListsOfAnything) {
+  const std::vector<at::Tensor> tensors{at::ones({2}), at::zeros({3})};
+  const std::vector<int64_t> numbers{1, 2};
+  c10::Dict<std::string, c10::List<bool>> flags;
+  flags.insert("flags", c10::List<bool>({true, false}));
+  const c10::IValue value =
+      c10::ivalue::Tuple::create(tensors, numbers, std::vector<double>{0.5}, flags, std::vector<at::Tensor>(),
+                                 std::vector<std::vector<int64_t>>{numbers});
+  write_checkpoint(value, path);
+  const c10::IValue read = read_checkpoint(path);
+  const auto& parts = read.toTupleRef().elements();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_TRUE(bitwise_equal(parts[0].toListRef()[i].toTensor(), tensors[i]));
+    EXPECT_EQ(parts[1].toListRef()[i].toInt(), numbers[i]);
+    EXPECT_EQ(parts[5].toListRef()[0].toListRef()[i].toInt(), numbers[i]);
+  }
+  EXPECT_EQ(parts[2].toListRef()[0].toDouble(), 0.5);
+  EXPECT_FALSE(parts[3].toGenericDict().at("flags").toListRef()[1].toBool());
+  EXPECT_TRUE(parts[4].toListRef().empty());
+}
+
+TEST_F(Checkpoint, OfWhatNoReaderTakesIsRefusedAndTheOldOneIsKept) {
+  write_checkpoint(at::ones({3}), path);
+  const std::string refused = "torchdion::write_checkpoint: " + path + " cannot be written: ";
+  const std::pair<c10::IValue, std::string> cases[] = {
+      {at::ones({2, 2}).to_sparse(), "its tensors must be dense ones with memory, got SparseCPUFloatType"},
+      {at::Tensor(), "its tensors must be dense ones with memory, got an undefined one"},
+      {at::empty({2}, at::kMeta), "its tensors must be dense ones with memory, got MetaFloatType"},
+      {c10::Device(at::kCPU),
+       "it holds a value of type Device; there may be tensors, numbers, strings and containers of them"},
+  };
+  for (const auto& [value, sentence] : cases) {
+    EXPECT_EQ(message_of([&, value = value] { write_checkpoint(c10::ivalue::Tuple::create(1, value), path); }),
+              refused + sentence);
+  }
+  EXPECT_TRUE(bitwise_equal(read_checkpoint(path).toTensor(), at::ones({3})));
+}
+
 TEST_F(Checkpoint, ThatCannotBeWrittenLeavesTheOldOneAndNoOther) {
   write_checkpoint(at::ones({3}), path);
   const c10::IValue unpicklable = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
