@@ -138,6 +138,30 @@ def test_steps_are_the_cpus(dtype: torch.dtype, allowed: float, orientation: str
         assert distance(found[name].cpu() - start[name], travelled) <= allowed, name
 
 
+@pytest.mark.parametrize("newton_schulz", ["jordan", "polar_express", "gram"])
+@pytest.mark.parametrize(("dtype", "allowed"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=str)
+def test_steps_of_muon_are_the_cpus(dtype: torch.dtype, allowed: float, newton_schulz: str) -> None:
+    options = {"newton_schulz": newton_schulz, "precision": "highest"}
+    start, _ = trained("cpu", dtype, 0, torchdion.Muon, **options)
+    expected, _ = trained("cpu", dtype, 20, torchdion.Muon, **options)
+    found, _ = trained("cuda", dtype, 20, torchdion.Muon, **options)
+    for name in SHAPES:
+        travelled = expected[name] - start[name]
+        assert distance(found[name].cpu() - start[name], travelled) <= allowed, name
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+def test_momenta_of_muon_have_the_bits_of_the_cpus(dtype: torch.dtype) -> None:
+    of_muon = ("tall", "wide", "stack", "fused", "convolution")
+    momenta = []
+    for device in ("cpu", "cuda"):
+        _, optimizer = trained(device, dtype, 5, torchdion.Muon)
+        states = zip(SHAPES, optimizer.state.values(), strict=True)
+        momenta.append({name: state["momentum"].cpu() for name, state in states if name in of_muon})
+    for name in of_muon:
+        assert torch.equal(momenta[1][name], momenta[0][name]), name
+
+
 @pytest.mark.parametrize(
     ("dtype", "precision"),
     [(torch.float32, "high"), (torch.float32, "highest"), (torch.bfloat16, "medium"), (torch.float64, "high")],

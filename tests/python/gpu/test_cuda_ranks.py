@@ -47,6 +47,24 @@ def test_two_ranks_equal_one_process_on_the_cpu(
         assert set(sent) == {name for name, size in zip(("dp", "fs", "tp"), sizes, strict=True) if size > 1}
 
 
+def share_among_copies(rank: int, world: int) -> list[Tensor]:
+    """Momenta, which the owner of a matrix accumulates otherwise than those who hold copies."""
+    take_the_gpu()
+    params = [nn.Parameter(normal(12, 7 + i, seed=i).float().to(DEVICE)) for i in range(3)]
+    optimizer = torchdion.Muon(params, replicate_mesh=dist.group.WORLD, replicate_mesh_grad_sync=False)
+    for step in range(3):
+        for i, param in enumerate(params):
+            param.grad = normal(12, 7 + i, seed=10 * step + i).float().to(DEVICE)
+        optimizer.step()
+    optimizer.check_replicas()
+    return [optimizer.state[param]["momentum"].cpu() for param in params]
+
+
+def test_copies_that_share_the_work_of_muon_have_momenta_of_the_same_bits() -> None:
+    first, second = run_ranks(share_among_copies, 2)
+    assert all(map(torch.equal, first, second))
+
+
 def refuse_on_one(rank: int, world: int) -> tuple[str, bool]:
     """What a step says that rank 1 refuses, and whether the next one, which it takes, moved the weight."""
     take_the_gpu()

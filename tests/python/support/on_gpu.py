@@ -47,11 +47,14 @@ def give_gradients(optimizer: torchdion.Dion, step: int) -> None:
         param.grad.copy_(normal(*param.shape, seed=100 * step + index))
 
 
-def trained(device: str, dtype: torch.dtype, steps: int, **options: Any) -> tuple[dict[str, Tensor], torchdion.Dion]:
+def trained(
+    device: str, dtype: torch.dtype, steps: int, make: type[Any] = torchdion.Dion, **options: Any
+) -> tuple[dict[str, Tensor], Any]:
     """The weights after so many steps on random gradients."""
     params = {name: normal(*shape, seed=i).to(device, dtype) for i, (name, (shape, _)) in enumerate(SHAPES.items())}
     groups = [{"params": [(name, nn.Parameter(params[name]))], **SHAPES[name][1]} for name in SHAPES]
-    optimizer = torchdion.Dion(groups, **{"lr": 0.05, "rank_fraction": 0.4, **options})
+    of_dion = {"rank_fraction": 0.4} if make is torchdion.Dion else {}
+    optimizer = make(groups, **{"lr": 0.05, **of_dion, **options})
     for step in range(steps):
         give_gradients(optimizer, step)
         optimizer.step()
