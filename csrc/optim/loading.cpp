@@ -51,6 +51,8 @@ template <class Is>
 IValue entry(const GenericDict& dict, const char* key, const char* kind, const Is& is) {
   const auto found = dict.find(key);
   if (found != dict.end() && is(found->value())) return found->value();
+  TORCH_CHECK_VALUE(found == dict.end(), prefix(), "state_dict must have the ", kind, " '", key, "', got one of type ",
+                    optim::kind_of(found->value()));
   c10::impl::GenericList keys(c10::AnyType::get());
   for (const auto& item : dict) keys.push_back(item.key());
   TORCH_CHECK_VALUE(false, prefix(), "state_dict must have the ", kind, " '", key, "', got the keys ",

@@ -203,7 +203,7 @@ std::string help() {
   text << "usage: train TEXT [flags]\n\nTrains a GPT on the bytes of a text file with torchdion::Dion "
           "or\ntorchdion::Muon.\n\n"
        << "  --run FOLDER               for checkpoints (runs/libtorch)\n"
-       << "  --resume                   go on from the folder's checkpoint; its flags need not be repeated\n"
+       << "  --resume                   go on from the folder's checkpoint; its recipe's flags need not be repeated\n"
        << "  --overwrite                replace the run that the folder holds\n";
   Options defaults;
   for (const Field& field : all_fields(defaults)) {

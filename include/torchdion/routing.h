@@ -14,7 +14,7 @@ namespace torchdion {
 
 // Groups for Dion or Muon by the kind of each trainable parameter (arXiv 2504.05295, Section 3.2 and Table 1):
 //
-//   matrices, convolutions         `options`, the optimizer's algorithm; blocks(3) for in_proj_weight of MultiheadAttention;
+//   matrices, convolutions         the optimizer's algorithm; blocks(3) for in_proj_weight of MultiheadAttention;
 //                                  batch_dims(1).skip_zero_gradients(true) for three-dimensional stacks of experts,
 //                                  with fan_in_first(true) where gate_up_proj and down_proj are (experts, in, out),
 //                                  else blocks(2) for gate_up_proj; batch_dims(1) for other raw parameters of three

@@ -120,8 +120,10 @@ def check_is_state_dict(state_dict: Any) -> None:
         raise TypeError(f"{front()}: state_dict must be a dict, got {type(state_dict).__name__}")
     for key, kind in (("state", dict), ("param_groups", list)):
         if not isinstance(state_dict.get(key), kind):
+            found = f"one of type {type(state_dict[key]).__name__}" if key in state_dict else ""
             raise ValueError(
-                f"{front()}: state_dict must have the {kind.__name__} {key!r}, got the keys {shown(list(state_dict))}"
+                f"{front()}: state_dict must have the {kind.__name__} {key!r}, got "
+                + (found or f"the keys {shown(list(state_dict))}")
             )
 
 

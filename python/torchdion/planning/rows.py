@@ -35,7 +35,7 @@ class Row:
     Args:
         names: of the parameters.
         kind: what :func:`torchdion.param_groups` takes them for: "matrix", "embedding", "head", "vector", …
-        algorithm: "dion", "lion" or "adamw".
+        algorithm: "dion", "lion" or "adamw"; "muon" of groups that name it, whose costs are Muon's under "dion_*" too.
         orientation, rank: of Dion's matrices, else None.
         shape, piece: of the whole parameter, and of this rank's.
         Q, piece_of_Q: the same of Dion's right factor.

@@ -119,7 +119,10 @@ SPOILED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a parameter too many": (option("params", [4, 5]), "doesn't match the size of the optimizer's: 2 parameters, .* 1"),
     "no state": (lambda saved: saved.pop("state"), r"must have the dict 'state', got the keys \['param_groups'\]"),
     "no groups": (lambda saved: saved.pop("param_groups"), "must have the list 'param_groups'"),
-    "a list as groups' state": (lambda saved: saved.__setitem__("state", []), "must have the dict 'state'"),
+    "a list as all states": (
+        lambda saved: saved.__setitem__("state", []),
+        "must have the dict 'state', got one of type list",
+    ),
     "a str as group": (lambda saved: saved["param_groups"].__setitem__(4, "last"), "a parameter group must be a dict"),
 }
 """What spoils a state dict, and a pattern of the sentence that refuses it."""
