@@ -175,7 +175,7 @@ def train(steps):
         optimizer.step()
 train(gradients[:3])
 begun = {"params": [p.detach().clone() for p in params], "state_dict": optimizer.state_dict()}
-torch.save(begun | {"gradients": gradients[3:], "capturable": False}, sys.argv[2])
+torch.save(begun | {"gradients": gradients[3:], "optimizer": "RowSign", "capturable": False}, sys.argv[2])
 train(gradients[3:])
 torch.save({"params": [p.detach() for p in params], "states": optimizer.state_dict()["state"]}, sys.argv[3])
 try:
@@ -197,7 +197,7 @@ def test_cpp_goes_on_with_what_python_has_begun_to_the_same_bits(
     headers = folder / "python" / "torchdion" / "include" / "torchdion"
     shutil.copy(folder / "include" / "torchdion" / "optim.h", headers)
     consumer = folder / "tests" / "consumer" / "main.cpp"
-    consumer.write_text(consumer.read_text().replace("torchdion::Dion optimizer", "torchdion::RowSign optimizer"))
+    consumer.write_text(consumer.read_text().replace("make_unique<torchdion::Dion>", "make_unique<torchdion::RowSign>"))
     package = prefix(str(folder / "python" / "torchdion" / "share" / "cmake"))
     program = build(tmp_path / "tree", "consumer", package, sources=consumer.parent)
     done = run(program, begun, out)
