@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torchdion import _C
 from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, options_of
@@ -39,12 +39,17 @@ _TORCH_KEYS = (
 _OTHER_NAMES = {"eps": "epsilon", "momentum": "mu", "oversample": "rcqr_oversample", "rank": "rank_fraction"}
 
 
+def is_share(value: Any) -> bool:
+    """Whether it is a number in [0, 1), whatever its type: an int may be larger than any float."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= cast("float", value) < 1
+
+
 def check_options(options: dict[str, Any], where: str) -> None:
     """Raises ValueError with one sentence for the first option outside its range; ``where`` names the group."""
     _C.check_options(options, where)
     for name in _BETAS:
         value = options.get(name, 0)
-        if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < 1:
+        if not is_share(value):
             raise ValueError(f"{front()}: {name} must be in [0, 1), got {shown(value)}{where}")
     if options.get("differentiable", False) is not False:
         value = shown(options["differentiable"])

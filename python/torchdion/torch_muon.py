@@ -1,8 +1,8 @@
 """State dicts of torch.optim.Muon, as torchdion.Muon's."""
 
-from numbers import Real
 from typing import Any
 
+from torchdion.options import is_share
 from torchdion.words import front, shown
 
 _JORDAN = (3.4445, -4.7750, 2.0315)
@@ -51,7 +51,7 @@ def _group(saved: dict[str, Any], where: str) -> dict[str, Any]:
         raise ValueError(
             f"{front()}: adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got {shown(adjust)}{where}"
         )
-    if not isinstance(mu, Real) or isinstance(mu, bool) or not 0 <= float(mu) < 1:
+    if not is_share(mu):
         raise ValueError(f"{front()}: momentum must be in [0, 1), got {shown(mu)}{where}")
     ours = {"algorithm": "muon", "mu": float(mu), "newton_schulz": "jordan", "adjust_lr": _ADJUST_LR[adjust]}
     return {**group, **ours}

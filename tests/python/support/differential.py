@@ -129,11 +129,10 @@ def take_steps(case: Case) -> None:
         case.optimizer.step()
 
 
-def excess(X: Tensor, expected: Tensor, begin: Tensor, steps: int) -> float:
-    """The error of X over what is allowed: a part of the distance travelled, and the rounding of the weights."""
-    travelled = torch.linalg.vector_norm(expected - begin.double())
+def excess(X: Tensor, expected: Tensor, begin: Tensor, path: float, steps: int) -> float:
+    """The error of X over what is allowed: a part of its steps, which may lead back, and the rounding of weights."""
     rounding = steps * torch.finfo(X.dtype).eps * torch.linalg.vector_norm(begin.double())
-    allowed = BOUND[X.dtype] * travelled + rounding
+    allowed = BOUND[X.dtype] * path + rounding
     return float(torch.linalg.vector_norm(X.double() - expected) / allowed)
 
 
@@ -146,8 +145,8 @@ def largest_excess(member: Member, optimizer: torchdion.Dion, steps: int) -> flo
     def each(tensor: Tensor) -> list[Tensor]:
         return matrices(tensor, options) if algorithm.takes_matrices else [tensor.detach()]
 
-    pieces = zip(each(member.X), each(end.X), each(member.begin), strict=True)
-    worst = max(excess(X, expected, begin, steps) for X, expected, begin in pieces)
+    pieces = zip(each(member.X), each(end.X), each(member.begin), end.paths, strict=True)
+    worst = max(excess(X, expected, begin, path, steps) for X, expected, begin, path in pieces)
     total = sum(torch.linalg.vector_norm(G.double()) for G in member.gradients)
     for state in algorithm.states:
         own, expected = states[state.name], end.states[state.name]

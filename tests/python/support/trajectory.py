@@ -16,7 +16,8 @@ class Expected:
 
     X: Tensor
     states: States
-    condition: float = 1.0  # the worst of its steps: how far rounding was magnified
+    condition: float  # the worst of its steps: how far rounding was magnified
+    paths: list[float]  # how long the steps were together: of each matrix, or of the tensor
 
 
 def matrices(tensor: Tensor, options: dict[str, Any]) -> list[Tensor]:
@@ -34,16 +35,18 @@ def whole(pieces: list[Tensor], like: Tensor, options: dict[str, Any]) -> Tensor
 
 def follow_one(
     algorithm: Algorithm, X: Tensor, factors: States, gradients: list[Tensor], options: dict[str, Any]
-) -> tuple[Tensor, States, float]:
-    """One matrix, or one tensor: its end, its states and the worst condition."""
+) -> tuple[Tensor, States, float, float]:
+    """One matrix, or one tensor: its end, its states, the worst condition and the length of its path."""
     assert algorithm.name in ORACLES, f"{algorithm.name} has no oracle (support/oracle.py)"
     zeros = {"like_parameter": torch.zeros_like(X), "rows": torch.zeros(X.shape[:1], dtype=X.dtype)}
     states = {state.name: factors.get(state.name, zeros.get(state.shape)) for state in algorithm.states}
-    worst = 1.0
+    worst, path = 1.0, 0.0
     for t, G in enumerate(gradients, 1):
+        before = X
         X, states = ORACLES[algorithm.name](X, states, G, t, options)
         worst = max(worst, float(states.pop("condition", 1.0)))
-    return X, states, worst
+        path += float(torch.linalg.vector_norm(X - before))
+    return X, states, worst, path
 
 
 def expected_of(X: Tensor, factors: States, gradients: list[Tensor], group: dict[str, Any]) -> Expected:
@@ -57,7 +60,8 @@ def expected_of(X: Tensor, factors: States, gradients: list[Tensor], group: dict
     algorithm = algorithm_of(X, group)
     X, gradients = X.double(), [G.double() for G in gradients]
     if not algorithm.takes_matrices:
-        return Expected(*follow_one(algorithm, X, {}, gradients, group))
+        end, states, worst, path = follow_one(algorithm, X, {}, gradients, group)
+        return Expected(end, states, worst, [path])
     of_gradients = [matrices(G, group) for G in gradients]
     stacks = {name: factor.double().reshape(-1, *factor.shape[-2:]) for name, factor in factors.items()}
     ends = []
@@ -66,10 +70,10 @@ def expected_of(X: Tensor, factors: States, gradients: list[Tensor], group: dict
         ends.append(follow_one(algorithm, piece, own, [of_step[i] for of_step in of_gradients], group))
     states = {}
     for state in algorithm.states:
-        pieces = [of_piece[state.name] for _, of_piece, _ in ends]
+        pieces = [of_piece[state.name] for _, of_piece, *_ in ends]
         states[state.name] = whole(pieces, X, group) if state.shape == "like_parameter" else torch.stack(pieces)
-    worst = max((condition for *_, condition in ends), default=1.0)
-    return Expected(whole([end for end, *_ in ends], X, group), states, worst)
+    worst = max((condition for *_, condition, _ in ends), default=1.0)
+    return Expected(whole([end for end, *_ in ends], X, group), states, worst, [path for *_, path in ends])
 
 
 def drawn_factors(states: dict[str, Any]) -> States:

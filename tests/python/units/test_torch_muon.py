@@ -113,6 +113,7 @@ def test_its_state_dict_continues(adjust: str | None) -> None:
         ("ns_coefficients", None, r"ns_coefficients must be \(3.4445, -4.775, 2.0315\)"),
         ("adjust_lr_fn", "spectral", "adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got 'spectral'"),
         ("momentum", 1.0, r"momentum must be in \[0, 1\), got 1.0"),
+        ("momentum", 10**400, r"momentum must be in \[0, 1\), got .*"),
         ("ns_steps", 0, r"ns_steps must be an integer in \[1, 99\], got 0"),
     ],
 )
