@@ -17,8 +17,8 @@ namespace torchdion::comm {
 // What a collective returns. Awaited: suspends its task for one turn, then waits for the communication to end and
 // throws a c10::DistBackendError, which names the axis, where it failed. `tensors` keeps the memory that the
 // communication reads and writes alive until then; after a failed message until those beside it are given up, which
-// gloo does where their work ends. Of NCCL's communication the host only sees that it began: it is the
-// current stream that waits, so memory which is freed after that is used again after that.
+// gloo does where their work ends. Of NCCL's communication the host only sees that it began: it is the current stream
+// that waits, so memory which is freed after that is used again after that.
 class Pending {
  public:
   Pending() = default;
@@ -49,8 +49,8 @@ Pending all_reduce(at::Tensor tensor, Axis axis);
 Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis, bool completes = false);
 
 // output ← what every rank has for this one, size · splits[rank] elements, one rank after the other; input: splits[k]
-// elements for each rank k. Its own piece, which lies in the input, is left unwritten where messages carry
-// the others (as_messages()). Counted as a reduce-scatter, of which it is the first half. Both contiguous.
+// elements for each rank k. Its own piece, which lies in the input, is left unwritten where messages carry the
+// others (as_messages()). Counted as a reduce-scatter, of which it is the first half. Both contiguous.
 Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis);
 
 // output ← what every rank has for this one, one rank after the other, received[k] elements from rank k; input:
