@@ -221,34 +221,63 @@ class Optimizer : public torch::optim::Optimizer {
   std::unique_ptr<Private> private_;
 };
 
-// Dion (arXiv 2504.05295, Algorithm 1).
-//
-//   torchdion::Dion optimizer(model->parameters(), torchdion::DionOptions(0.01).rank_fraction(0.25));
-class Dion : public Optimizer {
+// What the classes of algorithms add to it: their names, and the options of those whose groups have none.
+template <class Class, class Defaults>
+class OptimizerOf : public Optimizer {
  public:
-  explicit Dion(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, Options defaults = {})
-      : Optimizer("dion", "torchdion::Dion", param_groups, std::move(defaults)) {}
-  explicit Dion(std::vector<at::Tensor> params, Options defaults = {})
-      : Dion(std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(params))},
-             std::move(defaults)) {}
+  explicit OptimizerOf(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                       Options defaults = Defaults())
+      : Optimizer(Class::algorithm, Class::title, param_groups, std::move(defaults)) {}
+  explicit OptimizerOf(std::vector<at::Tensor> params, Options defaults = Defaults())
+      : OptimizerOf(
+            std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(params))},
+            std::move(defaults)) {}
 };
 
 using DionOptions = Options;
 
-// Muon (https://kellerjordan.github.io/posts/muon): the orthonormalized momentum, of whole matrices on any layout.
+// Dion (arXiv 2504.05295, Algorithm 1).
 //
-//   torchdion::Muon optimizer(model->parameters(), torchdion::MuonOptions(0.02).weight_decay(0.1));
-class Muon : public Optimizer {
+//   torchdion::Dion optimizer(model->parameters(), torchdion::DionOptions(0.01).rank_fraction(0.25));
+class Dion : public OptimizerOf<Dion, DionOptions> {
  public:
-  explicit Muon(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, Options defaults = 0.02)
-      : Optimizer("muon", "torchdion::Muon", param_groups, std::move(defaults)) {}
-  explicit Muon(std::vector<at::Tensor> params, Options defaults = 0.02)
-      : Muon(std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(params))},
-             std::move(defaults)) {}
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "dion", title = "torchdion::Dion";
 };
 
 struct MuonOptions : Options {
   MuonOptions(double lr = 0.02) : Options(lr) {}
+};
+
+// Muon (https://kellerjordan.github.io/posts/muon): the orthonormalized momentum, of whole matrices on any layout.
+//
+//   torchdion::Muon optimizer(model->parameters(), torchdion::MuonOptions(0.02).weight_decay(0.1));
+class Muon : public OptimizerOf<Muon, MuonOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "muon", title = "torchdion::Muon";
+};
+
+struct LionOptions : Options {
+  LionOptions(double lr = 1e-4) : Options(lr) {}
+};
+
+// Lion (arXiv 2302.06675) of all parameters, cut in any way.
+class Lion : public OptimizerOf<Lion, LionOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "lion", title = "torchdion::Lion";
+};
+
+struct AdamWOptions : Options {
+  AdamWOptions(double lr = 0.002) : Options(lr) {}
+};
+
+// AdamW (arXiv 1711.05101) of all parameters, cut in any way: torch::optim::AdamW's steps up to rounding.
+class AdamW : public OptimizerOf<AdamW, AdamWOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "adamw", title = "torchdion::AdamW";
 };
 
 }  // namespace torchdion

@@ -17,8 +17,10 @@ build = read_build()
 check_torch(build)  # an undefined symbol would say less
 
 from torchdion import _C  # noqa: E402
+from torchdion.adamw import AdamW  # noqa: E402
 from torchdion.ddp import ddp_comm_hook  # noqa: E402
 from torchdion.dion import Dion  # noqa: E402
+from torchdion.lion import Lion  # noqa: E402
 from torchdion.mixed_precision import DionMixedPrecisionConfig  # noqa: E402
 from torchdion.muon import Muon  # noqa: E402
 from torchdion.routing import param_groups  # noqa: E402
@@ -48,8 +50,10 @@ if not TYPE_CHECKING:  # a type checker would take it for a sign that any name e
 
 __all__ = [
     "_C",
+    "AdamW",
     "Dion",
     "DionMixedPrecisionConfig",
+    "Lion",
     "Muon",
     "__version__",
     "build",

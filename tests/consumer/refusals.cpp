@@ -1,6 +1,7 @@
 // refusals IN OUT: what a C++ optimizer says where a Python one says the same. IN holds parameters, the numbers of
-// those in each group, a state dict that fits, and others that do not; OUT gets the state dict of a fresh optimizer, a
-// sentence for each of those others (empty: it was taken), and one for each option with a value that it may not have.
+// those in each group, a state dict that fits, and others that do not; OUT gets the state dict of a fresh optimizer of
+// each class, a sentence for each of those others (empty: it was taken), and one for each option with a value that it
+// may not have.
 #include <torchdion/torchdion.h>
 
 #include <functional>
@@ -45,6 +46,15 @@ c10::IValue of(const std::vector<std::string>& sentences) {
   return list;
 }
 
+c10::IValue fresh(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  c10::impl::GenericDict state_dicts(c10::StringType::get(), c10::AnyType::get());
+  state_dicts.insert("Dion", torchdion::Dion(groups).state_dict());
+  state_dicts.insert("Muon", torchdion::Muon(groups).state_dict());
+  state_dicts.insert("Lion", torchdion::Lion(groups).state_dict());
+  state_dicts.insert("AdamW", torchdion::AdamW(groups).state_dict());
+  return state_dicts;
+}
+
 int run(const std::string& input, const std::string& output) {
   const auto given = torchdion::read_checkpoint(input).toGenericDict();
   std::vector<at::Tensor> params;
@@ -55,11 +65,10 @@ int run(const std::string& input, const std::string& output) {
     groups.emplace_back(std::vector<at::Tensor>(next, next + count.toInt()));
     next += count.toInt();
   }
-  const auto fresh = [&] { return torchdion::Dion(groups); };
 
   std::vector<std::string> loading, options;
   for (const c10::IValue& state_dict : given.at("spoiled").toListRef()) {
-    torchdion::Dion optimizer = fresh();
+    torchdion::Dion optimizer(groups);
     optimizer.load_state_dict(given.at("fitting"));
     loading.push_back(sentence_of([&] { optimizer.load_state_dict(state_dict); }));
   }
@@ -70,8 +79,7 @@ int run(const std::string& input, const std::string& output) {
     of_options.insert(refused.option, sentence_of([&] { torchdion::Dion(groups, given_options); }));
   }
   c10::impl::GenericDict result(c10::StringType::get(), c10::AnyType::get());
-  result.insert("fresh", fresh().state_dict());
-  result.insert("fresh muon", torchdion::Muon(groups, torchdion::MuonOptions()).state_dict());
+  result.insert("fresh", fresh(groups));
   result.insert("loading", of(loading));
   result.insert("options", of_options);
   torchdion::write_checkpoint(result, output);

@@ -18,8 +18,7 @@ SHAPES = [(), (1,), (37,), (5000,), (30, 20), (4, 3, 3, 3)]
 def test_lion_equals_its_oracle(dtype, betas, shape):
     [X0], *gradients = normals(21, shape, dtype=dtype)
     X = Parameter(X0.clone())
-    group = {"params": [X], "algorithm": "lion", "weight_decay": 0.1}
-    optimizer = torchdion.Dion([group], lr=0.01, betas=betas)
+    optimizer = torchdion.Lion([X], lr=0.01, betas=betas, weight_decay=0.1)
     follow(optimizer, [X], gradients)
     expected, M = X0, torch.zeros(shape)
     for [G] in gradients:
@@ -35,8 +34,7 @@ def test_lion_equals_its_oracle(dtype, betas, shape):
 def test_adamw_equals_its_oracle_and_torchs(dtype, betas, epsilon, shape):
     [X0], *gradients = normals(21, shape, dtype=dtype)
     X, Y = Parameter(X0.clone()), Parameter(X0.clone())
-    group = {"params": [X], "algorithm": "adamw", "weight_decay": 0.1}
-    optimizer = torchdion.Dion([group], lr=0.01, betas=betas, epsilon=epsilon)
+    optimizer = torchdion.AdamW([X], lr=0.01, betas=betas, epsilon=epsilon, weight_decay=0.1)
     beta1, beta2 = betas or (0.9, 0.95)
     follow(optimizer, [X], gradients)
     follow(torch.optim.AdamW([Y], 0.01, (beta1, beta2), epsilon, 0.1), [Y], gradients)

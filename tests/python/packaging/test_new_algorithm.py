@@ -47,13 +47,10 @@ ORACLES["row_sign"] = _row_sign
 """
 
 CLASS = """
-class RowSign : public Optimizer {
+class RowSign : public OptimizerOf<RowSign, Options> {
  public:
-  explicit RowSign(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, Options defaults = {})
-      : Optimizer("row_sign", "torchdion::RowSign", param_groups, std::move(defaults)) {}
-  explicit RowSign(std::vector<at::Tensor> params, Options defaults = {})
-      : RowSign(std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(params))},
-                std::move(defaults)) {}
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "row_sign", title = "torchdion::RowSign";
 };
 
 """
@@ -101,7 +98,7 @@ def add_the_toy(folder: Path) -> None:
     edit("python/torchdion/__init__.py", lambda text: text.replace(
         line, f"{line}from torchdion.row_sign import RowSign  # noqa: E402\n"
     ).replace('    "DionMixed', '    "RowSign",\n    "DionMixed'))  # fmt: skip
-    edit("include/torchdion/optim.h", lambda text: text.replace("\nusing DionOptions", f"{CLASS}using DionOptions"))
+    edit("include/torchdion/optim.h", lambda text: text.replace("\n// Dion (arXiv", f"{CLASS}// Dion (arXiv"))
     edit("tests/python/support/oracle.py", lambda text: text + ORACLE)
 
 

@@ -11,6 +11,7 @@ from same import assert_same
 from spoiled import SPOILED
 
 import torchdion
+from torchdion.optimizer import Optimizer
 from torchdion.table import OPTIONS
 
 CHOICES = {
@@ -57,6 +58,9 @@ OF_PYTHON_ALONE = {"names of other parameters", "a tensor as parameter", "a comp
 """C++ knows no names, and shows a tensor by its kind."""
 
 
+CLASSES = {made_by: made_by.__name__ for made_by in Optimizer.__subclasses__()}
+
+
 def fitting() -> dict[str, Any]:
     return copy.deepcopy(trained()[1].state_dict())
 
@@ -97,13 +101,12 @@ def in_cpp(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("make", "key"), [(torchdion.Dion, "fresh"), (torchdion.Muon, "fresh muon")])
-def test_fresh_optimizers_have_the_same_options_with_the_same_values(
-    in_cpp: dict[str, Any], make: Any, key: str
-) -> None:
+@pytest.mark.parametrize("made_by", CLASSES, ids=CLASSES.values())
+def test_fresh_optimizers_have_the_same_options_with_the_same_values(in_cpp: dict[str, Any], made_by: Any) -> None:
+    assert set(in_cpp["fresh"]) == set(CLASSES.values())
     groups = [{"params": group["params"]} for group in trained()[1].param_groups]
-    optimizer = make(groups)
-    for own, other in zip(optimizer.state_dict()["param_groups"], in_cpp[key]["param_groups"], strict=True):
+    of_cpp = in_cpp["fresh"][CLASSES[made_by]]
+    for own, other in zip(made_by(groups).state_dict()["param_groups"], of_cpp["param_groups"], strict=True):
         assert other.keys() - own.keys() == set()
         assert own.keys() - other.keys() <= {"differentiable", "param_names"}
         assert other.keys() >= OPTIONS.keys()

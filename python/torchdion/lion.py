@@ -1,0 +1,74 @@
+"""The front of Lion."""
+
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torchdion.mixed_precision import DionMixedPrecisionConfig
+from torchdion.optimizer import Optimizer
+from torchdion.options import Nonfinite
+
+
+class Lion(Optimizer):
+    r"""Lion: the sign of a momentum (arXiv 2302.06675, Algorithm 2), of all parameters.
+
+    A drop-in for any ``torch.optim`` optimizer. Per step, entry by entry, with gradient G and momentum M:
+
+    .. math::
+        X = (1 - \eta\lambda) X - \eta \, \mathrm{sign}(\beta_1 M + (1 - \beta_1) G), \quad
+        M = \beta_2 M + (1 - \beta_2) G
+
+    Args:
+        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
+            below are those of :class:`torchdion.Dion`.
+        lr: learning rate η; a float or a tensor of one element. The root mean square of an update is 1, so that η is
+            three to ten times smaller than AdamW's. Of :func:`torchdion.param_groups`, whose factors count on it,
+            0.01 is the base.
+        betas: (β₁, β₂); None means (0.95, 0.98), those of the Dion paper.
+        weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
+        maximize, capturable, nonfinite: as in :class:`torchdion.Dion`.
+        replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
+            them.
+        outer_shard_mesh, inner_shard_mesh: as in :class:`torchdion.Dion`.
+        replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step().
+        mixed_precision_config: dtypes of the state.
+
+    Raises:
+        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
+        ValueError: an option out of its range; one sentence names it.
+        NotImplementedError: a parameter on a device that this build has no kernels for.
+
+    State of each parameter: ``momentum`` (its shape), ``step``. Parameters may be cut in any way.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = Lion(model.parameters(), lr=1e-4)
+        >>> model(torch.ones(4, 8)).square().sum().backward()
+        >>> optimizer.step()
+        >>> optimizer.state[model.weight]["momentum"].shape
+        torch.Size([2, 8])
+    """
+
+    algorithm = "lion"
+    title = "torchdion.Lion"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-4,
+        *,
+        betas: tuple[float, float] | None = None,
+        weight_decay: float | Tensor = 0.01,
+        maximize: bool = False,
+        capturable: bool = False,
+        nonfinite: Nonfinite = "propagate",
+        replicate_mesh: Any = None,
+        outer_shard_mesh: Any = None,
+        inner_shard_mesh: Any = None,
+        replicate_mesh_grad_sync: bool = True,
+        mixed_precision_config: DionMixedPrecisionConfig | None = None,
+        **unknown: NoReturn,
+    ) -> None:
+        self._set_up(params, {name: value for name, value in locals().items() if name != "self"})
