@@ -23,7 +23,8 @@ enum class Takes {
 // Of a parameter that is [stack..., m, n] as matrices.
 enum class StateShape {
   like_parameter,
-  factor,  // [stack..., m or n, r]: Q, with the m rows of Orientation::right or the n rows of Orientation::left
+  factor,  // [stack..., m or n, r]: Q, with the m rows of Orientation::right or the n rows of Orientation::left; all
+           // factors of a parameter have the same
   rows,    // [stack..., m]: a number for each row
 };
 
@@ -41,6 +42,8 @@ struct State {
   Start start = Start::zeros;
   Holder holder = Holder::every_piece;
   std::string_view dtype_option = {};  // of the group: its dtype; none there: that of the parameter
+  std::string_view rank_option = {};   // of a factor, of the group: r / min(m, n)
+  int64_t draw = 0;                    // of the states that start normal, another number for each: they are independent
 };
 
 // What one rank, the owner of a matrix, does for all ranks that share it.
@@ -51,11 +54,12 @@ struct OwnedWork {
 
 // What one task updates, by its sizes: matrices as the body of the algorithm has them, or tensors.
 struct BatchShape {
-  int64_t count = 0;            // matrices, or tensors, of which this rank has a piece
-  int64_t numel = 0;            // entries of the pieces
-  int64_t m = 0, n = 0, r = 0;  // of each whole matrix, and of its factor
-  int64_t rows = 0, cols = 0;   // of the pieces of matrices
-  bool decoupled = false;       // replicas have states of their own
+  int64_t count = 0;                // matrices, or tensors, of which this rank has a piece
+  int64_t numel = 0;                // entries of the pieces
+  int64_t m = 0, n = 0;             // of each whole matrix
+  std::vector<int64_t> ranks = {};  // r of its factors, in the order of the declaration
+  int64_t rows = 0, cols = 0;       // of the pieces of matrices
+  bool decoupled = false;           // replicas have states of their own
   // For each axis of OwnedWork: of the matrices whose owner is this rank as far as the axes before it tell, how many
   // each of its ranks owns. Empty: nothing is shared.
   std::vector<std::vector<int64_t>> owners = {};
@@ -92,8 +96,9 @@ struct Algorithm {
   // Whether a batch may hold only parameters that have taken the same number of steps; null: it never must.
   bool (*needs_equal_steps)(const Options& options) = nullptr;
   // Whether replicas of matrices whose largest pieces are rows×cols have states of their own (Holder::each_replica),
-  // because they exchange something else than gradients: factors of r columns, say. Null: they never do.
-  bool (*decouples)(int64_t rows, int64_t cols, int64_t r) = nullptr;
+  // because they exchange something else than gradients: factors of r columns, say (ranks: those of all its factors).
+  // Null: they never do.
+  bool (*decouples)(int64_t rows, int64_t cols, std::span<const int64_t> ranks) = nullptr;
   // Throws c10::ValueError for a layout, as the body sees it, on which the options cannot be followed; null: there is
   // none. `transposed`: the body sees the transposed matrices of the parameter of this name.
   void (*check_layout)(const Layout& layout, bool transposed, const Options& options,
@@ -102,8 +107,9 @@ struct Algorithm {
   bool takes_matrices() const { return takes == Takes::matrices; }
 };
 
-// The index of a state among those of the algorithm; -1: it has none of this shape or name.
-int64_t index_of(const Algorithm& algorithm, StateShape shape);
+// The index of a state among those of the algorithm; -1: it has none of this name.
 int64_t index_of(const Algorithm& algorithm, std::string_view state);
+// The indices of the states that are factors.
+std::vector<std::size_t> factors_of(const Algorithm& algorithm);
 
 }  // namespace torchdion::algorithms

@@ -7,6 +7,7 @@
 
 #include "algorithms/adamw.h"
 #include "algorithms/dion.h"
+#include "algorithms/double_dion.h"
 #include "algorithms/lion.h"
 #include "algorithms/muon.h"
 #include "algorithms/shared.h"
@@ -15,7 +16,7 @@ namespace torchdion::algorithms {
 
 namespace {
 
-constexpr std::array kAll{&kDion, &kMuon, &kLion, &kAdamW};
+constexpr std::array kAll{&kDion, &kMuon, &kDoubleDion, &kLion, &kAdamW};
 
 std::vector<Choice> names(bool of_elements_alone) {
   std::vector<Choice> names;
@@ -130,11 +131,12 @@ const Algorithm& algorithm_of(int64_t dims, const Options& group) {
                       group.integer_or_zero("batch_dims"));
 }
 
-int64_t index_of(const Algorithm& algorithm, StateShape shape) {
+std::vector<std::size_t> factors_of(const Algorithm& algorithm) {
+  std::vector<std::size_t> factors;
   for (std::size_t k = 0; k < algorithm.states.size(); ++k) {
-    if (algorithm.states[k].shape == shape) return static_cast<int64_t>(k);
+    if (algorithm.states[k].shape == StateShape::factor) factors.push_back(k);
   }
-  return -1;
+  return factors;
 }
 
 int64_t index_of(const Algorithm& algorithm, std::string_view state) {

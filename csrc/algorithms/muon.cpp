@@ -155,7 +155,7 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   return cost;
 }
 
-bool always(int64_t, int64_t, int64_t) { return true; }
+bool always(int64_t, int64_t, std::span<const int64_t>) { return true; }
 
 }  // namespace
 

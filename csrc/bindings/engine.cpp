@@ -86,14 +86,6 @@ void bind_state(py::module_& m) {
   m.def("check_blocks", &engine::check_blocks, py::arg("rows"), py::arg("blocks"), py::arg("whose"),
         py::call_guard<PythonWords>());
   m.def(
-      "rank_of",
-      [](std::vector<int64_t> sizes, const engine::GroupOptions& options) {
-        const std::vector<int64_t> matrices = engine::matrix_sizes(sizes, engine::form_of(options.values));
-        return engine::rank_of(matrices.end()[-2], matrices.back(), options.values.number("rank_fraction"),
-                               options.values.integer("rank_multiple_of"));
-      },
-      py::arg("sizes"), py::arg("options"), py::call_guard<PythonWords>());
-  m.def(
       "whole_state_sizes",
       [](const std::string& algorithm, const std::string& name, std::vector<int64_t> sizes,
          const engine::GroupOptions& options) {
@@ -119,8 +111,12 @@ void bind_state(py::module_& m) {
       py::arg("algorithm"), py::arg("name"), py::arg("sizes"), py::arg("local"), py::arg("options"),
       py::arg("parameter"), py::arg("dtype"), py::arg("device"), py::arg("layout"),
       py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def("resized_factor", &engine::resized_factor, py::arg("Q"), py::arg("r"), py::arg("seed"), py::arg("parameter"),
-        py::call_guard<py::gil_scoped_release, PythonWords>());
+  m.def(
+      "resized_factor",
+      [](const std::string& algorithm, const std::string& name, const at::Tensor& Q, int64_t r, int64_t seed,
+         int64_t parameter) { return engine::resized_factor(state_of(algorithm, name), Q, r, seed, parameter); },
+      py::arg("algorithm"), py::arg("name"), py::arg("Q"), py::arg("r"), py::arg("seed"), py::arg("parameter"),
+      py::call_guard<py::gil_scoped_release, PythonWords>());
   m.def(
       "check_state_names",
       [](const std::string& algorithm, const std::vector<std::string>& names, std::vector<int64_t> sizes,
@@ -165,11 +161,11 @@ void bind_state(py::module_& m) {
       py::call_guard<PythonWords>());
   m.def(
       "decoupled_states",
-      [](const std::string& algorithm, std::vector<int64_t> sizes, int64_t r, const engine::GroupOptions& options,
-         const Layout& layout) {
-        return engine::decoupled_states(algorithms::algorithm(algorithm), sizes, r, options.values, layout);
+      [](const std::string& algorithm, std::vector<int64_t> sizes, const std::vector<int64_t>& ranks,
+         const engine::GroupOptions& options, const Layout& layout) {
+        return engine::decoupled_states(algorithms::algorithm(algorithm), sizes, ranks, options.values, layout);
       },
-      py::arg("algorithm"), py::arg("sizes"), py::arg("r"), py::arg("options"), py::arg("layout"),
+      py::arg("algorithm"), py::arg("sizes"), py::arg("ranks"), py::arg("options"), py::arg("layout"),
       py::call_guard<PythonWords>());
   m.def(
       "check_layout",
@@ -203,7 +199,7 @@ void bind_engine(py::module_& m) {
           "add",
           [](engine::Groups& self, const std::string& algorithm, const engine::GroupOptions& options, Tensors X,
              Tensors G, std::vector<Tensors> states, Tensors steps, std::vector<Layout> layouts,
-             std::vector<std::vector<int64_t>> whole_factors) {
+             std::vector<std::vector<std::vector<int64_t>>> whole_factors) {
             engine::Group group =
                 engine::group_of(algorithms::algorithm(algorithm), options, X.front().device().type());
             group.X = std::move(X);
@@ -215,7 +211,8 @@ void bind_engine(py::module_& m) {
             self.all.push_back(std::move(group));
           },
           py::arg("algorithm"), py::arg("options"), py::arg("X"), py::arg("G"), py::arg("states"), py::arg("steps"),
-          py::arg("layouts") = std::vector<Layout>(), py::arg("whole_factors") = std::vector<std::vector<int64_t>>());
+          py::arg("layouts") = std::vector<Layout>(),
+          py::arg("whole_factors") = std::vector<std::vector<std::vector<int64_t>>>());
   py::class_<engine::Report>(m, "Report")
       .def_property_readonly("skipped",
                              [](const engine::Report& report) -> py::object {

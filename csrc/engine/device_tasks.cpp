@@ -41,7 +41,7 @@ linalg::GradientRule DeviceTasks::rule() const {
 
 void DeviceTasks::add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
   batch.gradients = rule();
-  if (group.factor() >= 0) {
+  if (!batch.shape.ranks.empty()) {
     if (!signal_.defined()) signal_ = at::zeros({2}, at::TensorOptions(at::kLong).device(device_));
     batch.counts = {signal_.mutable_data_ptr<int64_t>(), signal_.mutable_data_ptr<int64_t>() + 1};
   }

@@ -27,16 +27,14 @@ struct Group {
   std::vector<std::vector<at::Tensor>> states;  // states[k][i]: state k of the algorithm's declaration
   std::vector<at::Tensor> steps;                // one number each, which the step increments; see Groups::capturable
   std::vector<Layout> layouts;                  // empty where all are whole and have no copies to average with
-  // The sizes of each factor over all ranks; empty: those of the factors here.
-  std::vector<std::vector<int64_t>> whole_factors;
+  // whole_factors[f][i]: the sizes of factor f of the declaration over all ranks; empty: those of the factors here.
+  std::vector<std::vector<std::vector<int64_t>>> whole_factors;
   linalg::Multipliers multipliers;  // of options
   // Under skip_zero_gradients, of each parameter: one FP32 number for each of its matrices, which a step makes not 0
   // where the gradient is exactly zero over all ranks.
   std::vector<at::Tensor> unchanged = {};
 
   bool takes_matrices() const { return algorithm->takes_matrices(); }
-  // The index of the factor among the states; -1: there is none.
-  int64_t factor() const { return algorithms::index_of(*algorithm, algorithms::StateShape::factor); }
 };
 
 // One without parameters yet. Where steps are capturable, rates that are tensors on the parameters' kind of device

@@ -129,7 +129,6 @@ class Planner {
     const at::Tensor &X = group.X[i], &G = group.G[i];
     Key key{shape.m,
             shape.n,
-            shape.r,
             shape.right,
             layout_number,
             step,
@@ -137,6 +136,7 @@ class Planner {
             X.device().index(),
             static_cast<int64_t>(X.scalar_type()),
             static_cast<int64_t>(G.scalar_type())};
+    key.insert(key.end(), shape.ranks.begin(), shape.ranks.end());
     for (const std::vector<at::Tensor>& state : group.states) {
       key.push_back(static_cast<int64_t>(state[i].scalar_type()));
     }
@@ -156,11 +156,11 @@ class Planner {
     const auto [m, n] = shape.right ? std::pair(shape.n, shape.m) : std::pair(shape.m, shape.n);
     alike.shape.m = m;
     alike.shape.n = n;
-    alike.shape.r = shape.r;
+    alike.shape.ranks = shape.ranks;
     alike.shape.rows = alike.layout.rows.piece(m).size;
     alike.shape.cols = alike.layout.cols.piece(n).size;
     const Group& group = groups_.all[alike.group];
-    alike.shape.decoupled = decouples(*group.algorithm, shape.m, shape.n, shape.r, layout);
+    alike.shape.decoupled = decouples(*group.algorithm, shape.m, shape.n, shape.ranks, layout);
     if (group.algorithm->owned_work) {
       alike.owned = group.algorithm->owned_work(alike.shape, alike.layout, group.options);
     }

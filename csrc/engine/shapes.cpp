@@ -37,6 +37,25 @@ void check_matrices(const at::Tensor& X, const std::vector<int64_t>& whole, cons
   check_piece("parameter's matrices", whole, matrix_sizes(X.sizes(), form), piece_sizes(whole, cuts, layout));
 }
 
+// Their sizes over all ranks, checked.
+std::vector<at::IntArrayRef> whole_factors_of(const Group& group, std::size_t i) {
+  const at::Tensor& X = group.X[i];
+  const at::IntArrayRef sizes = whole_sizes(X, layout_of(group.layouts, i));
+  std::vector<at::IntArrayRef> factors;
+  for (const std::size_t k : algorithms::factors_of(*group.algorithm)) {
+    const algorithms::State& state = group.algorithm->states[k];
+    factors.push_back(group.whole_factors.empty() ? group.states[k][i].sizes()
+                                                  : at::IntArrayRef(group.whole_factors[factors.size()][i]));
+    check_factor_sizes(X, sizes, factors.back(), form_of(group.options), title_of(state));
+    const at::IntArrayRef first = factors.front();
+    TORCH_CHECK_VALUE(factors.back().slice(0, first.size() - 1) == first.slice(0, first.size() - 1), prefix(), "the ",
+                      title_of(state), " of a parameter of shape ", sizes, " must have as many rows as its ",
+                      title_of(group.algorithm->states[algorithms::factors_of(*group.algorithm).front()]), ", got ",
+                      factors.back(), " and ", first);
+  }
+  return factors;
+}
+
 }  // namespace
 
 const Layout& layout_of(const std::vector<Layout>& layouts, std::size_t i) {
@@ -65,16 +84,15 @@ ParameterShape shape_of(const Group& group, std::size_t i) {
   const at::IntArrayRef sizes = whole_sizes(X, layout);
   const MatrixForm form = form_of(group.options);
   const std::vector<int64_t> matrices = matrix_sizes(sizes, form);
-  ParameterShape shape{{matrices.begin(), matrices.end() - 2}, matrices.end()[-2], matrices.back()};
-  at::IntArrayRef factor;
-  if (const int64_t k = group.factor(); k >= 0) {
-    const at::Tensor& own = group.states[k][i];
-    factor = group.whole_factors.empty() ? own.sizes() : at::IntArrayRef(group.whole_factors[i]);
-    check_factor_sizes(X, sizes, factor, form, title_of(group.algorithm->states[k]));
-    shape.r = factor.back();
-    shape.right = is_right(factor, sizes, group.options);
-  }
+  ParameterShape shape;
+  shape.stack.assign(matrices.begin(), matrices.end() - 2);
+  shape.m = matrices.end()[-2];
+  shape.n = matrices.back();
+  const std::vector<at::IntArrayRef> factors = whole_factors_of(group, i);
+  for (const at::IntArrayRef factor : factors) shape.ranks.push_back(factor.back());
+  if (!factors.empty()) shape.right = is_right(factors.front(), sizes, group.options);
   if (!layout.is_local()) check_matrices(X, matrices, form, group.options, layout);
+  auto factor = factors.begin();
   for (std::size_t k = 0; k < group.states.size(); ++k) {
     const algorithms::State& state = group.algorithm->states[k];
     const at::Tensor& own = group.states[k][i];
@@ -82,9 +100,9 @@ ParameterShape shape_of(const Group& group, std::size_t i) {
       check_state_sizes(X, X.sizes(), own, title_of(state));
       continue;
     }
-    if (state.shape == StateShape::factor && layout.is_local()) continue;  // checked above
-    const std::vector<int64_t> whole =
-        state.shape == StateShape::factor ? factor.vec() : whole_state_sizes(state, sizes, group.options);
+    const bool is_factor = state.shape == StateShape::factor;
+    const std::vector<int64_t> whole = is_factor ? (factor++)->vec() : whole_state_sizes(state, sizes, group.options);
+    if (is_factor && layout.is_local()) continue;  // checked above
     const Cuts cuts =
         cuts_of_state(state, static_cast<int64_t>(whole.size()),
                       cuts_of_matrices(static_cast<int64_t>(matrices.size()), group.options), shape.right);
@@ -93,17 +111,19 @@ ParameterShape shape_of(const Group& group, std::size_t i) {
   return shape;
 }
 
-bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, int64_t r, const Layout& layout) {
+bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, std::span<const int64_t> ranks,
+               const Layout& layout) {
   if (!algorithm.decouples) return false;
-  return algorithm.decouples(layout.rows.largest_piece(m), layout.cols.largest_piece(n), r);
+  return algorithm.decouples(layout.rows.largest_piece(m), layout.cols.largest_piece(n), ranks);
 }
 
-std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes, int64_t r,
-                                          const algorithms::Options& group, const Layout& layout) {
+std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes,
+                                          std::span<const int64_t> ranks, const algorithms::Options& group,
+                                          const Layout& layout) {
   std::vector<std::string> decoupled;
   if (layout.replicas.absent() || !algorithm.takes_matrices()) return decoupled;
   const std::vector<int64_t> matrices = matrix_sizes(sizes, form_of(group));
-  if (!decouples(algorithm, matrices.end()[-2], matrices.back(), r, layout)) return decoupled;
+  if (!decouples(algorithm, matrices.end()[-2], matrices.back(), ranks, layout)) return decoupled;
   for (const algorithms::State& state : algorithm.states) {
     if (state.holder == algorithms::Holder::each_replica) decoupled.emplace_back(state.name);
   }

@@ -3,6 +3,7 @@
 
 #include <torchdion/layout.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,10 @@ namespace torchdion::engine {
 
 // The matrices of one parameter, over all ranks and in the user's orientation.
 struct ParameterShape {
-  std::vector<int64_t> stack;   // [stack...]
-  int64_t m = 0, n = 0, r = 0;  // of a parameter without a factor, r is 0
-  bool right = false;           // the factor is m×r, else n×r
+  std::vector<int64_t> stack;  // [stack...]
+  int64_t m = 0, n = 0;
+  std::vector<int64_t> ranks;  // r of each factor
+  bool right = false;          // factors are m×r, else n×r
 };
 
 // The layout of parameter i; that of a whole one where the group has none.
@@ -34,11 +36,14 @@ bool is_right(at::IntArrayRef factor, at::IntArrayRef sizes, const algorithms::O
 
 // Whether replicas of m×n matrices have states of their own: by the largest piece that a rank holds, so that all decide
 // alike.
-bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, int64_t r, const Layout& layout);
+bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, std::span<const int64_t> ranks,
+               const Layout& layout);
 
-// The states of a parameter of these whole sizes, whose factor has r columns, of which each replica has its own.
-std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes, int64_t r,
-                                          const algorithms::Options& group, const Layout& layout);
+// The states of a parameter of these whole sizes, whose factors have so many columns, of which each replica has its
+// own.
+std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes,
+                                          std::span<const int64_t> ranks, const algorithms::Options& group,
+                                          const Layout& layout);
 
 // Whether two layouts are made of the same groups, cut in the same order.
 bool is_same(const Layout& a, const Layout& b);

@@ -37,17 +37,16 @@ std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntAr
     return whole;
   }
   whole.end()[-2] = group.text("orientation") == "right" ? m : n;
-  whole.back() = m * n == 0 ? 0 : rank_of(m, n, group.number("rank_fraction"), group.integer("rank_multiple_of"));
+  whole.back() = m * n == 0 ? 0 : rank_of(m, n, group.number(state.rank_option), group.integer("rank_multiple_of"));
   return whole;
 }
 
 namespace {
 
-// Columns of a fresh Q, from `column` on; `first` is the index of the first matrix in the whole stack.
-void fill_with_start(const at::Tensor& stack, int64_t seed, int64_t parameter, int64_t first, int64_t row,
-                     int64_t column, int64_t whole_rows) {
+// Columns of a fresh Q, from `column` on.
+void fill_with_start(const at::Tensor& stack, const linalg::RandomMatrix& random, int64_t row, int64_t column,
+                     int64_t whole_rows) {
   const c10::DeviceGuard guard(stack.device());
-  const linalg::RandomMatrix random = linalg::RandomMatrix::start(seed, parameter, first);
   linalg::sketch_(stack, random, row, column, 1 / std::sqrt(static_cast<double>(whole_rows)));
 }
 
@@ -81,17 +80,19 @@ at::Tensor start_of(const algorithms::State& state, at::IntArrayRef sizes, at::I
   const int64_t row = of_Q.rows.piece(whole.end()[-2]).begin, column = of_Q.cols.piece(whole.back()).begin;
   const at::Tensor stack = Q.view({-1, Q.size(-2), Q.size(-1)});
   const int64_t first = layout.batch.piece(whole.front()).begin * (stack.size(0) / Q.size(0));  // of the whole stack
-  fill_with_start(stack, group.integer("seed"), parameter, first, row, column, whole.end()[-2]);
+  const auto random = linalg::RandomMatrix::start(group.integer("seed"), parameter, first, state.draw);
+  fill_with_start(stack, random, row, column, whole.end()[-2]);
   return Q;
 }
 
-at::Tensor resized_factor(const at::Tensor& Q, int64_t r, int64_t seed, int64_t parameter) {
+at::Tensor resized_factor(const algorithms::State& state, const at::Tensor& Q, int64_t r, int64_t seed,
+                          int64_t parameter) {
   const int64_t rows = Q.size(-2), kept = std::min(Q.size(-1), r);
   const at::Tensor leading = Q.narrow(-1, 0, kept);
   if (kept == r) return leading.contiguous();
   const at::Tensor stack = leading.reshape({-1, rows, kept}).to(at::kDouble);
   const at::Tensor fresh = at::empty({stack.size(0), rows, r - kept}, stack.options());
-  fill_with_start(fresh, seed, parameter, 0, 0, kept, rows);
+  fill_with_start(fresh, linalg::RandomMatrix::start(seed, parameter, 0, state.draw), 0, kept, rows);
   const at::Tensor basis = std::get<0>(at::linalg_qr(at::cat({stack, fresh}, -1)));
   std::vector<int64_t> sizes = Q.sizes().vec();
   sizes.back() = r - kept;

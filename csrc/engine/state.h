@@ -36,6 +36,7 @@ at::Tensor start_of(const algorithms::State& state, at::IntArrayRef sizes, at::I
 // A whole factor ([stack..., rows, old r]) with r columns. Fewer are the first ones: as each column of P and R depends
 // on those before it alone, they go on as in a run of that rank. More are those of a fresh start, made orthonormal to
 // the ones before them.
-at::Tensor resized_factor(const at::Tensor& Q, int64_t r, int64_t seed, int64_t parameter);
+at::Tensor resized_factor(const algorithms::State& state, const at::Tensor& Q, int64_t r, int64_t seed,
+                          int64_t parameter);
 
 }  // namespace torchdion::engine

@@ -13,9 +13,10 @@ struct RandomMatrix {
 
   // The sketch of optimizer step `step`, shared by all matrices of the step.
   static RandomMatrix sketch(int64_t seed, int64_t step) { return {seed, step}; }
-  // The start of Q for matrix `index` of the stack that is parameter `parameter`.
-  static RandomMatrix start(int64_t seed, int64_t parameter, int64_t index) {
-    return {seed, static_cast<int64_t>((uint64_t{1} << 63) + (uint64_t(parameter) << 24) + uint64_t(index))};
+  // The start of Q for matrix `index` of the stack that is parameter `parameter`; `draw`: of its factors which.
+  static RandomMatrix start(int64_t seed, int64_t parameter, int64_t index, int64_t draw = 0) {
+    const uint64_t of_draw = (uint64_t{1} << 63) + (uint64_t(draw) << 56);
+    return {seed, static_cast<int64_t>(of_draw + (uint64_t(parameter) << 24) + uint64_t(index))};
   }
 };
 

@@ -72,8 +72,7 @@ engine::Held held_of(const Optimizer& optimizer, const Shared& shared, const Han
   held.steps = state.step().item<double>();
   for (const std::string& name : names_of(state)) {
     const at::Tensor& tensor = state.tensor(name);
-    const std::vector<int64_t>& factor = state.whole_factor();  // of the one state that others cannot know the sizes of
-    held.states.push_back({name, tensor.scalar_type(), factor.empty() ? tensor.sizes().vec() : factor});
+    held.states.push_back({name, tensor.scalar_type(), state.whole_sizes(name)});
   }
   return held;
 }

@@ -90,7 +90,7 @@ const ParamState& StepInputs::state_of(const at::Tensor& param, const algorithms
     made.tensor(std::string(state.name), engine::start_of(state, sizes, param.sizes(), options.values, index,
                                                           param.options().dtype(dtype), layout));
     if (state.shape == algorithms::StateShape::factor && !layout.is_local()) {
-      made.whole_factor(engine::whole_state_sizes(state, sizes, options.values));
+      made.whole_factor(std::string(state.name), engine::whole_state_sizes(state, sizes, options.values));
     }
   }
   return made;
@@ -109,10 +109,11 @@ void StepInputs::append(engine::Group& group, const at::Tensor& param, const Par
   for (std::size_t k = 0; k < group.states.size(); ++k) {
     group.states[k].push_back(state.tensor(std::string(group.algorithm->states[k].name)));
   }
-  const int64_t factor = group.factor();
-  if (factor < 0) return;
-  const at::IntArrayRef own = group.states[factor].back().sizes();
-  group.whole_factors.push_back(state.whole_factor().empty() ? own.vec() : state.whole_factor());
+  const std::vector<std::size_t> factors = algorithms::factors_of(*group.algorithm);
+  group.whole_factors.resize(factors.size());
+  for (std::size_t f = 0; f < factors.size(); ++f) {
+    group.whole_factors[f].push_back(state.whole_sizes(std::string(group.algorithm->states[factors[f]].name)));
+  }
   check_layout_of(group, group.X.size() - 1, name);
 }
 

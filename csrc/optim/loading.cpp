@@ -172,12 +172,12 @@ class SavedState {
     const bool is_factor = state.shape == algorithms::StateShape::factor;
     if (!whole) {
       std::vector<int64_t> sizes = optim::whole_sizes_of(state, saved, param_, layout_, options_, name_);
-      if (is_factor) loaded.whole_factor(std::move(sizes));
+      if (is_factor) loaded.whole_factor(std::string(state.name), std::move(sizes));
       return saved;
     }
     const at::IntArrayRef sizes = engine::whole_sizes(param_, layout_);
     engine::check_loaded_sizes(state, saved.sizes(), sizes, options_.values, name_);
-    if (is_factor && !layout_.is_local()) loaded.whole_factor(saved.sizes().vec());
+    if (is_factor && !layout_.is_local()) loaded.whole_factor(std::string(state.name), saved.sizes().vec());
     return engine::piece_of(saved, optim::cuts_of(state, saved.sizes(), param_, layout_, options_), layout_);
   }
 

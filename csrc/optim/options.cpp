@@ -34,6 +34,8 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("adjust_lr", o.adjust_lr());
   visit("rank_fraction", o.rank_fraction());
   visit("rank_multiple_of", o.rank_multiple_of());
+  visit("replicate_mu", o.replicate_mu());
+  visit("replicate_rank_fraction", o.replicate_rank_fraction());
   visit("orientation", o.orientation());
   visit("orthonormalize", o.orthonormalize());
   visit("rcqr_oversample", o.rcqr_oversample());

@@ -27,14 +27,14 @@ namespace {
 std::vector<std::string> decoupled_states(const at::Tensor& param, const ParamState& state, const Layout& layout,
                                           const Options& options) {
   const algorithms::Algorithm& algorithm = algorithm_of(param, options);
-  int64_t r = 0;
-  if (const int64_t k = algorithms::index_of(algorithm, algorithms::StateShape::factor); k >= 0) {
-    const at::Tensor& factor = state.tensor(std::string(algorithm.states[k].name));
-    if (!factor.defined()) return {};
-    r = state.whole_factor().empty() ? factor.size(-1) : state.whole_factor().back();
+  std::vector<int64_t> ranks;
+  for (const std::size_t k : algorithms::factors_of(algorithm)) {
+    const std::string name(algorithm.states[k].name);
+    if (!state.tensor(name).defined()) return {};
+    ranks.push_back(state.whole_sizes(name).back());
   }
   if (layout.replicas.absent() || param.numel() == 0) return {};
-  return engine::decoupled_states(algorithm, engine::whole_sizes(param, layout), r, values_of(options, "").values,
+  return engine::decoupled_states(algorithm, engine::whole_sizes(param, layout), ranks, values_of(options, "").values,
                                   layout);
 }
 

@@ -28,6 +28,16 @@ ParamState& ParamState::tensor(const std::string& name, at::Tensor value) {
   return *this;
 }
 
+std::vector<int64_t> ParamState::whole_sizes(const std::string& name) const {
+  const auto found = whole_factors_.find(name);
+  return found == whole_factors_.end() ? tensor(name).sizes().vec() : found->second;
+}
+
+ParamState& ParamState::whole_factor(const std::string& name, std::vector<int64_t> sizes) {
+  whole_factors_[name] = std::move(sizes);
+  return *this;
+}
+
 void ParamState::serialize(torch::serialize::OutputArchive& archive) const {
   for (const auto& [name, tensor] : tensors_) {
     if (tensor.defined()) archive.write(name, tensor, /*is_buffer=*/true);

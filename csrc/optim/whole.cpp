@@ -28,14 +28,28 @@ namespace {
 
 at::Tensor gather(const algorithms::State& declared, const at::Tensor& param, const ParamState& state,
                   const Layout& layout, const engine::GroupOptions& options) {
-  const at::Tensor& piece = state.tensor(std::string(declared.name));
-  std::vector<int64_t> whole = state.whole_factor();
-  if (declared.shape != algorithms::StateShape::factor) {
-    whole = engine::whole_state_sizes(declared, engine::whole_sizes(param, layout), options.values);
-  } else if (whole.empty()) {
-    return piece;
-  }
+  const std::string name(declared.name);
+  const at::Tensor& piece = state.tensor(name);
+  if (layout.is_local()) return piece;
+  const std::vector<int64_t> whole =
+      declared.shape == algorithms::StateShape::factor
+          ? state.whole_sizes(name)
+          : engine::whole_state_sizes(declared, engine::whole_sizes(param, layout), options.values);
   return engine::gather(piece, whole, cuts_of(declared, whole, param, layout, options), layout);
+}
+
+// A factor, to the rank that the options ask for. To be called on every rank.
+void resize(const algorithms::State& declared, const at::Tensor& param, ParamState& state, const Layout& layout,
+            const engine::GroupOptions& options, int64_t index) {
+  const std::string name(declared.name);
+  if (!state.tensor(name).defined()) return;
+  const int64_t r = engine::whole_state_sizes(declared, engine::whole_sizes(param, layout), options.values).back();
+  const at::Tensor factor = gather(declared, param, state, layout, options);
+  if (factor.size(-1) == r) return;
+  const at::Tensor whole = engine::resized_factor(declared, factor.cpu(), r, options.values.integer("seed"), index);
+  const engine::Cuts cuts = cuts_of(declared, whole.sizes(), param, layout, options);
+  state.tensor(name, engine::piece_of(whole, cuts, layout).contiguous().clone().to(param.device()));
+  if (!layout.is_local()) state.whole_factor(name, whole.sizes().vec());
 }
 
 }  // namespace
@@ -73,19 +87,11 @@ void Optimizer::resize_rank() try {
       optim::ours(*found->second);  // refuses another optimizer's
       auto& state = static_cast<ParamState&>(*found->second);
       const algorithms::Algorithm& algorithm = optim::algorithm_of(param, given);
-      const int64_t k = algorithms::index_of(algorithm, algorithms::StateShape::factor);
       const Layout& layout = optim::layout_of(private_->layouts, param);
-      if (k < 0 || engine::whole_numel(param, layout) == 0) continue;
-      const algorithms::State& declared = algorithm.states[k];
-      const std::string name(declared.name);
-      const int64_t r = engine::whole_state_sizes(declared, engine::whole_sizes(param, layout), options.values).back();
-      if (!state.tensor(name).defined()) continue;
-      const at::Tensor factor = optim::gather(declared, param, state, layout, options);
-      if (factor.size(-1) == r) continue;
-      const at::Tensor whole = engine::resized_factor(factor.cpu(), r, options.values.integer("seed"), index);
-      const engine::Cuts cuts = optim::cuts_of(declared, whole.sizes(), param, layout, options);
-      state.tensor(name, engine::piece_of(whole, cuts, layout).contiguous().clone().to(param.device()));
-      if (!layout.is_local()) state.whole_factor(whole.sizes().vec());
+      if (engine::whole_numel(param, layout) == 0) continue;
+      for (const std::size_t k : algorithms::factors_of(algorithm)) {
+        optim::resize(algorithm.states[k], param, state, layout, options, index);
+      }
     }
   }
   private_->agreed = false;

@@ -49,6 +49,8 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // Muon; none: lr as it is
   TORCH_ARG(double, rank_fraction) = 1;                                     // r / min(m, n)
   TORCH_ARG(int64_t, rank_multiple_of) = 1;
+  TORCH_ARG(double, replicate_mu) = 0.999;                // Double Dion: μ₁ of each replica's own momentum
+  TORCH_ARG(double, replicate_rank_fraction) = 1. / 128;  // Double Dion: r₁ / min(m, n) of what replicas exchange
   TORCH_ARG(Orientation, orientation) = Orientation::right;
   TORCH_ARG(Orthonormalize, orthonormalize) = Orthonormalize::automatic;
   TORCH_ARG(double, rcqr_oversample) = 1.25;          // k / r
@@ -92,9 +94,10 @@ class ParamState : public torch::optim::OptimizerCloneableParamState<ParamState>
   const at::Tensor& variance() const { return tensor("variance"); }  // of the parameter's shape; AdamW
   const at::Tensor& step() const { return tensor("step"); }
 
-  // The sizes of the whole factor (Dion's Q) of which this rank has a piece; empty: those of the factor, which is
-  // whole.
-  TORCH_ARG(std::vector<int64_t>, whole_factor);
+  // The sizes of the whole state of this name: of a factor (Dion's Q) of which this rank has a piece those that were
+  // given, of any other those that it has here.
+  std::vector<int64_t> whole_sizes(const std::string& name) const;
+  ParamState& whole_factor(const std::string& name, std::vector<int64_t> sizes);
 
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
@@ -102,6 +105,7 @@ class ParamState : public torch::optim::OptimizerCloneableParamState<ParamState>
 
  private:
   std::map<std::string, at::Tensor> tensors_;
+  std::map<std::string, std::vector<int64_t>> whole_factors_;  // of cut parameters
 };
 
 // What an optimizer has done since it was made. No replay of a CUDA graph is counted.
@@ -256,6 +260,18 @@ class Muon : public OptimizerOf<Muon, MuonOptions> {
  public:
   using OptimizerOf::OptimizerOf;
   static constexpr auto algorithm = "muon", title = "torchdion::Muon";
+};
+
+struct DoubleDionOptions : Options {
+  DoubleDionOptions(double lr = 0.01) : Options(lr) { rank_fraction(0.25); }
+};
+
+// Double Dion (arXiv 2504.05295, Algorithm 6): replicas exchange factors of a rank of their own, smaller than that of
+// the update.
+class DoubleDion : public OptimizerOf<DoubleDion, DoubleDionOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "double_dion", title = "torchdion::DoubleDion";
 };
 
 struct LionOptions : Options {

@@ -20,6 +20,7 @@ from torchdion import _C  # noqa: E402
 from torchdion.adamw import AdamW  # noqa: E402
 from torchdion.ddp import ddp_comm_hook  # noqa: E402
 from torchdion.dion import Dion  # noqa: E402
+from torchdion.double_dion import DoubleDion  # noqa: E402
 from torchdion.lion import Lion  # noqa: E402
 from torchdion.mixed_precision import DionMixedPrecisionConfig  # noqa: E402
 from torchdion.muon import Muon  # noqa: E402
@@ -53,6 +54,7 @@ __all__ = [
     "AdamW",
     "Dion",
     "DionMixedPrecisionConfig",
+    "DoubleDion",
     "Lion",
     "Muon",
     "__version__",

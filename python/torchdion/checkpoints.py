@@ -98,13 +98,14 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         for group in self.param_groups:
             group |= options
         for index, (name, param, group) in enumerate(self._members()):
-            state, factor = self.state.get(param, {}), algorithm_of(param, group).factor
-            if factor is None or factor.name not in state or param.numel() == 0:
-                continue
-            r, key = _C.rank_of(list(param.shape), options_of(group)), factor.name
-            if state[key].shape[-1] != r:
-                piece = self._layouts.of(param, group, name)
-                whole = whole_state(state[key], key, param, group, piece).cpu()
-                resized = _C.resized_factor(whole, r, group["seed"], index)
-                state[key] = piece_of_state(resized.to(param.device), key, param, group, piece)
+            state, algorithm = self.state.get(param, {}), algorithm_of(param, group)
+            for key in (factor.name for factor in algorithm.factors):
+                if key not in state or param.numel() == 0:
+                    continue
+                r = _C.whole_state_sizes(algorithm.name, key, list(param.shape), options_of(group))[-1]
+                if state[key].shape[-1] != r:
+                    piece = self._layouts.of(param, group, name)
+                    whole = whole_state(state[key], key, param, group, piece).cpu()
+                    resized = _C.resized_factor(algorithm.name, key, whole, r, group["seed"], index)
+                    state[key] = piece_of_state(resized.to(param.device), key, param, group, piece)
         self._agreed = False

@@ -100,15 +100,14 @@ def _add(
 ) -> None:
     """The members of a group with one algorithm: this rank's pieces, and where they lie."""
     keys = [state.name for state in algorithm.states]
-    factor = algorithm.factor
     states = [optimizer.state[member.param] for member in members]
     for member, state in zip(members, states, strict=True):
         check_keys(member.param, state, algorithm, member.name)
         check_placements(state, member.param, group, member.name)
         for key in (*keys, "step"):
             check_plain(local_part(state[key]), f"the state {key} of {member.name}")
-        if factor is not None and not member.piece.layout.is_local:
-            sizes = list(state[factor.name].shape), list(member.param.shape)
+        if algorithm.factors and not member.piece.layout.is_local:
+            sizes = list(state[algorithm.factors[0].name].shape), list(member.param.shape)
             _C.check_layout(algorithm.name, *sizes, options, member.piece.layout, member.name)
     writes.params += [member.param for member in members]
     layouts = [member.piece.layout for member in members]
@@ -121,7 +120,9 @@ def _add(
         states=[[local_part(state[key]) for state in states] for key in keys],
         steps=[local_part(state["step"]) for state in states],
         layouts=[] if is_local else layouts,
-        whole_factors=[] if is_local or factor is None else [list(state[factor.name].shape) for state in states],
+        whole_factors=[]
+        if is_local
+        else [[list(state[factor.name].shape) for state in states] for factor in algorithm.factors],
     )
 
 

@@ -200,5 +200,5 @@ def _decoupled_states(optimizer: ReplicatedOptimizer, param: Tensor, group: dict
     if layout.replicas.absent:
         return []
     check_keys(param, state, algorithm, name)
-    r = state[algorithm.factor.name].shape[-1] if algorithm.factor else 0
-    return _C.decoupled_states(algorithm.name, list(param.shape), r, options_of(group), layout)
+    ranks = [state[factor.name].shape[-1] for factor in algorithm.factors]
+    return _C.decoupled_states(algorithm.name, list(param.shape), ranks, options_of(group), layout)

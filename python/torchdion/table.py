@@ -35,8 +35,8 @@ class Algorithm(NamedTuple):
     betas: tuple[float, float] | None
 
     @property
-    def factor(self) -> State | None:
-        return next((state for state in self.states if state.shape == "factor"), None)
+    def factors(self) -> tuple[State, ...]:
+        return tuple(state for state in self.states if state.shape == "factor")
 
 
 def _algorithm(declared: dict[str, Any]) -> Algorithm:

@@ -107,15 +107,15 @@ def _add(groups: _C.Groups, algorithm: Algorithm, members: list[Planned], replic
     pieces = [torch.empty(one.piece.shape, dtype=one.param.dtype, device="meta") for one in members]
     layouts = [_with_replicas(one.piece.layout, replicas) for one in members]
     states: list[list[Tensor]] = []
-    factors: list[list[int]] = []
+    factors: list[list[list[int]]] = []
     for state in algorithm.states:
         named = algorithm.name, state.name
         states.append([])
         for one, layout in zip(members, layouts, strict=True):
             sizes = _C.piece_of_state_sizes(*named, list(one.param.shape), list(one.piece.shape), options, layout)
             states[-1].append(torch.empty(sizes, dtype=dtype_of(state.name, one.param, one.group), device="meta"))
-        if state is algorithm.factor:
-            factors = [_C.whole_state_sizes(*named, list(one.param.shape), options) for one in members]
+        if state in algorithm.factors:
+            factors.append([_C.whole_state_sizes(*named, list(one.param.shape), options) for one in members])
     groups.add(algorithm.name, options, pieces, pieces, states, [], layouts, factors)
 
 

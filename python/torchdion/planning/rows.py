@@ -171,12 +171,10 @@ def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
     algorithm, layout = algorithm_of(param, group), piece.layout
     is_matrix = algorithm.takes_matrices and param.numel() > 0
     whole_Q = piece_of_Q = None
-    if is_matrix and algorithm.factor is not None:
-        options, sizes = options_of(group), list(param.shape)
-        whole_Q = tuple(_C.whole_state_sizes(algorithm.name, algorithm.factor.name, sizes, options))
-        piece_of_Q = tuple(
-            _C.piece_of_state_sizes(algorithm.name, algorithm.factor.name, sizes, list(piece.shape), options, layout)
-        )
+    if is_matrix and algorithm.factors:
+        options, sizes, named = options_of(group), list(param.shape), (algorithm.name, algorithm.factors[0].name)
+        whole_Q = tuple(_C.whole_state_sizes(*named, sizes, options))
+        piece_of_Q = tuple(_C.piece_of_state_sizes(*named, sizes, list(piece.shape), options, layout))
         _C.check_layout(algorithm.name, list(whole_Q), sizes, options, layout, f"parameter {alike.names[0]!r}")
     axes = {"rows": layout.rows, "columns": layout.cols, "stack": layout.batch}
     return Row(

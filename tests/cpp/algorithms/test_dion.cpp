@@ -47,7 +47,7 @@ Batch batch_of(const Problem& p, const at::Tensor& G, Orientation orientation, i
                  .numel = p.X.numel(),
                  .m = batch.X.rows,
                  .n = batch.X.cols,
-                 .r = p.Q.size(-1),
+                 .ranks = {p.Q.size(-1)},
                  .rows = batch.X.rows,
                  .cols = batch.X.cols,
                  .owners = {{p.X.size(0)}, {p.X.size(0)}},

@@ -109,7 +109,7 @@ TEST(Batches, SumInTheOrderOfRanksWhereThereAreCopies) {
   comm::Mesh({2, 2, 1}).run([](comm::MeshAxes axes) {
     for (const bool averaged : {false, true}) {
       Group group = dion_group({{{6, 20}, {6, 4}}});
-      group.whole_factors = {{12, 4}};
+      group.whole_factors = {{{12, 4}}};
       group.layouts = {{.rows = axes.fs, .sizes = {12, 20}, .has_averaged_copies = averaged}};
       EXPECT_EQ(Made(of(group)).batches.at(0).order, averaged ? comm::Order::fixed : comm::Order::any);
       group.layouts[0].has_averaged_copies = false;

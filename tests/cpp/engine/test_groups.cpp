@@ -43,7 +43,7 @@ TEST(GroupOf, HasTheOptionsOfItsAlgorithmAlone) {
   const Group group = group_of(lion(), with_multiplier(1), at::kCPU);
   EXPECT_FALSE(group.options.has("rank_fraction"));
   EXPECT_EQ(group.options.pair("betas"), algorithms::Pair(0.95, 0.98));
-  EXPECT_EQ(group.factor(), -1);
+  EXPECT_TRUE(algorithms::factors_of(*group.algorithm).empty());
   EXPECT_FALSE(group.takes_matrices());
 }
 

@@ -82,7 +82,8 @@ class Training {
         dion.states[k].push_back(start_of(states[k], layout.sizes, dion.X[i].sizes(), dion.options,
                                           static_cast<int64_t>(i), at::kDouble, layout));
       }
-      dion.whole_factors.push_back(whole_state_sizes(states[kQ], layout.sizes, dion.options));
+      dion.whole_factors.resize(1);
+      dion.whole_factors[0].push_back(whole_state_sizes(states[kQ], layout.sizes, dion.options));
       dion.steps.push_back(at::zeros({}));
     }
     groups.all.push_back(dion);

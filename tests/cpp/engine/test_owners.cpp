@@ -107,7 +107,8 @@ TEST(Owners, OfDionAreThoseWhoHaveWholeColumnsOfP) {
       group.G.push_back(group.X.back());
       group.states[kMomentum].push_back(group.X.back());
       group.states[kQ].push_back(at::zeros({n, 1}, meta));
-      group.whole_factors.push_back({n, 3});
+      group.whole_factors.resize(1);
+      group.whole_factors[0].push_back({n, 3});
       group.steps.push_back(at::zeros({}));
       group.layouts.push_back({.rows = axes.fs, .sizes = {12, n}});
     }
@@ -116,7 +117,7 @@ TEST(Owners, OfDionAreThoseWhoHaveWholeColumnsOfP) {
     group.options.set("orientation", std::string_view("right"));
     for (std::size_t i = 0; i < 4; ++i) {
       group.states[kQ][i] = at::zeros({4, 3}, meta);
-      group.whole_factors[i] = {12, 3};
+      group.whole_factors[0][i] = {12, 3};
     }
     int64_t own = 0;
     for (const PlannedBatch& batch : plan_of({{group}}).batches) {

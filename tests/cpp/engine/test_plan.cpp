@@ -119,7 +119,8 @@ struct Meshed {
       group.states[kMomentum].push_back(at::zeros(own, options));
       group.states[kQ].push_back(at::zeros(own_Q, options));
       group.steps.push_back(at::zeros({}));
-      group.whole_factors.push_back(q);
+      group.whole_factors.resize(1);
+      group.whole_factors[0].push_back(q);
       group.layouts.push_back(std::move(layout));
     };
     for (int i = 0; i < 3; ++i) add({.rows = fs, .cols = tp, .replicas = dp, .sizes = {12, 20}}, {12, 4});
@@ -135,7 +136,7 @@ struct Meshed {
     const int64_t count = fs.piece(5).size;
     experts.X = experts.G = experts.states[kMomentum] = {at::zeros({count, 8, 10}, options)};
     experts.states[kQ] = {at::zeros({count, 8, 2}, options)};
-    experts.whole_factors = {{5, 8, 2}};
+    experts.whole_factors = {{{5, 8, 2}}};
     experts.steps = {at::zeros({})};
     experts.layouts = {layout};
     // Two of 12×20 and one that is cut the other way round.
@@ -179,8 +180,8 @@ std::string text_of(const Plan& plan, const Groups& groups) {
   for (const PlannedBatch& batch : plan.batches) {
     const algorithms::BatchShape& shape = batch.shape;
     text << plan.description(batch, groups) << " " << batch.begin << " to " << batch.end << " of alike " << batch.alike
-         << ": " << shape.rows << "×" << shape.cols << " of " << shape.m << "×" << shape.n << "×" << shape.r << ", "
-         << shape.count << " " << shape.numel << " " << shape.decoupled << " ";
+         << ": " << shape.rows << "×" << shape.cols << " of " << shape.m << "×" << shape.n << "×"
+         << at::IntArrayRef(shape.ranks) << ", " << shape.count << " " << shape.numel << " " << shape.decoupled << " ";
     for (const std::vector<int64_t>& on_axis : shape.owners) text << c10::str("owners ", on_axis, " ");
     add(batch.cost);
   }
@@ -273,7 +274,7 @@ TEST(Plan, HasTheSameBatchesOnAllRanksOfAStack) {
 TEST(Plan, RefusesAPieceThatIsNotWhatItsLayoutSays) {
   comm::Mesh({1, 2, 1}).run([](comm::MeshAxes axes) {
     Group group = dion_group({{{6, 20}, {6, 4}}});
-    group.whole_factors = {{12, 4}};
+    group.whole_factors = {{{12, 4}}};
     group.layouts = {{.rows = axes.fs, .sizes = {12, 20}}};
     EXPECT_NO_THROW(plan_of({{group}}));
     Group other = group;

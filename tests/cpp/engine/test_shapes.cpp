@@ -18,11 +18,11 @@ TEST(ShapeOf, SaysTheMatricesOfTheParameterAndTheSideOfItsFactor) {
   const Group wide = dion_group({{{3, 8, 10}, {3, 8, 2}}}, {.batch_dims = 1});
   const ParameterShape right = shape_of(wide, 0);
   EXPECT_EQ(right.stack, Sizes{3});
-  EXPECT_EQ((Sizes{right.m, right.n, right.r}), (Sizes{8, 10, 2}));
+  EXPECT_EQ((Sizes{right.m, right.n, right.ranks.front()}), (Sizes{8, 10, 2}));
   EXPECT_TRUE(right.right);
   const ParameterShape fused = shape_of(dion_group({{{24, 10}, {3, 10, 4}}}, {.blocks = 3}), 0);
   EXPECT_EQ(fused.stack, Sizes{3});
-  EXPECT_EQ((Sizes{fused.m, fused.n, fused.r}), (Sizes{8, 10, 4}));
+  EXPECT_EQ((Sizes{fused.m, fused.n, fused.ranks.front()}), (Sizes{8, 10, 4}));
   EXPECT_FALSE(fused.right);
 }
 
@@ -40,9 +40,9 @@ TEST(ShapeOf, IsThatOfTheWholeMatrixOnRanksThatHoldPieces) {
     const int64_t rows = axes.fs.rank == 0 ? 3 : 2;
     Group group = dion_group({{{rows, 7}, {rows, 2}}});
     group.layouts.push_back({.rows = axes.fs, .sizes = {5, 7}});
-    group.whole_factors.push_back({5, 2});
+    group.whole_factors = {{{5, 2}}};
     const ParameterShape shape = shape_of(group, 0);
-    EXPECT_EQ((Sizes{shape.m, shape.n, shape.r}), (Sizes{5, 7, 2}));
+    EXPECT_EQ((Sizes{shape.m, shape.n, shape.ranks.front()}), (Sizes{5, 7, 2}));
     EXPECT_TRUE(shape.right);
 
     Group other_parameter = group, other_momentum = group, other_factor = group;
@@ -64,8 +64,9 @@ TEST(ShapeOf, IsThatOfTheWholeMatrixOnRanksThatHoldPieces) {
 // An exchange of factors sends (m+n)·r elements in place of m·n.
 TEST(DecoupledStates, AreThoseOfMatricesWhoseReplicasExchangeFactors) {
   const auto decoupled = [](const char* algorithm, const Sizes& sizes, int64_t r, const Layout& layout) {
+    const Sizes ranks = {r};
     const algorithms::Algorithm& of = algorithms::algorithm(algorithm);
-    return decoupled_states(of, sizes, r, algorithms::options_of(of, {}), layout);
+    return decoupled_states(of, sizes, ranks, algorithms::options_of(of, {}), layout);
   };
   EXPECT_TRUE(decoupled("dion", {16, 16}, 2, {}).empty()) << "no replicas";
   Mesh({2, 2, 1}).run([&](MeshAxes axes) {

@@ -136,20 +136,20 @@ TEST(StartOfAMomentum, IsZeroOfTheSizesOfThePiece) {
 
 TEST(ResizedFactor, OfASmallerRankHasTheLeadingColumns) {
   const at::Tensor Q = normal({2, 9, 5}, 1);
-  EXPECT_TRUE(bitwise_equal(resized_factor(Q, 3, 0, 0), Q.narrow(-1, 0, 3)));
-  EXPECT_TRUE(resized_factor(Q, 3, 0, 0).is_contiguous());
+  EXPECT_TRUE(bitwise_equal(resized_factor(kDion.states[1], Q, 3, 0, 0), Q.narrow(-1, 0, 3)));
+  EXPECT_TRUE(resized_factor(kDion.states[1], Q, 3, 0, 0).is_contiguous());
 }
 
 TEST(ResizedFactor, OfALargerRankHasOrthonormalColumnsBesideTheOldOnes) {
   at::Tensor Q = normal({2, 9, 3}, 1, at::kFloat);
   Q.select(-1, 1).zero_();  // of a matrix of lower rank
-  const at::Tensor larger = resized_factor(Q, 6, 4, 5);
+  const at::Tensor larger = resized_factor(kDion.states[1], Q, 6, 4, 5);
   EXPECT_EQ(larger.scalar_type(), at::kFloat);
   EXPECT_TRUE(bitwise_equal(larger.narrow(-1, 0, 3), Q));
   const at::Tensor fresh = larger.narrow(-1, 3, 3);
   for (int64_t i = 0; i < 2; ++i) EXPECT_LE(orthogonality_error(fresh[i]), 1e-6) << "matrix " << i;
   EXPECT_LE(Q.mT().matmul(fresh).abs().max().item<double>(), 1e-5);
-  EXPECT_FALSE(bitwise_equal(resized_factor(Q, 6, 4, 6), larger)) << "of another parameter";
+  EXPECT_FALSE(bitwise_equal(resized_factor(kDion.states[1], Q, 6, 4, 6), larger)) << "of another parameter";
   EXPECT_FALSE(bitwise_equal(larger[0], larger[1]));
 }
 

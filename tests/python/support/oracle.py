@@ -14,22 +14,70 @@ class DionState(NamedTuple):
     condition: float = 1.0  # κ₂(BQ) of the last step: how far rounding is magnified
 
 
+def signal_of(A: Tensor) -> Tensor:
+    """Which columns of A are more than rounding once those before them are projected out."""
+    basis: list[Tensor] = []
+    signal = []
+    for column in A.unbind(1):
+        rest = column
+        for _ in range(2):
+            for direction in basis:
+                rest = rest - direction * (direction @ rest)
+        signal.append(bool(rest.norm() > 1e-9 * column.norm()))
+        if signal[-1]:
+            basis.append(rest / rest.norm())
+    return torch.tensor(signal)
+
+
+def power_iteration(B: Tensor, Q: Tensor, orientation: str) -> tuple[Tensor, Tensor, Tensor, float]:
+    """P Rᵀ, as wide as B, P Qᵀ with the next Q, that Q, and κ₂(BQ).
+
+    With a Householder QR of the columns that carry signal: the others of P are zero, and those of Q stay.
+    """
+    body = B if orientation == "left" else B.mT
+    signal = signal_of(body @ Q)
+    P, _ = torch.linalg.qr((body @ Q)[:, signal])
+    R = body.mT @ P
+    next_Q = Q.clone()
+    next_Q[:, signal] = R / torch.linalg.vector_norm(R, dim=0)
+    condition = torch.linalg.cond((body @ Q)[:, signal]).item() if bool(signal.any()) else 1.0
+    both = P @ R.mT, P @ next_Q[:, signal].mT
+    approximation, update = both if orientation == "left" else (both[0].mT, both[1].mT)
+    return approximation, update, next_Q, condition
+
+
 def dion(state: DionState, G: Tensor, lr: float, mu: float, weight_decay: float, orientation: str) -> DionState:
     """Algorithm 1 of arXiv 2504.05295 with a Householder QR; "right" runs it on Xᵀ (Algorithm 4)."""
     X, M, Q = (tensor.double() for tensor in state[:3])
     m, n = X.shape
     B = M + G.double()
-    body = B if orientation == "left" else B.mT
-    P, _ = torch.linalg.qr(body @ Q)
-    R = body.mT @ P
-    approximation = P @ R.mT
-    M = B - (1 - mu) * (approximation if orientation == "left" else approximation.mT)
-    condition = torch.linalg.cond(body @ Q).item()
-    Q = R / torch.linalg.vector_norm(R, dim=0)
-    update = P @ Q.mT
+    approximation, update, Q, condition = power_iteration(B, Q, orientation)
     X = X - lr * weight_decay * X
-    X = X - lr * (m / n) ** 0.5 * (update if orientation == "left" else update.mT)
-    return DionState(X, M, Q, condition)
+    X = X - lr * (m / n) ** 0.5 * update
+    return DionState(X, B - (1 - mu) * approximation, Q, condition)
+
+
+class DoubleDionState(NamedTuple):
+    X: Tensor  # m×n
+    M: Tensor  # M₂
+    Q: Tensor  # Q₂
+    replicate_M: Tensor  # M₁ / μ₁
+    replicate_Q: Tensor  # Q₁
+    condition: float = 1.0  # the larger of κ₂(B₁Q₁) and κ₂(B₂Q₂)
+
+
+def double_dion(state: DoubleDionState, G: Tensor, lr: float, options: dict[str, Any]) -> DoubleDionState:
+    """Algorithm 6 of arXiv 2504.05295 with a Householder QR, M₁ before the decay that ends it there."""
+    X, M2, Q2, M1, Q1 = (tensor.double() for tensor in state[:5])
+    m, n = X.shape
+    B1 = options["replicate_mu"] * M1 + G.double()
+    approximation, _, Q1, first = power_iteration(B1, Q1, options["orientation"])
+    B2 = M2 + approximation
+    M1 = B1 - approximation
+    approximation, update, Q2, second = power_iteration(B2, Q2, options["orientation"])
+    M2 = B2 - (1 - options["mu"]) * approximation
+    X = X - lr * options["weight_decay"] * X - lr * (m / n) ** 0.5 * update
+    return DoubleDionState(X, M2, Q2, M1, Q1, max(first, second))
 
 
 def lion(
@@ -121,6 +169,13 @@ def _dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any])
     return new.X, {"momentum": new.M, "Q": new.Q, "condition": torch.tensor(new.condition)}
 
 
+def _double_dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
+    names = ("momentum", "Q", "replicate_momentum", "replicate_Q")
+    state = DoubleDionState(X, *(states[name] for name in names))
+    new = double_dion(state, _ascent(G, options), _rate(options), options)
+    return new.X, dict(zip(names, new[1:5], strict=True)) | {"condition": torch.tensor(new.condition)}
+
+
 def _muon(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
     X, M = muon(X, states["momentum"], _ascent(G, options), _rate(options), options)
     return X, {"momentum": M}
@@ -141,5 +196,7 @@ def _adamw(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]
     return X, {"momentum": M, "variance": V}
 
 
-ORACLES: dict[str, Update] = {"dion": _dion, "muon": _muon, "lion": _lion, "adamw": _adamw}
+ORACLES: dict[str, Update] = {
+    "dion": _dion, "muon": _muon, "double_dion": _double_dion, "lion": _lion, "adamw": _adamw,
+}  # fmt: skip
 """By the names of algorithms, which must all have one."""

@@ -27,7 +27,7 @@ REFUSED = {
     "seed": ("an integer of 64 bits", [1.0, "0", None, 2**63, -(2**63) - 1, True]),
 }
 GROUP_REFUSED = {
-    "algorithm": ("one of 'dion', 'muon', 'lion', 'adamw'", ["sgd", None, 0]),
+    "algorithm": ("one of 'dion', 'muon', 'double_dion', 'lion', 'adamw'", ["sgd", None, 0]),
     "lr_multiplier": ("a finite number ≥ 0", [-1, NAN, INF, "1", None]),
     "batch_dims": ("None or an integer ≥ 0", [-1, 1.0, "1", True]),
     "blocks": ("an integer ≥ 1", [0, -3, 3.0, "3", None]),

@@ -278,7 +278,10 @@ def test_fp16_weights_end_at_the_largest_number(algorithm):
     for _ in range(3):
         X.grad = -torch.eye(4, dtype=torch.float16)
         optimizer.step()
-    assert (X == 65504).all()
+    assert X.isfinite().all()
+    assert X.max() == 65504
+    if algorithm != "double_dion":  # whose first updates have rank 1, and lessen some entries
+        assert (X == 65504).all()
 
 
 def test_momenta_beyond_fp16_are_loaded_as_the_largest_number_and_infinite_ones_as_what_they_are():

@@ -1,0 +1,135 @@
+#include "algorithms/double_dion.h"
+
+#include <ATen/ops/cat.h>
+
+#include "algorithms/exchange.h"
+#include "algorithms/power_iteration.h"
+#include "algorithms/shared.h"
+#include "linalg/accumulate.h"
+#include "linalg/gemm.h"
+
+namespace torchdion::algorithms {
+
+using linalg::Matrices;
+
+namespace {
+
+constexpr Option kDoubleDionOptions[] = {
+    {"mu", 0.95, kBelowOne, "momentum decay μ₂ of what replicas share (arXiv 2504.05295, Algorithm 6)"},
+    {"rank_fraction", 0.25, kFraction, "r₂ / min(m, n), of the update"},
+    {"replicate_mu", 0.999, kBelowOne, "momentum decay μ₁ of each replica's own"},
+    {"replicate_rank_fraction", 1.0 / 128, kFraction, "r₁ / min(m, n), of what replicas exchange"},
+    kRankMultipleOf,
+    kOrientationOption,
+    kOrthonormalizeOption,
+    kRcqrOversample,
+    kSeed,
+    kMomentumDtype,
+    kQDtype,
+};
+
+enum { kMomentum, kQ, kReplicateMomentum, kReplicateQ };
+constexpr State kDoubleDionStates[] = {
+    {.name = "momentum", .dtype_option = "momentum_dtype"},
+    {.name = "Q",
+     .shape = StateShape::factor,
+     .start = Start::normal,
+     .dtype_option = "Q_dtype",
+     .rank_option = "rank_fraction"},
+    {.name = "replicate_momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
+    {.name = "replicate_Q",
+     .shape = StateShape::factor,
+     .start = Start::normal,
+     .dtype_option = "Q_dtype",
+     .rank_option = "replicate_rank_fraction",
+     .draw = 1},
+};
+
+enum { kOfUpdate, kOfReplicas };  // ranks
+
+// The state M₁ is that of the paper divided by μ₁, so that no step that is left out decays it.
+comm::Task<> double_dion(Batch batch, Options options) {
+  at::Tensor unchanged;
+  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
+  const double mu = options.number("mu");
+  const std::vector<Matrices>& states = batch.states;
+  const std::vector<int64_t>& ranks = batch.shape.ranks;
+  const bool compresses = batch.shape.decoupled;
+  const Axis dense = compresses ? Axis() : batch.layout.replicas;
+  PowerIteration first = power_iteration_of(batch, states[kReplicateMomentum], states[kReplicateQ], ranks[kOfReplicas],
+                                            0, compresses, unchanged, options);
+  const int64_t offset = workspace_of_iteration(batch.shape, batch.layout, ranks[kOfReplicas]);
+  PowerIteration second = power_iteration_of(batch, states[kMomentum], states[kQ], ranks[kOfUpdate], offset,
+                                             /*averages=*/false, unchanged, options);
+  upload(batch, {&first, &second});
+  const Matrices B1 = first.B, B2 = second.B;
+
+  // B₁ = μ₁ M₁ + G
+  linalg::GradientRule gradients = batch.gradients;
+  gradients.keep = options.number("replicate_mu");
+  if (options.flag("maximize")) gradients.factor *= -1;
+  gradients.unchanged = first.unchanged;
+  linalg::accumulate_(B1, batch.G, gradients);
+  co_await average_(B1, batch.workspace, dense, gradients.left_out, unchanged);
+
+  // P₁ = orthonormalize(B₁ Q₁);  R₁ = B₁ᵀ P₁;  M₁ = B₁ − P₁ R₁ᵀ
+  first = co_await iterate(first);
+  linalg::gemm_(B1, first.Ps, first.Rs.t(), -1, 1, first.precision);
+
+  // B₂ = M₂ + P₁ R₁ᵀ;  Q₁ = column_normalize(R₁)
+  linalg::gemm_(B2, first.Ps, first.Rs.t(), 1, 1, first.precision);
+  co_await normalize_columns(first);
+
+  // P₂ = orthonormalize(B₂ Q₂);  R₂ = B₂ᵀ P₂;  M₂ = B₂ − (1 − μ₂) P₂ R₂ᵀ;  Q₂ = column_normalize(R₂)
+  second = co_await iterate(second);
+  linalg::gemm_(B2, second.Ps, second.Rs.t(), -(1 - mu), 1, second.precision);
+  co_await normalize_columns(second);
+
+  // X = (1 − η λ) X − η sqrt(m/n) P₂ Q₂ᵀ
+  update_weights_(batch, second, unchanged, options);
+}
+
+OwnedWork orthonormalizations(const BatchShape& shape, const Layout& layout, const Options& options) {
+  int64_t operations = 0;
+  for (const int64_t r : shape.ranks) operations += orthonormalize_operations(shape, r, options);
+  return {axes_of_orthonormalization(shape, layout), operations};
+}
+
+Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const int64_t r1 = shape.ranks[kOfReplicas], r2 = shape.ranks[kOfUpdate];
+  const bool averages = !layout.replicas.absent();
+  Cost cost;
+  add_iteration(cost, shape, layout, r1, averages && shape.decoupled, options);
+  add_iteration(cost, shape, layout, r2, /*averages=*/false, options);
+  if (averages && !shape.decoupled) add_average(cost, shape, layout);
+  cost.operations += shape.count * shape.rows * shape.cols * (8 * r1 + 8 * r2);
+  const auto shared = static_cast<int64_t>(c10::elementSize(shape.states[kMomentum]));
+  const auto own = static_cast<int64_t>(c10::elementSize(shape.states[kReplicateMomentum]));
+  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  // M₁, M₂: read and written by what is added and by the feedback, read by two products; X: read and written; G: read
+  cost.memory_bytes = shape.numel * (6 * own + 6 * shared + 3 * weight);
+  return cost;
+}
+
+// (m + n) r₁ elements of P₁ and R₁, or m n of M₁.
+bool factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> ranks) {
+  return (rows + cols) * ranks[kOfReplicas] < rows * cols;
+}
+
+}  // namespace
+
+constexpr Algorithm kDoubleDion{
+    .name = "double_dion",
+    .title = "Double Dion",
+    .takes = Takes::matrices,
+    .options = kDoubleDionOptions,
+    .states = kDoubleDionStates,
+    .cost = double_dion_cost,
+    .update = double_dion,
+    .owned_work = orthonormalizations,
+    .needs_equal_steps = has_sketch,
+    .decouples = factors_are_fewer,
+    .check_layout = check_orthonormalize,
+};
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,234 @@
+#include "algorithms/power_iteration.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+#include <c10/util/Exception.h>
+
+#include "algorithms/cost.h"
+#include "algorithms/exchange.h"
+#include "comm/sums.h"
+#include "linalg/backend.h"
+#include "linalg/column_normalize.h"
+#include "linalg/copy.h"
+#include "linalg/gemm.h"
+#include "linalg/rates.h"
+#include "linalg/scale.h"
+#include "words.h"
+
+namespace torchdion::algorithms {
+
+using comm::Order;
+using linalg::Matrices;
+
+namespace {
+
+enum { kOnCols, kOnReplicas };  // among the axes of owners
+
+Precision precision_of(const Options& options) { return enumerator<Precision>(kPrecision, options.text("precision")); }
+
+Orthonormalize method_of(const Options& options) {
+  return enumerator<Orthonormalize>(kOrthonormalize, options.text("orthonormalize"));
+}
+
+linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const Options& options) {
+  linalg::OrthonormalizeOptions how;
+  how.method = method_of(options);
+  how.oversample = options.number("rcqr_oversample");
+  how.random = linalg::RandomMatrix::sketch(options.integer("seed"), batch.step);
+  how.random.steps_before = batch.steps_before;
+  how.precision = linalg::precision_on(batch.X.device, precision_of(options));
+  const at::ScalarType dtype = batch.workspace.scalar_type();
+  const double rounding = linalg::rounding_noise(dtype, batch.shape.n, how.precision);
+  how.noise = {rounding, rounding, linalg::signal_margin(dtype, how.precision)};
+  how.order = batch.order;
+  how.counts = batch.counts;
+  return how;
+}
+
+// Two factors of a product.
+struct Factors {
+  linalg::Factor update, keep;
+};
+
+// Those of X, numbers or where they lie on the device.
+Factors factors_of(const Batch& batch, const Options& options) {
+  const double lr = options.number("lr"), weight_decay = options.number("weight_decay");
+  if (!batch.multipliers.defined() && !batch.gradients.left_out) {
+    const linalg::UpdateFactors all = linalg::update_factors(batch.shape_factor, lr, weight_decay, /*left_out=*/false);
+    return {all.update, all.keep};
+  }
+  const linalg::FactorRule rule{batch.shape_factor, lr, weight_decay, batch.multipliers, batch.gradients.left_out};
+  const at::Tensor all = linalg::device_factors(rule, batch.workspace.options());
+  return {linalg::Factor(all.narrow(0, 0, 1)), linalg::Factor(all.narrow(0, 1, 1))};
+}
+
+// Where R and the whole Q begin in the workspace, after P, in elements: where tensor cores can read them.
+struct Offsets {
+  static constexpr int64_t kAligned = 16;
+  int64_t R, Q, end;
+
+  Offsets(const BatchShape& shape, const Layout& layout, int64_t r) {
+    const int64_t of_Q = shape.count * shape.cols * r;
+    R = (shape.count * shape.rows * r + kAligned - 1) / kAligned * kAligned;
+    Q = R + of_Q;
+    end = layout.rows.absent() ? Q : Q + of_Q;
+  }
+};
+
+}  // namespace
+
+bool has_sketch(const Options& options) { return options.text("orthonormalize") == "rcqr"; }
+
+void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name) {
+  if (options.text("orthonormalize") != "qr" || layout.rows.absent()) return;
+  Option others = kOrthonormalizeOption;
+  others.allowed.choices.all = others.allowed.choices.all.first(3);
+  const Choice& orientation = kOrientationNames[transposed ? 0 : 1];
+  TORCH_CHECK_VALUE(false, prefix(), others.name, " must be ", words_of(others), " for ", name, ", whose ",
+                    transposed ? "columns" : "rows", " are cut (", assigned(kOrientationOption, orientation.name),
+                    "), got ", shown(kOrthonormalizeOption, std::string_view("qr")));
+}
+
+int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r) {
+  return Offsets(shape, layout, r).end;
+}
+
+PowerIteration power_iteration_of(const Batch& batch, const Matrices& B, const Matrices& Q, int64_t r, int64_t offset,
+                                  bool averages, const at::Tensor& unchanged, const Options& options) {
+  const int64_t count = B.count(), m = B.rows, n = B.cols;
+  const Offsets offsets(batch.shape, batch.layout, r);
+  const auto room = [&](int64_t begin, int64_t rows) {
+    return batch.workspace.narrow(0, offset + begin, count * rows * r).view({count, rows, r});
+  };
+  PowerIteration iteration;
+  iteration.B = B;
+  iteration.own_Q = Q;
+  iteration.P = room(0, m);
+  iteration.R = room(offsets.R, n);
+  iteration.layout = batch.layout;
+  iteration.Ps = Matrices(iteration.P);
+  iteration.Rs = Matrices(iteration.R);
+  iteration.global_rows = batch.shape.m;
+  if (!batch.layout.rows.absent()) iteration.whole_Q = room(offsets.Q, n);
+  if (!averages) iteration.layout.replicas = {};
+  iteration.owners = batch.shape.owners;
+  if (!averages && !iteration.owners.empty()) {
+    iteration.owners[kOnReplicas] = {iteration.owners[kOnCols][batch.layout.cols.rank]};
+  }
+  iteration.orthonormalize = orthonormalize_options(batch, options);
+  iteration.left_out = batch.gradients.left_out;
+  if (unchanged.defined()) iteration.unchanged = unchanged.const_data_ptr<float>();
+  iteration.precision = precision_of(options);
+  return iteration;
+}
+
+void upload(Batch& batch, const std::vector<PowerIteration*>& iterations) {
+  std::vector<Matrices*> lists{&batch.X, &batch.G};
+  for (PowerIteration* iteration : iterations) {
+    lists.insert(lists.end(), {&iteration->B, &iteration->own_Q, &iteration->Ps, &iteration->Rs});
+  }
+  linalg::upload(lists);
+}
+
+comm::Task<PowerIteration> iterate(PowerIteration iteration) {
+  Layout layout = iteration.layout;
+  const Axis rows = layout.rows, replicas = layout.replicas;
+  const Matrices &B = iteration.B, &P = iteration.Ps, &R = iteration.Rs;
+  const double mean = 1.0 / replicas.size;
+
+  // P = orthonormalize(B Q)
+  if (!rows.absent()) {
+    co_await gather_columns_(iteration.whole_Q, iteration.own_Q, iteration.R, rows);
+  }
+  linalg::gemm_(P, B, iteration.Q(), mean, 0, iteration.precision);
+  // Without P nothing else of a matrix changes: R is zero, and a zero column of R keeps its column of Q.
+  if (iteration.left_out || iteration.unchanged) linalg::clear_(P, iteration.left_out, iteration.unchanged);
+  iteration.scale = co_await orthonormalize_sum_(iteration.P, layout, iteration.global_rows, iteration.orthonormalize,
+                                                 iteration.owners);
+
+  // R = Bᵀ P
+  linalg::gemm_(R, B.t(), P, mean, 0, iteration.precision);
+  co_await comm::sum(iteration.R, rows, iteration.orthonormalize.order);
+  co_await comm::sum(iteration.R, replicas, Order::any);
+  co_return iteration;
+}
+
+comm::Task<> normalize_columns(PowerIteration iteration) {
+  const Axis rows = iteration.layout.rows, cols = iteration.layout.cols;
+  if (iteration.R.scalar_type() == at::kDouble) linalg::scale_columns_(iteration.R, iteration.scale);
+  at::Tensor squares;
+  if (!cols.absent()) {
+    squares = linalg::column_square_sums(iteration.Rs);
+    co_await comm::sum(squares, cols, iteration.orthonormalize.order);
+  }
+  linalg::column_normalize_(iteration.Q(), iteration.Rs, squares);
+  if (rows.absent()) co_return;
+  const Piece own = rows.piece(iteration.whole_Q.size(2));
+  linalg::copy_(iteration.own_Q, Matrices(iteration.whole_Q.narrow(2, own.begin, own.size)));
+}
+
+void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
+                     const Options& options) {
+  const Matrices &X = batch.X, &P = iteration.Ps, Qt = iteration.Q().t();
+  const Factors factors = factors_of(batch, options);
+  if (!unchanged.defined()) {
+    linalg::gemm_(X, P, Qt, factors.update, factors.keep, iteration.precision);
+    return;
+  }
+  // A product has one factor for all its matrices: where some stay, each is a product of its own.
+  const at::TensorOptions of_numbers = unchanged.options().dtype(P.dtype);
+  const auto number = [&](const linalg::Factor& factor) {
+    return factor.device.defined() ? factor.device : at::full({1}, factor.value, of_numbers);
+  };
+  const at::Tensor update = number(factors.update);
+  const at::Tensor keep = at::where(unchanged.ne(0), at::ones({1}, of_numbers), number(factors.keep));
+  for (int64_t i = 0; i < X.count(); ++i) {
+    linalg::gemm_(X.slice(i, i + 1), P.slice(i, i + 1), Qt.slice(i, i + 1), linalg::Factor(update),
+                  linalg::Factor(keep.narrow(0, i, 1)), iteration.precision);
+  }
+}
+
+int64_t orthonormalize_operations(const BatchShape& shape, int64_t r, const Options& options) {
+  return linalg::orthonormalize_operations(shape.rows, r, shape.m, method_of(options),
+                                           options.number("rcqr_oversample"), shape.computing);
+}
+
+std::vector<Axis> axes_of_orthonormalization(const BatchShape& shape, const Layout& layout) {
+  if (!layout.rows.absent()) return {};
+  return {layout.cols, shape.decoupled ? layout.replicas : Axis()};
+}
+
+void add_average(Cost& cost, const BatchShape& shape, const Layout& layout) {
+  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
+  cost.replicas = all_reduced(shape.count * shape.rows * shape.cols, element, layout.replicas);
+}
+
+void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r, bool averages,
+                   const Options& options) {
+  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing)), fp64 = int64_t{8};
+  const int64_t count = shape.count, P = shape.rows * r, R = shape.cols * r;
+  const auto add = [](AxisCost& total, const AxisCost& more) {
+    total.elements += more.elements;
+    total.bytes += more.bytes;
+  };
+  if (!layout.rows.absent()) {  // Q, R and the orthonormalization
+    const int64_t others = linalg::orthonormalize_elements(r, shape.m, method_of(options),
+                                                           options.number("rcqr_oversample"), shape.computing);
+    add(cost.rows, {count * (2 * R + others), ring(count * (3 * R * element + 2 * others * fp64), layout.rows)});
+  }
+  if (!layout.cols.absent()) {  // P and the column norms
+    add(cost.cols, {count * (P + r), ring(2 * count * (P * element + r * fp64), layout.cols)});
+  }
+  // Matrices of which this rank has P, for the replicas to sum, and those that it orthonormalizes.
+  const int64_t summed = shape.owners.empty() ? count : shape.owners[kOnCols][layout.cols.rank];
+  const int64_t orthonormalized =
+      shape.owners.empty() || !averages ? summed : shape.owners[kOnReplicas][layout.replicas.rank];
+  if (averages) add(cost.replicas, all_reduced(summed * P + count * R, element, layout.replicas));
+  cost.operations += orthonormalized * orthonormalize_operations(shape, r, options);
+  cost.workspace += workspace_of_iteration(shape, layout, r);
+  cost.temporary_bytes +=
+      count * linalg::orthonormalize_bytes_on_gpu(shape.rows, r, method_of(options), shape.computing);
+}
+
+}  // namespace torchdion::algorithms

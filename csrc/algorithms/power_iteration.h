@@ -1,0 +1,93 @@
+// The power iteration of Dion (arXiv 2504.05295, Algorithms 1, 3 and 4): B ≈ P Rᵀ of rank r.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/layout.h>
+#include <torchdion/options.h>
+
+#include <string>
+
+#include "algorithms/batch.h"
+#include "algorithms/shared.h"
+#include "comm/task.h"
+#include "linalg/matrices.h"
+#include "linalg/orthonormalize.h"
+
+namespace torchdion::algorithms {
+
+// Options of all algorithms that iterate so.
+inline constexpr Choice kOrthonormalizeNames[] = {
+    {"auto", "automatic"}, {"rcqr", "rcqr"}, {"cholesky_qr", "cholesky_qr"}, {"qr", "qr"}};
+inline constexpr Choices kOrthonormalize{"Orthonormalize", kOrthonormalizeNames};
+inline constexpr Option kOrientationOption{"orientation", std::string_view("right"), one_of(kOrientation),
+                                           "Algorithm 4 (Q is m×r) or Algorithms 1 and 3 (Q is n×r)"};
+inline constexpr Option kRankMultipleOf{"rank_multiple_of", int64_t{1}, kCounting,
+                                        "r is rounded up to a multiple of this, at most min(m, n)"};
+inline constexpr Option kOrthonormalizeOption{.name = "orthonormalize",
+                                              .initial = std::string_view("auto"),
+                                              .allowed = one_of(kOrthonormalize),
+                                              .doc = "how P is orthonormalized: rcqr is Algorithm 2, qr Householder's",
+                                              .waits = std::string_view("qr")};
+inline constexpr Option kRcqrOversample{"rcqr_oversample", 1.25, kAtLeastOne,
+                                        "k / r: rows of the sketch over columns of P (Algorithm 2)"};
+inline constexpr Option kSeed{"seed", int64_t{0}, kAnyInteger, "of Q's start and of sketches"};
+inline constexpr Option kQDtype{"Q_dtype", {}, kDtypeOrNone, "dtype of Q"};
+
+// A sketch is keyed by the step.
+bool has_sketch(const Options& options);
+
+// Householder QR has no distributed form here: P must have all of its rows on each rank.
+void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name);
+
+// One power iteration of a batch.
+struct PowerIteration {
+  linalg::Matrices B, own_Q;         // where rows are cut, own_Q is a piece of Q's columns
+  at::Tensor P, R, whole_Q;          // in the workspace: [count, m, r]; [count, n, r]; [count, n, r] where rows are cut
+  linalg::Matrices Ps, Rs;           // the same
+  int64_t global_rows = 0;           // m of the whole matrix
+  Layout layout;                     // of B; replicas: those whose mean of B is taken by way of the factors
+  std::vector<comm::Shares> owners;  // of the matrices on columns and replicas; none where rows are cut
+  linalg::OrthonormalizeOptions orthonormalize;
+  const float* left_out = nullptr;   // where it is there and not 0, no P has any signal
+  const float* unchanged = nullptr;  // of each matrix the same
+  Precision precision = Precision::highest;
+  at::Tensor scale = {};  // with which R is to be measured, see orthonormalize_sum_(); iterate() finds it
+
+  linalg::Matrices Q() const { return whole_Q.defined() ? linalg::Matrices(whole_Q) : own_Q; }
+};
+
+// Elements of the workspace that one of rank r takes.
+int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r);
+
+// That of rank r of matrices B that lie in the place of a momentum, from Q, in the workspace from `offset` on.
+// `averages`: replicas take their mean of B by way of the factors. `unchanged` ([count]) may be undefined.
+PowerIteration power_iteration_of(const Batch& batch, const linalg::Matrices& B, const linalg::Matrices& Q, int64_t r,
+                                  int64_t offset, bool averages, const at::Tensor& unchanged, const Options& options);
+
+// linalg::upload() of weights, gradients and all that iterations work on.
+void upload(Batch& batch, const std::vector<PowerIteration*>& iterations);
+
+// P = orthonormalize(B Q);  R = Bᵀ P.
+comm::Task<PowerIteration> iterate(PowerIteration iteration);
+
+// Q = column_normalize(R). A column of zeros keeps its column of Q.
+comm::Task<> normalize_columns(PowerIteration iteration);
+
+// X = (1 − η λ) X − η sqrt(m/n) P Qᵀ, but for matrices that are unchanged.
+void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
+                     const Options& options);
+
+// Operations of the orthonormalization of one P.
+int64_t orthonormalize_operations(const BatchShape& shape, int64_t r, const Options& options);
+// Among whose ranks it is shared out: where whole columns of P are at hand, those that sum them.
+std::vector<Axis> axes_of_orthonormalization(const BatchShape& shape, const Layout& layout);
+
+// Adds the mean of all entries over the replicas.
+void add_average(Cost& cost, const BatchShape& shape, const Layout& layout);
+
+// Adds what an iteration of rank r costs, without its products with B: the formulas of Table 2 and Appendix H of the
+// paper for the variants that are built here. Sketches, Gram matrices and column norms are summed in FP64.
+void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r, bool averages,
+                   const Options& options);
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,99 @@
+"""The front of Double Dion."""
+
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torchdion.mixed_precision import DionMixedPrecisionConfig
+from torchdion.optimizer import Optimizer
+from torchdion.options import Nonfinite, Orientation, Orthonormalize, Precision
+
+
+class DoubleDion(Optimizer):
+    r"""Double Dion: replicas exchange factors of a small rank, updates have a larger one (arXiv 2504.05295, Algorithm 6).
+
+    For replicas that are joined by slow networks. Per step and m×n matrix X with gradient G, two momenta and two right
+    factors, of ranks r₁ < r₂:
+
+    .. math::
+        B_1 = \mu_1 M_1 + G, \quad P_1 = \mathrm{orthonormalize}(B_1 Q_1), \quad R_1 = B_1^\top P_1, \quad
+        M_1 = B_1 - P_1 R_1^\top, \quad Q_1 = \mathrm{column\_normalize}(R_1)
+
+    .. math::
+        B_2 = M_2 + P_1 R_1^\top, \quad P_2 = \mathrm{orthonormalize}(B_2 Q_2), \quad R_2 = B_2^\top P_2, \quad
+        M_2 = B_2 - (1 - \mu_2) P_2 R_2^\top, \quad Q_2 = \mathrm{column\_normalize}(R_2)
+
+    .. math::
+        X = (1 - \eta\lambda) X - \eta \sqrt{m/n} \, P_2 Q_2^\top
+
+    Only P₁ and R₁, (m + n) r₁ elements, are averaged over ``replicate_mesh``; the second stage is alike on all
+    replicas. M₁ is that of the paper divided by μ₁. On one process it is the same algorithm.
+
+    Args:
+        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
+            below are those of :class:`torchdion.Dion`.
+        lr: learning rate η, before the shape factor; a float or a tensor of one element.
+        mu: momentum decay μ₂ in [0, 1).
+        replicate_mu: momentum decay μ₁ of each replica's own momentum, in [0, 1).
+        rank_fraction: r₂ / min(m, n) in (0, 1].
+        replicate_rank_fraction: r₁ / min(m, n) in (0, 1].
+        rank_multiple_of: both ranks are rounded up to a multiple of this, at most min(m, n).
+        betas, weight_decay, epsilon, orientation, orthonormalize, rcqr_oversample, scalar_algorithm, maximize,
+        capturable, nonfinite, precision, seed, mixed_precision_config: as in :class:`torchdion.Dion`.
+        replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup. M₁ is each replica's own then;
+            see :meth:`synchronize_for_checkpoint`.
+        outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync: as in :class:`torchdion.Dion`.
+
+    Raises:
+        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
+        ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
+        NotImplementedError: a parameter on a device that this build has no kernels for.
+
+    State of each parameter: ``momentum`` (M₂, its shape), ``Q`` (Q₂), ``replicate_momentum`` (M₁, its shape),
+    ``replicate_Q`` (Q₁), ``variance`` (AdamW), ``step``.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 2))
+        >>> optimizer = DoubleDion(model.parameters(), lr=0.01, rank_fraction=0.5, replicate_rank_fraction=0.125)
+        >>> model(torch.ones(4, 8)).square().sum().backward()
+        >>> optimizer.step()
+        >>> state = optimizer.state[model[0].weight]
+        >>> state["Q"].shape, state["replicate_Q"].shape
+        (torch.Size([16, 4]), torch.Size([16, 1]))
+    """
+
+    algorithm = "double_dion"
+    title = "torchdion.DoubleDion"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.01,
+        *,
+        mu: float = 0.95,
+        replicate_mu: float = 0.999,
+        betas: tuple[float, float] | None = None,
+        weight_decay: float | Tensor = 0.01,
+        epsilon: float = 1e-8,
+        rank_fraction: float = 0.25,
+        replicate_rank_fraction: float = 1 / 128,
+        rank_multiple_of: int = 1,
+        orientation: Orientation = "right",
+        orthonormalize: Orthonormalize = "auto",
+        rcqr_oversample: float = 1.25,
+        scalar_algorithm: str = "lion",
+        maximize: bool = False,
+        capturable: bool = False,
+        nonfinite: Nonfinite = "propagate",
+        precision: Precision | None = None,
+        seed: int = 0,
+        replicate_mesh: Any = None,
+        outer_shard_mesh: Any = None,
+        inner_shard_mesh: Any = None,
+        replicate_mesh_grad_sync: bool = True,
+        mixed_precision_config: DionMixedPrecisionConfig | None = None,
+        **unknown: NoReturn,
+    ) -> None:
+        self._set_up(params, {name: value for name, value in locals().items() if name != "self"})
