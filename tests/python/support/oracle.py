@@ -171,7 +171,8 @@ def _dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any])
 
 def _double_dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
     names = ("momentum", "Q", "replicate_momentum", "replicate_Q")
-    state = DoubleDionState(X, *(states[name] for name in names))
+    M, Q, replicate_M, replicate_Q = (states[name] for name in names)
+    state = DoubleDionState(X, M, Q, replicate_M, replicate_Q)
     new = double_dion(state, _ascent(G, options), _rate(options), options)
     return new.X, dict(zip(names, new[1:5], strict=True)) | {"condition": torch.tensor(new.condition)}
 
