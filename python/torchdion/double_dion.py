@@ -11,7 +11,7 @@ from torchdion.options import Nonfinite, Orientation, Orthonormalize, Precision
 
 
 class DoubleDion(Optimizer):
-    r"""Double Dion: replicas exchange factors of a small rank, updates have a larger one (arXiv 2504.05295, Algorithm 6).
+    r"""Double Dion: replicas exchange factors of a small rank, updates have a larger one (arXiv 2504.05295, App. K).
 
     For replicas that are joined by slow networks. Per step and m×n matrix X with gradient G, two momenta and two right
     factors, of ranks r₁ < r₂:
