@@ -98,7 +98,7 @@ struct Algorithm {
   // Whether replicas of matrices whose largest pieces are rows×cols have states of their own (Holder::each_replica),
   // because they exchange something else than gradients: factors of r columns, say (ranks: those of all its factors).
   // Null: they never do.
-  bool (*decouples)(int64_t rows, int64_t cols, std::span<const int64_t> ranks) = nullptr;
+  bool (*decouples)(int64_t rows, int64_t cols, std::span<const int64_t> ranks, const Options& options) = nullptr;
   // Throws c10::ValueError for a layout, as the body sees it, on which the options cannot be followed; null: there is
   // none. `transposed`: the body sees the transposed matrices of the parameter of this name.
   void (*check_layout)(const Layout& layout, bool transposed, const Options& options,

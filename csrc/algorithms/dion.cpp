@@ -16,6 +16,12 @@ namespace {
 
 constexpr Option kDionOptions[] = {
     {"mu", 0.95, kBelowOne, "momentum decay μ (arXiv 2504.05295, Algorithm 1)"},
+    {"error_feedback", true, kFlag, "what P Rᵀ leaves of B stays in M; else M = μ M + G (Appendix B.2)"},
+    {.name = "factorization",
+     .initial = std::string_view("power_iteration"),
+     .allowed = one_of(kFactorization),
+     .doc = "how P is found: one warm-started power iteration, or a singular value decomposition (Appendix B.1)",
+     .waits = std::string_view("svd")},
     {"rank_fraction", 1.0, kFraction, "r / min(m, n); 0.25 is the usual choice for large models"},
     kRankMultipleOf,
     kOrientationOption,
@@ -48,8 +54,10 @@ comm::Task<> dion(Batch batch, Options options) {
   upload(batch, {&iteration});
   const Matrices B = iteration.B;
 
-  // B = M + G, where M lies
+  // B = M + G, where M lies;  without error feedback M = B = μ M + G
   linalg::GradientRule gradients = batch.gradients;
+  const bool feeds_back = options.flag("error_feedback");
+  if (!feeds_back) gradients.keep = mu;
   if (options.flag("maximize")) gradients.factor *= -1;
   gradients.unchanged = iteration.unchanged;
   linalg::accumulate_(B, batch.G, gradients);
@@ -59,18 +67,13 @@ comm::Task<> dion(Batch batch, Options options) {
   iteration = co_await iterate(iteration);
 
   // M = B − (1 − μ) P Rᵀ
-  linalg::gemm_(B, iteration.Ps, iteration.Rs.t(), -(1 - mu), 1, iteration.precision);
+  if (feeds_back) linalg::gemm_(B, iteration.Ps, iteration.Rs.t(), -(1 - mu), 1, iteration.precision);
 
   // Q = column_normalize(R)
   co_await normalize_columns(iteration);
 
   // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ
   update_weights_(batch, iteration, unchanged, options);
-}
-
-// Where whole columns of P are at hand, the ranks that sum them have each matrix orthonormalized by one.
-OwnedWork orthonormalization(const BatchShape& shape, const Layout& layout, const Options& options) {
-  return {axes_of_orthonormalization(shape, layout), orthonormalize_operations(shape, shape.ranks.front(), options)};
 }
 
 // What is linear in the number of entries counts as passes over memory.
@@ -85,12 +88,13 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
   // M: read and written by M + G and by the error feedback, read by two products; X: read and written
   cost.memory_bytes = shape.numel * (6 * momentum + 3 * weight);
+  cost.workspace += workspace_of_update(shape, options);
   return cost;
 }
 
-// (m + n) r elements of P and R, or m n of M.
-bool factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> ranks) {
-  return (rows + cols) * ranks.front() < rows * cols;
+// (m + n) r elements of P and R, or m n of M, which singular vectors need.
+bool factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> ranks, const Options& options) {
+  return !takes_svd(options) && (rows + cols) * ranks.front() < rows * cols;
 }
 
 }  // namespace
@@ -103,7 +107,7 @@ constexpr Algorithm kDion{
     .states = kDionStates,
     .cost = dion_cost,
     .update = dion,
-    .owned_work = orthonormalization,
+    .owned_work = work_of_iterations,
     .needs_equal_steps = has_sketch,
     .decouples = factors_are_fewer,
     .check_layout = check_orthonormalize,

@@ -58,7 +58,7 @@ comm::Task<> double_dion(Batch batch, Options options) {
   const Axis dense = compresses ? Axis() : batch.layout.replicas;
   PowerIteration first = power_iteration_of(batch, states[kReplicateMomentum], states[kReplicateQ], ranks[kOfReplicas],
                                             0, compresses, unchanged, options);
-  const int64_t offset = workspace_of_iteration(batch.shape, batch.layout, ranks[kOfReplicas]);
+  const int64_t offset = workspace_of_iteration(batch.shape, batch.layout, ranks[kOfReplicas], options);
   PowerIteration second = power_iteration_of(batch, states[kMomentum], states[kQ], ranks[kOfUpdate], offset,
                                              /*averages=*/false, unchanged, options);
   upload(batch, {&first, &second});
@@ -89,12 +89,6 @@ comm::Task<> double_dion(Batch batch, Options options) {
   update_weights_(batch, second, unchanged, options);
 }
 
-OwnedWork orthonormalizations(const BatchShape& shape, const Layout& layout, const Options& options) {
-  int64_t operations = 0;
-  for (const int64_t r : shape.ranks) operations += orthonormalize_operations(shape, r, options);
-  return {axes_of_orthonormalization(shape, layout), operations};
-}
-
 Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
   const int64_t r1 = shape.ranks[kOfReplicas], r2 = shape.ranks[kOfUpdate];
   const bool averages = !layout.replicas.absent();
@@ -108,11 +102,12 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
   // M₁, M₂: read and written by what is added and by the feedback, read by two products; X: read and written; G: read
   cost.memory_bytes = shape.numel * (6 * own + 6 * shared + 3 * weight);
+  cost.workspace += workspace_of_update(shape, options);
   return cost;
 }
 
 // (m + n) r₁ elements of P₁ and R₁, or m n of M₁.
-bool factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> ranks) {
+bool factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> ranks, const Options&) {
   return (rows + cols) * ranks[kOfReplicas] < rows * cols;
 }
 
@@ -126,7 +121,7 @@ constexpr Algorithm kDoubleDion{
     .states = kDoubleDionStates,
     .cost = double_dion_cost,
     .update = double_dion,
-    .owned_work = orthonormalizations,
+    .owned_work = work_of_iterations,
     .needs_equal_steps = has_sketch,
     .decouples = factors_are_fewer,
     .check_layout = check_orthonormalize,

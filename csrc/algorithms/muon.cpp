@@ -127,7 +127,9 @@ comm::Task<> muon(Batch batch, Options options) {
   const linalg::FactorRule rates{factor_on_lr(batch, options), options.number("lr"), options.number("weight_decay"),
                                  batch.multipliers, batch.gradients.left_out};
   const at::Tensor factors = linalg::device_factors(rates, batch.workspace.options());
-  linalg::axpby_(batch.X, Matrices(U), factors, gradients.unchanged);
+  linalg::DirectionRule rule;
+  rule.cautious = options.flag("cautious_wd");
+  linalg::axpby_(batch.X, Matrices(U), factors, gradients.unchanged, rule);
 }
 
 OwnedWork work_of_owner(const BatchShape& shape, const Layout& layout, const Options& options) {
@@ -145,7 +147,8 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   const int64_t own = shape.owners.back()[layout.rows.rank], whole = shape.m * shape.n;
   const int64_t side = std::min(shape.m, shape.n);
   Cost cost;
-  add_cost_of_owners(cost, shape, layout, travelling);
+  add_way_to_owners(cost, shape, layout, travelling);
+  add_way_from_owners(cost, shape, layout, travelling);
   cost.operations = own * work_of_owner(shape, layout, options).operations;
   // M: read and written; G: read; X: read and written; U: read; L: written and read
   const int64_t sent = sent_to_owners(layout, shape).size * shape.rows * shape.cols;
@@ -155,7 +158,7 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   return cost;
 }
 
-bool always(int64_t, int64_t, std::span<const int64_t>) { return true; }
+bool always(int64_t, int64_t, std::span<const int64_t>, const Options&) { return true; }
 
 }  // namespace
 

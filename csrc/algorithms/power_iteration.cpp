@@ -7,7 +7,9 @@
 
 #include "algorithms/cost.h"
 #include "algorithms/exchange.h"
+#include "algorithms/truncated_svd.h"
 #include "comm/sums.h"
+#include "linalg/accumulate.h"
 #include "linalg/backend.h"
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"
@@ -51,16 +53,36 @@ struct Factors {
   linalg::Factor update, keep;
 };
 
+linalg::FactorRule rule_of_factors(const Batch& batch, const Options& options) {
+  return {batch.shape_factor, options.number("lr"), options.number("weight_decay"), batch.multipliers,
+          batch.gradients.left_out};
+}
+
 // Those of X, numbers or where they lie on the device.
 Factors factors_of(const Batch& batch, const Options& options) {
-  const double lr = options.number("lr"), weight_decay = options.number("weight_decay");
   if (!batch.multipliers.defined() && !batch.gradients.left_out) {
-    const linalg::UpdateFactors all = linalg::update_factors(batch.shape_factor, lr, weight_decay, /*left_out=*/false);
+    const linalg::UpdateFactors all = linalg::update_factors(batch.shape_factor, options.number("lr"),
+                                                             options.number("weight_decay"), /*left_out=*/false);
     return {all.update, all.keep};
   }
-  const linalg::FactorRule rule{batch.shape_factor, lr, weight_decay, batch.multipliers, batch.gradients.left_out};
-  const at::Tensor all = linalg::device_factors(rule, batch.workspace.options());
+  const at::Tensor all = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
   return {linalg::Factor(all.narrow(0, 0, 1)), linalg::Factor(all.narrow(0, 1, 1))};
+}
+
+// Where weights decay by the signs of the update: P Qᵀ of one matrix after the other, at the end of the workspace.
+void move_cautiously_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
+                      const Options& options) {
+  const Matrices &X = batch.X, &P = iteration.Ps, Qt = iteration.Q().t();
+  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+  const int64_t numel = X.rows * X.cols;
+  const at::Tensor room = batch.workspace.narrow(0, batch.workspace.numel() - numel, numel);
+  const Matrices U(room.view({1, X.rows, X.cols}));
+  linalg::DirectionRule rule;
+  rule.cautious = true;
+  for (int64_t i = 0; i < X.count(); ++i) {
+    linalg::gemm_(U, P.slice(i, i + 1), Qt.slice(i, i + 1), 1, 0, iteration.precision);
+    linalg::axpby_(X.slice(i, i + 1), U, factors, unchanged.defined() ? iteration.unchanged + i : nullptr, rule);
+  }
 }
 
 // Where R and the whole Q begin in the workspace, after P, in elements: where tensor cores can read them.
@@ -76,7 +98,17 @@ struct Offsets {
   }
 };
 
+// Of one P.
+int64_t orthonormalize_operations(const BatchShape& shape, int64_t r, const Options& options) {
+  return linalg::orthonormalize_operations(shape.rows, r, shape.m, method_of(options),
+                                           options.number("rcqr_oversample"), shape.computing);
+}
+
 }  // namespace
+
+bool takes_svd(const Options& options) {
+  return options.has("factorization") && options.text("factorization") == "svd";
+}
 
 bool has_sketch(const Options& options) { return options.text("orthonormalize") == "rcqr"; }
 
@@ -90,8 +122,8 @@ void check_orthonormalize(const Layout& layout, bool transposed, const Options& 
                     "), got ", shown(kOrthonormalizeOption, std::string_view("qr")));
 }
 
-int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r) {
-  return Offsets(shape, layout, r).end;
+int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r, const Options& options) {
+  return Offsets(shape, layout, r).end + (takes_svd(options) ? room_for_svd(shape) : 0);
 }
 
 PowerIteration power_iteration_of(const Batch& batch, const Matrices& B, const Matrices& Q, int64_t r, int64_t offset,
@@ -109,11 +141,13 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& B, const M
   iteration.layout = batch.layout;
   iteration.Ps = Matrices(iteration.P);
   iteration.Rs = Matrices(iteration.R);
-  iteration.global_rows = batch.shape.m;
+  iteration.shape = batch.shape;
   if (!batch.layout.rows.absent()) iteration.whole_Q = room(offsets.Q, n);
   if (!averages) iteration.layout.replicas = {};
   iteration.owners = batch.shape.owners;
-  if (!averages && !iteration.owners.empty()) {
+  if (takes_svd(options)) {
+    iteration.room_for_svd = batch.workspace.narrow(0, offset + offsets.end, room_for_svd(batch.shape));
+  } else if (!averages && !iteration.owners.empty()) {
     iteration.owners[kOnReplicas] = {iteration.owners[kOnCols][batch.layout.cols.rank]};
   }
   iteration.orthonormalize = orthonormalize_options(batch, options);
@@ -137,15 +171,20 @@ comm::Task<PowerIteration> iterate(PowerIteration iteration) {
   const Matrices &B = iteration.B, &P = iteration.Ps, &R = iteration.Rs;
   const double mean = 1.0 / replicas.size;
 
-  // P = orthonormalize(B Q)
   if (!rows.absent()) {
     co_await gather_columns_(iteration.whole_Q, iteration.own_Q, iteration.R, rows);
   }
-  linalg::gemm_(P, B, iteration.Q(), mean, 0, iteration.precision);
   // Without P nothing else of a matrix changes: R is zero, and a zero column of R keeps its column of Q.
-  if (iteration.left_out || iteration.unchanged) linalg::clear_(P, iteration.left_out, iteration.unchanged);
-  iteration.scale = co_await orthonormalize_sum_(iteration.P, layout, iteration.global_rows, iteration.orthonormalize,
-                                                 iteration.owners);
+  const bool may_stay = iteration.left_out || iteration.unchanged;
+  if (iteration.room_for_svd.defined()) {
+    co_await left_singular_vectors_(iteration.P, B, iteration.room_for_svd, layout, iteration.shape);
+    if (may_stay) linalg::clear_(P, iteration.left_out, iteration.unchanged);
+  } else {
+    linalg::gemm_(P, B, iteration.Q(), mean, 0, iteration.precision);
+    if (may_stay) linalg::clear_(P, iteration.left_out, iteration.unchanged);
+    iteration.scale = co_await orthonormalize_sum_(iteration.P, layout, iteration.shape.m, iteration.orthonormalize,
+                                                   iteration.owners);
+  }
 
   // R = Bᵀ P
   linalg::gemm_(R, B.t(), P, mean, 0, iteration.precision);
@@ -170,6 +209,7 @@ comm::Task<> normalize_columns(PowerIteration iteration) {
 
 void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
                      const Options& options) {
+  if (options.flag("cautious_wd")) return move_cautiously_(batch, iteration, unchanged, options);
   const Matrices &X = batch.X, &P = iteration.Ps, Qt = iteration.Q().t();
   const Factors factors = factors_of(batch, options);
   if (!unchanged.defined()) {
@@ -189,14 +229,16 @@ void update_weights_(const Batch& batch, const PowerIteration& iteration, const 
   }
 }
 
-int64_t orthonormalize_operations(const BatchShape& shape, int64_t r, const Options& options) {
-  return linalg::orthonormalize_operations(shape.rows, r, shape.m, method_of(options),
-                                           options.number("rcqr_oversample"), shape.computing);
+OwnedWork work_of_iterations(const BatchShape& shape, const Layout& layout, const Options& options) {
+  if (takes_svd(options)) return {axes_of_singular_vectors(layout), svd_operations(shape.m, shape.n)};
+  if (!layout.rows.absent()) return {};
+  int64_t operations = 0;
+  for (const int64_t r : shape.ranks) operations += orthonormalize_operations(shape, r, options);
+  return {{layout.cols, shape.decoupled ? layout.replicas : Axis()}, operations};
 }
 
-std::vector<Axis> axes_of_orthonormalization(const BatchShape& shape, const Layout& layout) {
-  if (!layout.rows.absent()) return {};
-  return {layout.cols, shape.decoupled ? layout.replicas : Axis()};
+int64_t workspace_of_update(const BatchShape& shape, const Options& options) {
+  return options.flag("cautious_wd") ? shape.rows * shape.cols : 0;
 }
 
 void add_average(Cost& cost, const BatchShape& shape, const Layout& layout) {
@@ -208,10 +250,13 @@ void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, in
                    const Options& options) {
   const auto element = static_cast<int64_t>(c10::elementSize(shape.computing)), fp64 = int64_t{8};
   const int64_t count = shape.count, P = shape.rows * r, R = shape.cols * r;
-  const auto add = [](AxisCost& total, const AxisCost& more) {
-    total.elements += more.elements;
-    total.bytes += more.bytes;
-  };
+  cost.workspace += workspace_of_iteration(shape, layout, r, options);
+  if (takes_svd(options)) {
+    add_svd(cost, shape, layout, r);
+    if (!layout.rows.absent()) add(cost.rows, {count * 2 * R, ring(count * 3 * R * element, layout.rows)});  // Q and R
+    if (!layout.cols.absent()) add(cost.cols, {count * r, ring(2 * count * r * fp64, layout.cols)});  // column norms
+    return;
+  }
   if (!layout.rows.absent()) {  // Q, R and the orthonormalization
     const int64_t others = linalg::orthonormalize_elements(r, shape.m, method_of(options),
                                                            options.number("rcqr_oversample"), shape.computing);
@@ -226,7 +271,6 @@ void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, in
       shape.owners.empty() || !averages ? summed : shape.owners[kOnReplicas][layout.replicas.rank];
   if (averages) add(cost.replicas, all_reduced(summed * P + count * R, element, layout.replicas));
   cost.operations += orthonormalized * orthonormalize_operations(shape, r, options);
-  cost.workspace += workspace_of_iteration(shape, layout, r);
   cost.temporary_bytes +=
       count * linalg::orthonormalize_bytes_on_gpu(shape.rows, r, method_of(options), shape.computing);
 }

@@ -30,8 +30,13 @@ inline constexpr Option kOrthonormalizeOption{.name = "orthonormalize",
                                               .waits = std::string_view("qr")};
 inline constexpr Option kRcqrOversample{"rcqr_oversample", 1.25, kAtLeastOne,
                                         "k / r: rows of the sketch over columns of P (Algorithm 2)"};
+inline constexpr Choice kFactorizationNames[] = {{"power_iteration", "power_iteration"}, {"svd", "svd"}};
+inline constexpr Choices kFactorization{"Factorization", kFactorizationNames};
 inline constexpr Option kSeed{"seed", int64_t{0}, kAnyInteger, "of Q's start and of sketches"};
 inline constexpr Option kQDtype{"Q_dtype", {}, kDtypeOrNone, "dtype of Q"};
+
+// Whether P is computed by a singular value decomposition, for a comparison with the power iteration (Appendix B.1).
+bool takes_svd(const Options& options);
 
 // A sketch is keyed by the step.
 bool has_sketch(const Options& options);
@@ -41,23 +46,24 @@ void check_orthonormalize(const Layout& layout, bool transposed, const Options& 
 
 // One power iteration of a batch.
 struct PowerIteration {
-  linalg::Matrices B, own_Q;         // where rows are cut, own_Q is a piece of Q's columns
-  at::Tensor P, R, whole_Q;          // in the workspace: [count, m, r]; [count, n, r]; [count, n, r] where rows are cut
-  linalg::Matrices Ps, Rs;           // the same
-  int64_t global_rows = 0;           // m of the whole matrix
-  Layout layout;                     // of B; replicas: those whose mean of B is taken by way of the factors
+  linalg::Matrices B, own_Q;  // where rows are cut, own_Q is a piece of Q's columns
+  at::Tensor P, R, whole_Q;   // in the workspace: [count, m, r]; [count, n, r]; [count, n, r] where rows are cut
+  linalg::Matrices Ps, Rs;    // the same
+  Layout layout;              // of B; replicas: those whose mean of B is taken by way of the factors
+  BatchShape shape;
   std::vector<comm::Shares> owners;  // of the matrices on columns and replicas; none where rows are cut
   linalg::OrthonormalizeOptions orthonormalize;
   const float* left_out = nullptr;   // where it is there and not 0, no P has any signal
   const float* unchanged = nullptr;  // of each matrix the same
   Precision precision = Precision::highest;
-  at::Tensor scale = {};  // with which R is to be measured, see orthonormalize_sum_(); iterate() finds it
+  at::Tensor room_for_svd = {};  // where P is to be the leading singular vectors of B: as many elements as B has
+  at::Tensor scale = {};         // with which R is to be measured, see orthonormalize_sum_(); iterate() finds it
 
   linalg::Matrices Q() const { return whole_Q.defined() ? linalg::Matrices(whole_Q) : own_Q; }
 };
 
 // Elements of the workspace that one of rank r takes.
-int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r);
+int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r, const Options& options);
 
 // That of rank r of matrices B that lie in the place of a momentum, from Q, in the workspace from `offset` on.
 // `averages`: replicas take their mean of B by way of the factors. `unchanged` ([count]) may be undefined.
@@ -67,20 +73,22 @@ PowerIteration power_iteration_of(const Batch& batch, const linalg::Matrices& B,
 // linalg::upload() of weights, gradients and all that iterations work on.
 void upload(Batch& batch, const std::vector<PowerIteration*>& iterations);
 
-// P = orthonormalize(B Q);  R = Bᵀ P.
+// P = orthonormalize(B Q), or the leading left singular vectors of B;  R = Bᵀ P.
 comm::Task<PowerIteration> iterate(PowerIteration iteration);
 
 // Q = column_normalize(R). A column of zeros keeps its column of Q.
 comm::Task<> normalize_columns(PowerIteration iteration);
 
 // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ, but for matrices that are unchanged.
+// Under cautious_wd it takes the end of the workspace.
 void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
                      const Options& options);
 
-// Operations of the orthonormalization of one P.
-int64_t orthonormalize_operations(const BatchShape& shape, int64_t r, const Options& options);
-// Among whose ranks it is shared out: where whole columns of P are at hand, those that sum them.
-std::vector<Axis> axes_of_orthonormalization(const BatchShape& shape, const Layout& layout);
+int64_t workspace_of_update(const BatchShape& shape, const Options& options);
+
+// Who computes P for others: where whole columns of it are at hand, the ranks that sum them have each matrix
+// orthonormalized by one.
+OwnedWork work_of_iterations(const BatchShape& shape, const Layout& layout, const Options& options);
 
 // Adds the mean of all entries over the replicas.
 void add_average(Cost& cost, const BatchShape& shape, const Layout& layout);

@@ -16,6 +16,7 @@ constexpr Option kShared[] = {
      .allowed = kNotNegative,
      .doc = "λ, decoupled: weights are scaled by 1 − ηλ",
      .may_be_tensor = true},
+    {"cautious_wd", false, kFlag, "weights decay where they have the sign of the update alone (arXiv 2510.12402)"},
     {"maximize", false, kFlag, "ascend instead of descend"},
     {"batch_dims", {}, kDimsOrNone, "leading dimensions that count matrices, as in stacks of experts"},
     {.name = "capturable",

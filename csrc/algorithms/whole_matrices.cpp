@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "algorithms/cost.h"
 #include "comm/collectives.h"
 #include "comm/sums.h"
 #include "linalg/copy.h"
@@ -11,8 +12,6 @@
 namespace torchdion::algorithms {
 
 namespace {
-
-enum { kOnReplicas, kOnCopies, kOnCols, kOnRows };
 
 // What an axis that cuts dimension `dim` of matrices carries of a stack, in elements for each of its ranks.
 struct Exchange {
@@ -29,6 +28,14 @@ Exchange exchange_of(int64_t rows, int64_t cols, int64_t whole_side, int64_t dim
     exchange.wholes.push_back(owners[axis.rank] * axis.piece(whole_side, rank).size * other_side);
   }
   return exchange;
+}
+
+Exchange exchange_on_cols(const BatchShape& shape, const Layout& layout) {
+  return exchange_of(shape.rows, shape.cols, shape.n, 2, layout.cols, shape.owners[kOnCols]);
+}
+
+Exchange exchange_on_rows(const BatchShape& shape, const Layout& layout) {
+  return exchange_of(shape.rows, shape.n, shape.m, 1, layout.rows, shape.owners[kOnRows]);
 }
 
 int64_t sum_of(const std::vector<int64_t>& numbers) {
@@ -116,28 +123,37 @@ comm::Task<at::Tensor> scatter_from_owners(at::Tensor pieces, at::Tensor own, La
   co_return pieces;
 }
 
-void add_cost_of_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling) {
+void add_way_to_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling) {
+  const Axis &rows = layout.rows, &cols = layout.cols, &replicas = layout.replicas;
+  const int64_t piece = shape.rows * shape.cols;
+  if (!replicas.absent()) {
+    const int64_t others = shape.count - shape.owners[kOnReplicas][replicas.rank];
+    add(cost.replicas, {shape.count * piece, others * piece * travelling});
+  }
+  const auto add_pieces = [&](AxisCost& on, const Exchange& exchange, const Axis& axis) {
+    const int64_t all = sum_of(exchange.pieces);
+    add(on, {all, (all - exchange.pieces[axis.rank]) * travelling});
+  };
+  if (!cols.absent()) add_pieces(cost.cols, exchange_on_cols(shape, layout), cols);
+  if (!rows.absent()) add_pieces(cost.rows, exchange_on_rows(shape, layout), rows);
+}
+
+void add_way_from_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling) {
   const Axis &rows = layout.rows, &cols = layout.cols, &replicas = layout.replicas, &copies = layout.copies;
   const int64_t piece = shape.rows * shape.cols;
   if (!replicas.absent()) {
     const int64_t own = shape.owners[kOnReplicas][replicas.rank];
-    cost.replicas = {shape.count * piece, (shape.count - own + own * (replicas.size - 1)) * piece * travelling};
+    add(cost.replicas, {0, own * (replicas.size - 1) * piece * travelling});
   }
   if (!copies.absent()) {
     const comm::Shares& owners = shape.owners[kOnCopies];
-    cost.copies = {sum_of(owners) * piece, owners[copies.rank] * piece * travelling * (copies.size - 1)};
+    add(cost.copies, {sum_of(owners) * piece, owners[copies.rank] * piece * travelling * (copies.size - 1)});
   }
-  const auto carried = [&](const Exchange& exchange, const Axis& axis) {
-    const int64_t there = sum_of(exchange.pieces), back = sum_of(exchange.wholes);
-    const int64_t kept = exchange.pieces[axis.rank] + exchange.wholes[axis.rank];
-    return AxisCost{there, (there + back - kept) * travelling};
+  const auto add_wholes = [&](AxisCost& on, const Exchange& exchange, const Axis& axis) {
+    add(on, {0, (sum_of(exchange.wholes) - exchange.wholes[axis.rank]) * travelling});
   };
-  if (!cols.absent()) {
-    cost.cols = carried(exchange_of(shape.rows, shape.cols, shape.n, 2, cols, shape.owners[kOnCols]), cols);
-  }
-  if (!rows.absent()) {
-    cost.rows = carried(exchange_of(shape.rows, shape.n, shape.m, 1, rows, shape.owners[kOnRows]), rows);
-  }
+  if (!cols.absent()) add_wholes(cost.cols, exchange_on_cols(shape, layout), cols);
+  if (!rows.absent()) add_wholes(cost.rows, exchange_on_rows(shape, layout), rows);
 }
 
 }  // namespace torchdion::algorithms

@@ -13,6 +13,7 @@ namespace torchdion::algorithms {
 
 // Among whose ranks owners are, in the order in which pieces travel and in which BatchShape::owners has them: replicas
 // sum while pieces are smallest, and of what copies all hold only owners send pieces on.
+enum { kOnReplicas, kOnCopies, kOnCols, kOnRows };
 inline std::vector<Axis> axes_of_owners(const Layout& layout) {
   return {layout.replicas, layout.copies, layout.cols, layout.rows};
 }
@@ -29,7 +30,9 @@ comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchS
 // alone it returns `own`. `own` may have any strides.
 comm::Task<at::Tensor> scatter_from_owners(at::Tensor pieces, at::Tensor own, Layout layout, BatchShape shape);
 
-// Adds to a cost what both ways carry. `travelling`: bytes of an element.
-void add_cost_of_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling);
+// Adds to a cost what each of these carries. `travelling`: bytes of an element. The way back completes sums and
+// exchanges, whose elements count once.
+void add_way_to_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling);
+void add_way_from_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling);
 
 }  // namespace torchdion::algorithms

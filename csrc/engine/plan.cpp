@@ -160,7 +160,7 @@ class Planner {
     alike.shape.rows = alike.layout.rows.piece(m).size;
     alike.shape.cols = alike.layout.cols.piece(n).size;
     const Group& group = groups_.all[alike.group];
-    alike.shape.decoupled = decouples(*group.algorithm, shape.m, shape.n, shape.ranks, layout);
+    alike.shape.decoupled = decouples(*group.algorithm, shape.m, shape.n, shape.ranks, group.options, layout);
     if (group.algorithm->owned_work) {
       alike.owned = group.algorithm->owned_work(alike.shape, alike.layout, group.options);
     }

@@ -112,9 +112,9 @@ ParameterShape shape_of(const Group& group, std::size_t i) {
 }
 
 bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, std::span<const int64_t> ranks,
-               const Layout& layout) {
+               const algorithms::Options& options, const Layout& layout) {
   if (!algorithm.decouples) return false;
-  return algorithm.decouples(layout.rows.largest_piece(m), layout.cols.largest_piece(n), ranks);
+  return algorithm.decouples(layout.rows.largest_piece(m), layout.cols.largest_piece(n), ranks, options);
 }
 
 std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes,
@@ -123,7 +123,9 @@ std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm
   std::vector<std::string> decoupled;
   if (layout.replicas.absent() || !algorithm.takes_matrices()) return decoupled;
   const std::vector<int64_t> matrices = matrix_sizes(sizes, form_of(group));
-  if (!decouples(algorithm, matrices.end()[-2], matrices.back(), ranks, layout)) return decoupled;
+  if (!decouples(algorithm, matrices.end()[-2], matrices.back(), ranks, algorithms::options_of(algorithm, group),
+                 layout))
+    return decoupled;
   for (const algorithms::State& state : algorithm.states) {
     if (state.holder == algorithms::Holder::each_replica) decoupled.emplace_back(state.name);
   }

@@ -37,7 +37,7 @@ bool is_right(at::IntArrayRef factor, at::IntArrayRef sizes, const algorithms::O
 // Whether replicas of m×n matrices have states of their own: by the largest piece that a rank holds, so that all decide
 // alike.
 bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, std::span<const int64_t> ranks,
-               const Layout& layout);
+               const algorithms::Options& options, const Layout& layout);
 
 // The states of a parameter of these whole sizes, whose factors have so many columns, of which each replica has its
 // own.

@@ -63,8 +63,9 @@ void look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const 
   if (M.numel() > 0) backend_of(M.device).look_ahead_(L, M, G, rule, ahead);
 }
 
-void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged) {
-  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged);
+void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
+            const DirectionRule& rule) {
+  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged, rule);
 }
 
 void frobenius_normalize_(const at::Tensor& X, double slack) {

@@ -27,11 +27,14 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("mu", o.mu());
   visit("betas", o.betas());
   visit("weight_decay", o.weight_decay());
+  visit("cautious_wd", o.cautious_wd());
   visit("epsilon", o.epsilon());
   visit("nesterov", o.nesterov());
   visit("newton_schulz", o.newton_schulz());
   visit("ns_steps", o.ns_steps());
   visit("adjust_lr", o.adjust_lr());
+  visit("error_feedback", o.error_feedback());
+  visit("factorization", o.factorization());
   visit("rank_fraction", o.rank_fraction());
   visit("rank_multiple_of", o.rank_multiple_of());
   visit("replicate_mu", o.replicate_mu());

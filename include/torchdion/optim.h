@@ -42,12 +42,15 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(double, mu) = 0.95;            // μ
   TORCH_ARG(std::optional<Betas>, betas);  // none: Lion's (0.95, 0.98) or AdamW's (0.9, 0.95)
   TORCH_ARG(double, weight_decay) = 0.01;  // λ, decoupled
+  TORCH_ARG(bool, cautious_wd) = false;    // weights decay where they have the sign of the update alone
   TORCH_ARG(double, epsilon) = 1e-8;       // AdamW's ε
   TORCH_ARG(bool, nesterov) = true;        // Muon: orthonormalize G + μ M, not M
-  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;     // Muon
-  TORCH_ARG(int64_t, ns_steps) = 5;                                         // Muon: Newton–Schulz iterations
-  TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // Muon; none: lr as it is
-  TORCH_ARG(double, rank_fraction) = 1;                                     // r / min(m, n)
+  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;      // Muon
+  TORCH_ARG(int64_t, ns_steps) = 5;                                          // Muon: Newton–Schulz iterations
+  TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;   // Muon; none: lr as it is
+  TORCH_ARG(bool, error_feedback) = true;                                    // Dion; false: M = μ M + G
+  TORCH_ARG(Factorization, factorization) = Factorization::power_iteration;  // Dion
+  TORCH_ARG(double, rank_fraction) = 1;                                      // r / min(m, n)
   TORCH_ARG(int64_t, rank_multiple_of) = 1;
   TORCH_ARG(double, replicate_mu) = 0.999;                // Double Dion: μ₁ of each replica's own momentum
   TORCH_ARG(double, replicate_rank_fraction) = 1. / 128;  // Double Dion: r₁ / min(m, n) of what replicas exchange

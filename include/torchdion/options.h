@@ -18,6 +18,12 @@ enum class Orthonormalize {
   qr,           // Householder QR
 };
 
+// How Dion finds its factors.
+enum class Factorization {
+  power_iteration,  // one, from the last step's Q
+  svd,              // the best there are, at the cost of whole matrices: for comparisons (Appendix B.1)
+};
+
 // What a step does with NaN and infinite entries of gradients.
 enum class Nonfinite {
   propagate,  // nothing: the weights show them at once

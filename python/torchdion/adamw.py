@@ -25,6 +25,7 @@ class AdamW(Optimizer):
         lr: learning rate η; a float or a tensor of one element.
         betas: (β₁, β₂); None means (0.9, 0.95), usual for language models. torch.optim's default is (0.9, 0.999).
         weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
+        cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).
         epsilon: ε.
         maximize, capturable, nonfinite: as in :class:`torchdion.Dion`.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
@@ -60,6 +61,7 @@ class AdamW(Optimizer):
         *,
         betas: tuple[float, float] | None = None,
         weight_decay: float | Tensor = 0.01,
+        cautious_wd: bool = False,
         epsilon: float = 1e-8,
         maximize: bool = False,
         capturable: bool = False,

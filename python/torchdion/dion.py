@@ -7,7 +7,7 @@ from torch.optim.optimizer import ParamsT
 
 from torchdion.mixed_precision import DionMixedPrecisionConfig
 from torchdion.optimizer import Optimizer
-from torchdion.options import Nonfinite, Orientation, Orthonormalize, Precision
+from torchdion.options import Factorization, Nonfinite, Orientation, Orthonormalize, Precision
 
 
 class Dion(Optimizer):
@@ -34,9 +34,13 @@ class Dion(Optimizer):
         mu: momentum decay μ in [0, 1).
         betas: of Lion or AdamW; None means (0.95, 0.98) and (0.9, 0.95).
         weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
+        cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).
         epsilon: AdamW's ε. Dion has none: it is scale-free.
         rank_fraction: r / min(m, n) in (0, 1].
         rank_multiple_of: r is rounded up to a multiple of this, at most min(m, n).
+        error_feedback: False, for comparisons: M = μM + G is what is factored, and keeps all of itself (Appendix B.2).
+        factorization: "power_iteration", or for comparisons "svd": P has the r leading left singular vectors of B
+            (Appendix B.1). Matrices travel whole to their owners then, and replicas average gradients.
         orientation: "right" (Algorithm 4: Q is m×r) or "left" (Algorithms 1 and 3: Q is n×r).
         orthonormalize: "auto", "rcqr" (randomized Cholesky QR, Algorithm 2), "cholesky_qr" or "qr" (Householder).
         rcqr_oversample: rows of the sketch over r, at least 1.
@@ -95,9 +99,12 @@ class Dion(Optimizer):
         mu: float = 0.95,
         betas: tuple[float, float] | None = None,
         weight_decay: float | Tensor = 0.01,
+        cautious_wd: bool = False,
         epsilon: float = 1e-8,
         rank_fraction: float = 1.0,
         rank_multiple_of: int = 1,
+        error_feedback: bool = True,
+        factorization: Factorization = "power_iteration",
         orientation: Orientation = "right",
         orthonormalize: Orthonormalize = "auto",
         rcqr_oversample: float = 1.25,

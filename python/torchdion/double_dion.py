@@ -39,8 +39,9 @@ class DoubleDion(Optimizer):
         rank_fraction: r₂ / min(m, n) in (0, 1].
         replicate_rank_fraction: r₁ / min(m, n) in (0, 1].
         rank_multiple_of: both ranks are rounded up to a multiple of this, at most min(m, n).
-        betas, weight_decay, epsilon, orientation, orthonormalize, rcqr_oversample, scalar_algorithm, maximize,
-        capturable, nonfinite, precision, seed, mixed_precision_config: as in :class:`torchdion.Dion`.
+        betas, weight_decay, cautious_wd, epsilon, orientation, orthonormalize, rcqr_oversample, scalar_algorithm: as in
+            :class:`torchdion.Dion`.
+        maximize, capturable, nonfinite, precision, seed, mixed_precision_config: as in :class:`torchdion.Dion`.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup. M₁ is each replica's own then;
             see :meth:`synchronize_for_checkpoint`.
         outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync: as in :class:`torchdion.Dion`.
@@ -76,6 +77,7 @@ class DoubleDion(Optimizer):
         replicate_mu: float = 0.999,
         betas: tuple[float, float] | None = None,
         weight_decay: float | Tensor = 0.01,
+        cautious_wd: bool = False,
         epsilon: float = 1e-8,
         rank_fraction: float = 0.25,
         replicate_rank_fraction: float = 1 / 128,

@@ -27,6 +27,7 @@ class Lion(Optimizer):
             0.01 is the base.
         betas: (β₁, β₂); None means (0.95, 0.98), those of the Dion paper.
         weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
+        cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).
         maximize, capturable, nonfinite: as in :class:`torchdion.Dion`.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
             them.
@@ -61,6 +62,7 @@ class Lion(Optimizer):
         *,
         betas: tuple[float, float] | None = None,
         weight_decay: float | Tensor = 0.01,
+        cautious_wd: bool = False,
         maximize: bool = False,
         capturable: bool = False,
         nonfinite: Nonfinite = "propagate",

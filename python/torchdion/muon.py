@@ -31,6 +31,7 @@ class Muon(Optimizer):
         mu: momentum decay μ in [0, 1).
         nesterov: False: M itself is orthonormalized.
         weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
+        cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).
         newton_schulz: "polar_express" (for each iteration the best polynomial there is, arXiv 2505.16932), "gram" (the
             same, evaluated on the Gram matrix of the shorter side: fewer operations, the more so the less square
             matrices are; in BF16 its polynomials leave 8% for rounding in place of 2%) or "jordan" (one polynomial for
@@ -86,6 +87,7 @@ class Muon(Optimizer):
         nesterov: bool = True,
         betas: tuple[float, float] | None = None,
         weight_decay: float | Tensor = 0.01,
+        cautious_wd: bool = False,
         epsilon: float = 1e-8,
         newton_schulz: Literal["jordan", "polar_express", "gram"] = "polar_express",
         ns_steps: int = 5,

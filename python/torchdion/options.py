@@ -12,6 +12,7 @@ from torchdion.words import front, shown
 
 Orientation = Literal["right", "left"]
 Orthonormalize = Literal["auto", "rcqr", "cholesky_qr", "qr"]
+Factorization = Literal["power_iteration", "svd"]
 Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]
 Precision = Literal["highest", "high", "medium"]
 

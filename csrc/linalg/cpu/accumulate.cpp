@@ -42,6 +42,13 @@ void axpby_row(TX* x, const TU* u, int64_t count, T update, T keep) {
   }
 }
 
+template <class TX, class TU, class T>
+void move_row(TX* x, const TU* u, int64_t count, T update, const Decay<T>& decay, bool by_sign) {
+  for (int64_t j = 0; j < count; ++j) {
+    x[j] = rounded<TX>(moved(static_cast<T>(x[j]), static_cast<T>(u[j]), update, decay, by_sign));
+  }
+}
+
 template <class TG>
 int64_t nonfinite_in_row(const TG* g, int64_t count) {
   int64_t found = 0;
@@ -80,8 +87,9 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
   if (rule.zeroed) *rule.zeroed += total;
 }
 
-void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged) {
-  if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged);
+void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
+                        const DirectionRule& rule) {
+  if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged, rule);
   TORCHDION_DISPATCH_FLOATING(X.dtype, "torchdion::axpby_", [&] {
     using weight_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(U.dtype, "torchdion::axpby_", [&] {
@@ -90,7 +98,12 @@ void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& 
       cpu::parallel_rows(X.count(), X.rows, grain(X), [&](int64_t index, int64_t first, int64_t count) {
         if (unchanged && unchanged[index] != 0) return;
         for_each_run_of_rows<T, scalar_t>(U, index, first, count, [&](int64_t row, int64_t col, int64_t many, auto* u) {
-          axpby_row(X.matrix<weight_t>(index) + row * X.row_stride + col, u, many, update, keep);
+          weight_t* x = X.matrix<weight_t>(index) + row * X.row_stride + col;
+          if (rule.sign || rule.cautious) {
+            move_row(x, u, many, update, Decay<T>(keep, rule.cautious), rule.sign);
+          } else {
+            axpby_row(x, u, many, update, keep);
+          }
         });
       });
     });

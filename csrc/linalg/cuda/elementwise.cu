@@ -50,12 +50,12 @@ void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t
 }
 
 void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-           const float* unchanged, Stream stream) {
+           const float* unchanged, const DirectionRule& rule, Stream stream) {
   const Pairs pairs{rows, cols, X.strides, U.strides};
   dispatch(X.storage, [&](auto x) {
     dispatch(U.storage, [&](auto u) {
-      launch(Axpby<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, unchanged}, count * pairs.chunks(), 0,
-             stream);
+      launch(Axpby<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, unchanged, rule}, count * pairs.chunks(),
+             0, stream);
     });
   });
 }

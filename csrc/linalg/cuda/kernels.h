@@ -29,10 +29,10 @@ void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t
 void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
                 const GradientRule& rule, double ahead, Stream stream);
 
-// X ← factors[1] X + factors[0] U, but for those with a number in `unchanged` that is there and not 0. The factors are
-// FP64 where X or U are, else FP32. X's rows are contiguous, U's need not be.
+// X ← factors[1] X + factors[0] U as the rule has it, but for those with a number in `unchanged` that is there and not
+// 0. The factors are FP64 where X or U are, else FP32. X's rows are contiguous, U's need not be.
 void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-           const float* unchanged, Stream stream);
+           const float* unchanged, const DirectionRule& rule, Stream stream);
 
 // A ← α B, unless `left_out` is there and not 0. A's rows are contiguous, B's need not be.
 void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,

@@ -31,9 +31,10 @@ void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrice
   kernels::look_ahead(Listed(L), Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, ahead, stream_of(M.device));
 }
 
-void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged) {
-  if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged);
-  kernels::axpby(Listed(X), Listed(U), X.count(), X.rows, X.cols, factors.const_data_ptr(), unchanged,
+void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
+                        const DirectionRule& rule) {
+  if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged, rule);
+  kernels::axpby(Listed(X), Listed(U), X.count(), X.rows, X.cols, factors.const_data_ptr(), unchanged, rule,
                  stream_of(X.device));
 }
 

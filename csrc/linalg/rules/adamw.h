@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "linalg/host_device.h"
+#include "linalg/rules/decay.h"
 
 namespace torchdion::linalg {
 
@@ -15,6 +15,7 @@ struct AdamWHyperparameters {
   double weight_decay = 0;  // λ, decoupled
   double epsilon = 1e-8;    // ε
   bool maximize = false;
+  bool cautious = false;  // weights decay where they have the sign of the update alone
 };
 
 // A rule (elementwise.h) with the states M and V, corrected by 1 − β₁ᵗ and 1 − β₂ᵗ.
@@ -24,14 +25,15 @@ struct AdamWRule {
   using Hyperparameters = AdamWHyperparameters;
   static constexpr int states = 2, corrections = 2;
 
-  T keep, lr, root2, epsilon, beta1, rest1, beta2, rest2;
+  Decay<T> decay;
+  T lr, root2, epsilon, beta1, rest1, beta2, rest2;
 
   TORCHDION_HOST_DEVICE static double correction(const AdamWHyperparameters& hyper, double step, int state) {
     return 1 - std::pow(state == 0 ? hyper.beta1 : hyper.beta2, step);
   }
 
   TORCHDION_HOST_DEVICE AdamWRule(const AdamWHyperparameters& hyper, double, const double* correction)
-      : keep(static_cast<T>(1 - hyper.lr * hyper.weight_decay)),
+      : decay(static_cast<T>(1 - hyper.lr * hyper.weight_decay), hyper.cautious),
         lr(static_cast<T>(hyper.lr / correction[0])),
         root2(static_cast<T>(std::sqrt(correction[1]))),
         epsilon(static_cast<T>(hyper.epsilon)),
@@ -43,7 +45,7 @@ struct AdamWRule {
   TORCHDION_HOST_DEVICE void operator()(T& x, T g, T& m, T& v) const {
     m = beta1 * m + rest1 * g;
     v = beta2 * v + rest2 * g * g;
-    x = keep * x - lr * m / (std::sqrt(v) / root2 + epsilon);
+    x = decay.of(x, m) * x - lr * m / (std::sqrt(v) / root2 + epsilon);
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linalg/least_momentum.h"
+#include "linalg/rules/decay.h"
 
 namespace torchdion::linalg {
 
@@ -11,6 +12,7 @@ struct LionHyperparameters {
   double beta2 = 0.98;      // β₂, of the momentum
   double weight_decay = 0;  // λ, decoupled
   bool maximize = false;
+  bool cautious = false;  // weights decay where they have the sign of the update alone
 };
 
 // A rule (elementwise.h) with the state M.
@@ -20,10 +22,11 @@ struct LionRule {
   using Hyperparameters = LionHyperparameters;
   static constexpr int states = 1, corrections = 0;
 
-  T keep, lr, beta1, rest1, beta2, rest2, least;
+  Decay<T> decay;
+  T lr, beta1, rest1, beta2, rest2, least;
 
   TORCHDION_HOST_DEVICE LionRule(const LionHyperparameters& hyper, double least_momentum, const double*)
-      : keep(static_cast<T>(1 - hyper.lr * hyper.weight_decay)),
+      : decay(static_cast<T>(1 - hyper.lr * hyper.weight_decay), hyper.cautious),
         lr(static_cast<T>(hyper.lr)),
         beta1(static_cast<T>(hyper.beta1)),
         rest1(static_cast<T>(1 - hyper.beta1)),
@@ -32,9 +35,8 @@ struct LionRule {
         least(static_cast<T>(least_momentum)) {}
 
   TORCHDION_HOST_DEVICE void operator()(T& x, T g, T& m) const {
-    const T mixed = beta1 * m + rest1 * g;
-    const T sign = mixed > 0 ? T(1) : mixed < 0 ? T(-1) : mixed;  // a NaN stays one: it must reach the weights
-    x = keep * x - lr * sign;
+    const T sign = sign_of(beta1 * m + rest1 * g);
+    x = decay.of(x, sign) * x - lr * sign;
     m = zero_below(least, beta2 * m + rest2 * g);
   }
 };

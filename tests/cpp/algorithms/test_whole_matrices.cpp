@@ -89,7 +89,8 @@ TEST_P(Owners, HaveSumsOfWholeMatricesAndGivePiecesBack) {
     EXPECT_TRUE(at::allclose(there.back, piece(sum * 2), 1e-15, 0));
 
     Cost cost;
-    add_cost_of_owners(cost, shape, layout, 8);
+    add_way_to_owners(cost, shape, layout, 8);
+    add_way_from_owners(cost, shape, layout, 8);
     const std::pair<const Axis*, const AxisCost*> sides[] = {{&layout.replicas, &cost.replicas},
                                                              {&layout.copies, &cost.copies},
                                                              {&layout.rows, &cost.rows},
@@ -142,7 +143,8 @@ TEST(PiecesOfMatrices, TravelAsTheyAreAndAreSummedWithOneRounding) {
     const at::Tensor sum = given(0).to(at::kFloat) + given(1).to(at::kFloat) + given(2).to(at::kFloat);
     EXPECT_TRUE(bitwise_equal(there.back, sum.to(at::kBFloat16) * 2));
     Cost cost;
-    add_cost_of_owners(cost, shape, layout, 2);
+    add_way_to_owners(cost, shape, layout, 2);
+    add_way_from_owners(cost, shape, layout, 2);
     EXPECT_EQ(axes.fs.traffic().bytes(), cost.rows.bytes);
     EXPECT_EQ(axes.dp.traffic().bytes(), cost.replicas.bytes);
   });

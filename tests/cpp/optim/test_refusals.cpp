@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(
         OptionCase{DionOptions().precision(static_cast<Precision>(4)),
                    "precision must be none or one of Precision::highest, Precision::high, Precision::medium, got 4"},
         OptionCase{DionOptions().algorithm("sgd"),
-                   "algorithm must be one of \"dion\", \"muon\", \"lion\", \"adamw\", got \"sgd\""},
+                   "algorithm must be one of \"dion\", \"muon\", \"double_dion\", \"lion\", \"adamw\", got \"sgd\""},
         OptionCase{DionOptions().Q_dtype(at::kFloat8_e4m3fn),
                    "Q_dtype must be none or a floating-point dtype, got Float8_e4m3fn"},
         OptionCase{DionOptions().batch_dims(-1), "batch_dims must be none or an integer ≥ 0, got -1"},

@@ -20,7 +20,9 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "fused": ((12, 7), {"blocks": 3, "weight_decay": 0.0}),
     "fan-in first": ((7, 12), {"fan_in_first": True}),
     "convolution": ((8, 3, 2, 2), {"weight_decay": 0.3}),
+    "cautious": ((9, 12), {"cautious_wd": True, "weight_decay": 0.9}),
     "vector": ((11,), {"maximize": True}),
+    "cautious vector": ((11,), {"cautious_wd": True, "weight_decay": 0.9}),
     "number": ((), {}),
 }
 

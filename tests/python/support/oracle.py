@@ -29,32 +29,58 @@ def signal_of(A: Tensor) -> Tensor:
     return torch.tensor(signal)
 
 
-def power_iteration(B: Tensor, Q: Tensor, orientation: str) -> tuple[Tensor, Tensor, Tensor, float]:
-    """P Rᵀ, as wide as B, P Qᵀ with the next Q, that Q, and κ₂(BQ).
+def power_iteration(B: Tensor, Q: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, float]:
+    """P Rᵀ, as wide as B, P Qᵀ with the next Q, that Q, and how far rounding is magnified.
 
-    With a Householder QR of the columns that carry signal: the others of P are zero, and those of Q stay.
+    With a Householder QR of the columns that carry signal: the others of P are zero, and those of Q stay. With the
+    singular value decomposition in its place rounding is magnified where singular values are close.
     """
+    orientation = options["orientation"]
     body = B if orientation == "left" else B.mT
-    signal = signal_of(body @ Q)
-    P, _ = torch.linalg.qr((body @ Q)[:, signal])
+    if options.get("factorization") == "svd":
+        U, x, _ = torch.linalg.svd(body)
+        r = Q.shape[1]
+        P, signal = U[:, :r], torch.ones(r, dtype=torch.bool)
+        gaps = (x[:r] - torch.cat([x, x.new_zeros(1)])[1 : r + 1])[: len(x) - 1]
+        condition = float(x[0] / gaps.min()) if gaps.numel() else 1.0
+    else:
+        signal = signal_of(body @ Q)
+        P, _ = torch.linalg.qr((body @ Q)[:, signal])
+        condition = torch.linalg.cond((body @ Q)[:, signal]).item() if bool(signal.any()) else 1.0
     R = body.mT @ P
     next_Q = Q.clone()
     next_Q[:, signal] = R / torch.linalg.vector_norm(R, dim=0)
-    condition = torch.linalg.cond((body @ Q)[:, signal]).item() if bool(signal.any()) else 1.0
     both = P @ R.mT, P @ next_Q[:, signal].mT
     approximation, update = both if orientation == "left" else (both[0].mT, both[1].mT)
     return approximation, update, next_Q, condition
 
 
-def dion(state: DionState, G: Tensor, lr: float, mu: float, weight_decay: float, orientation: str) -> DionState:
-    """Algorithm 1 of arXiv 2504.05295 with a Householder QR; "right" runs it on Xᵀ (Algorithm 4)."""
+def decayed(X: Tensor, update: Tensor, lr: float, options: dict[str, Any]) -> Tensor:
+    """(1 − η λ) X; under caution (arXiv 2510.12402) where X and the update have the same sign alone."""
+    decays = (X * update > 0) if options.get("cautious_wd") else torch.ones_like(X)
+    rest: Tensor = X - lr * options["weight_decay"] * X * decays
+    return rest
+
+
+def dion(
+    state: DionState, G: Tensor, lr: float, mu: float, weight_decay: float, orientation: str, **ablations: Any
+) -> DionState:
+    """Algorithm 1 of arXiv 2504.05295 with a Householder QR; "right" runs it on Xᵀ (Algorithm 4).
+
+    Args:
+        ablations: the options of these names: error_feedback, factorization, cautious_wd.
+    """
     X, M, Q = (tensor.double() for tensor in state[:3])
     m, n = X.shape
-    B = M + G.double()
-    approximation, update, Q, condition = power_iteration(B, Q, orientation)
-    X = X - lr * weight_decay * X
-    X = X - lr * (m / n) ** 0.5 * update
-    return DionState(X, B - (1 - mu) * approximation, Q, condition)
+    options = {"weight_decay": weight_decay, "orientation": orientation, "error_feedback": True, **ablations}
+    B = (M if options["error_feedback"] else mu * M) + G.double()
+    approximation, update, Q, condition = power_iteration(B, Q, options)
+    if options["error_feedback"]:
+        M = B - (1 - mu) * approximation
+    else:
+        M = B
+    X = decayed(X, update, lr, options) - lr * (m / n) ** 0.5 * update
+    return DionState(X, M, Q, condition)
 
 
 class DoubleDionState(NamedTuple):
@@ -71,34 +97,36 @@ def double_dion(state: DoubleDionState, G: Tensor, lr: float, options: dict[str,
     X, M2, Q2, M1, Q1 = (tensor.double() for tensor in state[:5])
     m, n = X.shape
     B1 = options["replicate_mu"] * M1 + G.double()
-    approximation, _, Q1, first = power_iteration(B1, Q1, options["orientation"])
+    approximation, _, Q1, first = power_iteration(B1, Q1, options)
     B2 = M2 + approximation
     M1 = B1 - approximation
-    approximation, update, Q2, second = power_iteration(B2, Q2, options["orientation"])
+    approximation, update, Q2, second = power_iteration(B2, Q2, options)
     M2 = B2 - (1 - options["mu"]) * approximation
-    X = X - lr * options["weight_decay"] * X - lr * (m / n) ** 0.5 * update
+    X = decayed(X, update, lr, options) - lr * (m / n) ** 0.5 * update
     return DoubleDionState(X, M2, Q2, M1, Q1, max(first, second))
 
 
 def lion(
-    X: Tensor, M: Tensor, G: Tensor, lr: float, beta1: float, beta2: float, weight_decay: float
+    X: Tensor, M: Tensor, G: Tensor, lr: float, beta1: float, beta2: float, weight_decay: float, cautious: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Lion (arXiv 2302.06675, Algorithm 2): the new X and M."""
     X, M, G = X.double(), M.double(), G.double()
     direction = torch.sign(beta1 * M + (1 - beta1) * G)
-    return X - lr * weight_decay * X - lr * direction, beta2 * M + (1 - beta2) * G
+    options = {"weight_decay": weight_decay, "cautious_wd": cautious}
+    return decayed(X, direction, lr, options) - lr * direction, beta2 * M + (1 - beta2) * G
 
 
 def adamw(
     X: Tensor, M: Tensor, V: Tensor, G: Tensor, t: int, lr: float, beta1: float, beta2: float, epsilon: float,
-    weight_decay: float,
+    weight_decay: float, cautious: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """AdamW (arXiv 1711.05101, Algorithm 2, with the schedule inside lr) at step t: the new X, M and V."""
     X, M, V, G = X.double(), M.double(), V.double(), G.double()
     M = beta1 * M + (1 - beta1) * G
     V = beta2 * V + (1 - beta2) * G * G
     M_hat, V_hat = M / (1 - beta1**t), V / (1 - beta2**t)
-    return X - lr * weight_decay * X - lr * M_hat / (V_hat.sqrt() + epsilon), M, V
+    update = M_hat / (V_hat.sqrt() + epsilon)
+    return decayed(X, update, lr, {"weight_decay": weight_decay, "cautious_wd": cautious}) - lr * update, M, V
 
 
 def quintics(kind: str, steps: int) -> list[tuple[float, float, float]]:
@@ -140,7 +168,7 @@ def muon(X: Tensor, M: Tensor, G: Tensor, lr: float, options: dict[str, Any]) ->
     scales = {
         "spectral_norm": (m / n) ** 0.5, "rms_norm": 0.2 * max(m, n) ** 0.5, "original": max(1, m / n) ** 0.5, None: 1.0
     }  # fmt: skip
-    return X - lr * options["weight_decay"] * X - lr * scales[options["adjust_lr"]] * U, M
+    return decayed(X, U, lr, options) - lr * scales[options["adjust_lr"]] * U, M
 
 
 States = dict[str, Tensor]
@@ -164,7 +192,8 @@ def _rate(options: dict[str, Any]) -> float:
 def _dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
     new = dion(
         DionState(X, states["momentum"], states["Q"]), _ascent(G, options), _rate(options), options["mu"],
-        options["weight_decay"], options["orientation"],
+        options["weight_decay"], options["orientation"], error_feedback=options["error_feedback"],
+        factorization=options["factorization"], cautious_wd=options["cautious_wd"],
     )  # fmt: skip
     return new.X, {"momentum": new.M, "Q": new.Q, "condition": torch.tensor(new.condition)}
 
@@ -184,7 +213,10 @@ def _muon(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any])
 
 def _lion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
     beta1, beta2 = options["betas"] or (0.95, 0.98)
-    X, M = lion(X, states["momentum"], _ascent(G, options), _rate(options), beta1, beta2, options["weight_decay"])
+    X, M = lion(
+        X, states["momentum"], _ascent(G, options), _rate(options), beta1, beta2, options["weight_decay"],
+        options["cautious_wd"],
+    )  # fmt: skip
     return X, {"momentum": M}
 
 
@@ -192,7 +224,7 @@ def _adamw(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]
     beta1, beta2 = options["betas"] or (0.9, 0.95)
     X, M, V = adamw(
         X, states["momentum"], states["variance"], _ascent(G, options), t, _rate(options), beta1, beta2,
-        options["epsilon"], options["weight_decay"],
+        options["epsilon"], options["weight_decay"], options["cautious_wd"],
     )  # fmt: skip
     return X, {"momentum": M, "variance": V}
 

@@ -17,6 +17,9 @@ REFUSED = {
     "rank_fraction": ("in (0, 1]", [0, 0.0, -0.5, 1.5, NAN, INF, "1", None, True]),
     "rank_multiple_of": ("an integer ≥ 1", [0, -8, 1.0, 8.5, NAN, "8", None, True]),
     "orientation": ("one of 'right', 'left'", ["up", "", None, 0, ["left"]]),
+    "factorization": ("one of 'power_iteration', 'svd'", ["pca", None, 1]),
+    "error_feedback": ("True or False", [0, 1, None]),
+    "cautious_wd": ("True or False", [0, 1, None]),
     "orthonormalize": ("one of 'auto', 'rcqr', 'cholesky_qr', 'qr'", ["svd", "QR", None, 1]),
     "rcqr_oversample": ("a finite number ≥ 1", [0.99, 0, -1, NAN, INF, "2", None]),
     "scalar_algorithm": ("one of 'lion', 'adamw'", ["dion", "adam", None, 0]),
@@ -27,6 +30,8 @@ REFUSED = {
     "seed": ("an integer of 64 bits", [1.0, "0", None, 2**63, -(2**63) - 1, True]),
 }
 GROUP_REFUSED = {
+    "replicate_mu": ("in [0, 1)", [-0.1, 1.0, NAN, "0.9", None]),
+    "replicate_rank_fraction": ("in (0, 1]", [0, 1.5, NAN, "1", None]),
     "algorithm": ("one of 'dion', 'muon', 'double_dion', 'lion', 'adamw'", ["sgd", None, 0]),
     "lr_multiplier": ("a finite number ≥ 0", [-1, NAN, INF, "1", None]),
     "batch_dims": ("None or an integer ≥ 0", [-1, 1.0, "1", True]),

@@ -4,6 +4,7 @@
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/storage.h"
 #include "linalg/least_momentum.h"
+#include "linalg/rules/decay.h"
 #include "linalg/step_numbers.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -124,7 +125,7 @@ struct Accumulate {
   }
 };
 
-// X ← factors[1] X + factors[0] U, but for matrices with a number in `unchanged` that is not 0.
+// X ← factors[1] X + factors[0] U as the rule has it, but for matrices with a number in `unchanged` that is not 0.
 template <class SX, class SU>
 struct Axpby {
   static constexpr int threads = 256;
@@ -133,6 +134,7 @@ struct Axpby {
   Pairs pairs;
   const void* factors;     // in the wider type
   const float* unchanged;  // or null
+  DirectionRule rule;
 
   Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{2 * sizeof(SX) + sizeof(SU)}}; }
 
@@ -148,14 +150,16 @@ struct Axpby {
     if (unchanged && unchanged[matrix] != 0) return;
     SX* x = static_cast<SX*>(X[matrix]);
     const SU* u = static_cast<const SU*>(U[matrix]);
-    const T update = static_cast<const T*>(factors)[0], keep = static_cast<const T*>(factors)[1];
+    const T update = static_cast<const T*>(factors)[0];
+    const Decay<T> decay(static_cast<const T*>(factors)[1], rule.cautious);
+    const bool by_sign = rule.sign;
     pairs.each(
         block,
         [&](int64_t i, int64_t k) {
           return Pair{x[i], u[k]};
         },
         [&](int, int64_t i, const Pair& entries) {
-          store(x[i], keep * static_cast<T>(load(entries.x)) + update * static_cast<T>(load(entries.u)));
+          store(x[i], moved(static_cast<T>(load(entries.x)), static_cast<T>(load(entries.u)), update, decay, by_sign));
         });
   }
 };

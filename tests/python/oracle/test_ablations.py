@@ -1,0 +1,72 @@
+"""What Dion is compared with in Appendix B of arXiv 2504.05295, and cautious weight decay, against the oracle."""
+
+from typing import Any
+
+import pytest
+import torch
+from differential import BOUND, excess
+from runs import follow, normals, start
+from torch.nn import Parameter
+from trajectory import drawn_factors, error_of_state, expected_of
+
+import torchdion
+
+STEPS = 6
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "no error feedback": {"error_feedback": False},
+    "singular vectors": {"factorization": "svd"},
+    "neither": {"error_feedback": False, "factorization": "svd"},
+    "cautious, left": {"cautious_wd": True, "orientation": "left", "weight_decay": 0.9},
+    "singular vectors, left": {"factorization": "svd", "orientation": "left"},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("shape", [(24, 10), (10, 24), (3, 8, 6)], ids=str)
+@pytest.mark.parametrize("options", ABLATIONS.values(), ids=ABLATIONS)
+def test_an_ablation_is_what_the_paper_says(
+    options: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    [begin], *gradients = normals(STEPS + 1, shape, dtype=dtype)
+    X = Parameter(begin.clone())
+    group = {"params": [X], "batch_dims": len(shape) - 2}
+    given = {"lr": 0.02, "rank_fraction": 0.3, "weight_decay": 0.1, "precision": "highest"}
+    optimizer = torchdion.Dion([group], **given | options)
+    start(optimizer)
+    expected = expected_of(
+        begin, drawn_factors(optimizer.state[X]), [G for [G] in gradients], optimizer.param_groups[0]
+    )
+    assert expected.condition <= 1e3
+    follow(optimizer, [X], gradients)
+    assert excess(X.detach(), expected.X, begin, sum(expected.paths), STEPS) <= 1
+    for name, shape_of in (("momentum", "like_parameter"), ("Q", "factor")):
+        assert error_of_state(shape_of, optimizer.state[X][name], expected.states[name]) <= 10 * BOUND[dtype], name
+
+
+@pytest.mark.parametrize("factorization", ["power_iteration", "svd"])
+def test_a_matrix_without_gradient_and_momentum_stays_but_for_its_decay(factorization: str) -> None:
+    X = Parameter(torch.randn(12, 8))
+    before = X.detach().clone()
+    optimizer = torchdion.Dion([X], lr=0.1, weight_decay=0.5, rank_fraction=0.5, factorization=factorization)
+    X.grad = torch.zeros_like(X)
+    optimizer.step()
+    assert torch.equal(X.detach(), before * (1 - 0.1 * 0.5))
+    assert not optimizer.state[X]["momentum"].any()
+
+
+def test_of_a_gradient_of_low_rank_no_more_singular_vectors_move_the_weights_than_it_has() -> None:
+    X = Parameter(torch.zeros(12, 8, dtype=torch.float64))
+    optimizer = torchdion.Dion([X], lr=1.0, weight_decay=0.0, factorization="svd")
+    left, right = torch.randn(12, 3, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
+    X.grad = left @ right.mT
+    optimizer.step()
+    values = torch.linalg.svdvals(X.detach()) / (12 / 8) ** 0.5
+    assert (values - torch.tensor([1.0] * 3 + [0.0] * 5)).abs().max() <= 1e-12
+
+
+def test_decay_is_left_out_where_the_update_has_the_other_sign() -> None:
+    X = Parameter(torch.tensor([1.0, -1.0, 1.0, -1.0]))
+    optimizer = torchdion.Lion([X], lr=0.25, weight_decay=1.0, cautious_wd=True)
+    X.grad = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    optimizer.step()
+    assert X.tolist() == [0.75 - 0.25, -1.25, 1.25, -0.75 + 0.25]
