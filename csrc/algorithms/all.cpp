@@ -6,6 +6,7 @@
 #include <array>
 
 #include "algorithms/adamw.h"
+#include "algorithms/demo.h"
 #include "algorithms/dion.h"
 #include "algorithms/double_dion.h"
 #include "algorithms/lion.h"
@@ -16,7 +17,7 @@ namespace torchdion::algorithms {
 
 namespace {
 
-constexpr std::array kAll{&kDion, &kMuon, &kDoubleDion, &kLion, &kAdamW};
+constexpr std::array kAll{&kDion, &kMuon, &kDoubleDion, &kDemo, &kLion, &kAdamW};
 
 std::vector<Choice> names(bool of_elements_alone) {
   std::vector<Choice> names;

@@ -76,6 +76,10 @@ void count_nonfinite(const Matrices& G, int64_t* found) {
   if (G.numel() > 0) backend_of(G.device).count_nonfinite(G, found);
 }
 
+void top_k(const at::Tensor& chosen, const at::Tensor& entries) {
+  if (chosen.numel() > 0) backend_of(entries.device()).top_k(chosen, entries);
+}
+
 at::Tensor device_factors(const FactorRule& rule, at::TensorOptions options) {
   return backend_of(options.device()).device_factors(rule, options);
 }

@@ -18,6 +18,7 @@
 #include "linalg/share_out.h"
 #include "linalg/sketch.h"
 #include "linalg/sketch_qr.h"
+#include "linalg/top_k.h"
 
 namespace torchdion::linalg {
 
@@ -34,6 +35,7 @@ struct Table {
   decltype(linalg::frobenius_normalize_)* frobenius_normalize_ = Operations::frobenius_normalize_;
   decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;
   decltype(linalg::device_factors)* device_factors = Operations::device_factors;
+  decltype(linalg::top_k)* top_k = Operations::top_k;
   decltype(linalg::gemm_)* gemm_ = Operations::gemm_;
   decltype(linalg::addmm_)* addmm_ = Operations::addmm_;
   decltype(linalg::column_square_sums)* column_square_sums = Operations::column_square_sums;

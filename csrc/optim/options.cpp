@@ -37,6 +37,8 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("factorization", o.factorization());
   visit("rank_fraction", o.rank_fraction());
   visit("rank_multiple_of", o.rank_multiple_of());
+  visit("chunk_size", o.chunk_size());
+  visit("top_k", o.top_k());
   visit("replicate_mu", o.replicate_mu());
   visit("replicate_rank_fraction", o.replicate_rank_fraction());
   visit("orientation", o.orientation());

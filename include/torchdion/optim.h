@@ -52,6 +52,8 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(Factorization, factorization) = Factorization::power_iteration;  // Dion
   TORCH_ARG(double, rank_fraction) = 1;                                      // r / min(m, n)
   TORCH_ARG(int64_t, rank_multiple_of) = 1;
+  TORCH_ARG(int64_t, chunk_size) = 64;                    // DeMo: s of its s×s chunks
+  TORCH_ARG(int64_t, top_k) = 32;                         // DeMo: coefficients of a chunk that are exchanged
   TORCH_ARG(double, replicate_mu) = 0.999;                // Double Dion: μ₁ of each replica's own momentum
   TORCH_ARG(double, replicate_rank_fraction) = 1. / 128;  // Double Dion: r₁ / min(m, n) of what replicas exchange
   TORCH_ARG(Orientation, orientation) = Orientation::right;
@@ -275,6 +277,17 @@ class DoubleDion : public OptimizerOf<DoubleDion, DoubleDionOptions> {
  public:
   using OptimizerOf::OptimizerOf;
   static constexpr auto algorithm = "double_dion", title = "torchdion::DoubleDion";
+};
+
+struct DeMoOptions : Options {
+  DeMoOptions(double lr = 0.001) : Options(lr) { mu(0.999); }
+};
+
+// DeMo (arXiv 2411.19870): replicas exchange the largest coefficients of chunked cosine transforms; steps by signs.
+class DeMo : public OptimizerOf<DeMo, DeMoOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "demo", title = "torchdion::DeMo";
 };
 
 struct LionOptions : Options {

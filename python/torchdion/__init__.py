@@ -19,6 +19,7 @@ check_torch(build)  # an undefined symbol would say less
 from torchdion import _C  # noqa: E402
 from torchdion.adamw import AdamW  # noqa: E402
 from torchdion.ddp import ddp_comm_hook  # noqa: E402
+from torchdion.demo import DeMo  # noqa: E402
 from torchdion.dion import Dion  # noqa: E402
 from torchdion.double_dion import DoubleDion  # noqa: E402
 from torchdion.lion import Lion  # noqa: E402
@@ -52,6 +53,7 @@ if not TYPE_CHECKING:  # a type checker would take it for a sign that any name e
 __all__ = [
     "_C",
     "AdamW",
+    "DeMo",
     "Dion",
     "DionMixedPrecisionConfig",
     "DoubleDion",

@@ -25,6 +25,8 @@ const std::vector<Refused> kRefused{
     {"epsilon", [](Options& options) { options.epsilon(-1.5); }},
     {"rank_fraction", [](Options& options) { options.rank_fraction(1.5); }},
     {"rank_multiple_of", [](Options& options) { options.rank_multiple_of(-3); }},
+    {"chunk_size", [](Options& options) { options.chunk_size(-3); }},
+    {"top_k", [](Options& options) { options.top_k(-3); }},
     {"replicate_mu", [](Options& options) { options.replicate_mu(1.5); }},
     {"replicate_rank_fraction", [](Options& options) { options.replicate_rank_fraction(1.5); }},
     {"ns_steps", [](Options& options) { options.ns_steps(-3); }},
@@ -53,6 +55,7 @@ c10::IValue fresh(const std::vector<torch::optim::OptimizerParamGroup>& groups) 
   state_dicts.insert("Dion", torchdion::Dion(groups).state_dict());
   state_dicts.insert("Muon", torchdion::Muon(groups).state_dict());
   state_dicts.insert("DoubleDion", torchdion::DoubleDion(groups).state_dict());
+  state_dicts.insert("DeMo", torchdion::DeMo(groups).state_dict());
   state_dicts.insert("Lion", torchdion::Lion(groups).state_dict());
   state_dicts.insert("AdamW", torchdion::AdamW(groups).state_dict());
   return state_dicts;

@@ -66,6 +66,10 @@ void sketch(void* out, Storage storage, SketchPlace place, double standard_devia
 // P ← P rounded to so many mantissa bits, 23, 10 or 7; exact (or null, contiguous) ← the same in FP64.
 void round_operand(OperandRows P, double* exact, int mantissa_bits, Stream stream);
 
+// Of each row of entries ([count, size]) the places and values of the k largest magnitudes: chosen ([count, 2, k]).
+template <class T>
+void top_k(T* chosen, const T* entries, int64_t count, int64_t size, int64_t k, Stream stream);
+
 // The parts of cholesky_inverse() between its products; T is float or double. See programs/cholesky.h.
 template <class T>
 void equilibrate(const Equilibrate<T>& program, int64_t count, Stream stream);

@@ -50,6 +50,17 @@ void Operations::count_nonfinite(const Matrices& G, int64_t* found) {
   kernels::count_nonfinite(Listed(G), G.count(), G.rows, G.cols, found, stream_of(G.device));
 }
 
+void Operations::top_k(const at::Tensor& chosen, const at::Tensor& entries) {
+  const int64_t count = entries.size(0), size = entries.size(1), k = chosen.size(2);
+  if (entries.scalar_type() == at::kDouble) {
+    kernels::top_k(chosen.mutable_data_ptr<double>(), entries.const_data_ptr<double>(), count, size, k,
+                   stream_of(entries.device()));
+  } else {
+    kernels::top_k(chosen.mutable_data_ptr<float>(), entries.const_data_ptr<float>(), count, size, k,
+                   stream_of(entries.device()));
+  }
+}
+
 at::Tensor Operations::device_factors(const FactorRule& rule, at::TensorOptions options) {
   const at::Tensor factors = at::empty({2}, options);
   const auto compute = [&](auto* data) {

@@ -16,6 +16,7 @@ struct Operations {
   static decltype(linalg::frobenius_normalize_) frobenius_normalize_;
   static decltype(linalg::count_nonfinite) count_nonfinite;
   static decltype(linalg::device_factors) device_factors;
+  static decltype(linalg::top_k) top_k;
   static decltype(linalg::gemm_) gemm_;
   static decltype(linalg::addmm_) addmm_;
   static decltype(linalg::column_square_sums) column_square_sums;

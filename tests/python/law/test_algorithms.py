@@ -6,6 +6,7 @@ import pytest
 import torch
 from law import MESHES, Job, Run, assert_equal_to_one_process, one_process, run_on_mesh
 from long_cases import some_of
+from oracle import TRIED_WITH
 from ranks import run_ranks
 from roles import CORE, ROLES, Role
 
@@ -18,7 +19,8 @@ def roles_of(algorithm: str, roles: tuple[Role, ...]) -> tuple[Role, ...]:
     """The roles that it can have, under it."""
     dims = 2 if ALGORITHMS[algorithm].takes_matrices else 0
     fitting = [role for role in roles if len(role.shape) - role.form["batch_dims"] >= dims]
-    return tuple(replace(role, options=role.options | {"algorithm": algorithm}) for role in fitting)
+    own = {"algorithm": algorithm, **TRIED_WITH.get(algorithm, {})}
+    return tuple(replace(role, options=role.options | own) for role in fitting)
 
 
 def run_job(rank: int, world_size: int, job: Job) -> Run:
@@ -30,6 +32,7 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_mesh_equals_one_process(algorithm: str, sizes: tuple[int, int, int]) -> None:
     roles = roles_of(algorithm, ROLES if sizes == (2, 2, 2) else CORE)
-    job = Job(sizes, roles, torch.float64, STEPS, {"rank_fraction": 0.25})
+    has_mean = algorithm != "demo"  # of replicas: what they do together is what one process does (law/test_demo.py)
+    job = Job(sizes, roles, torch.float64, STEPS, {"rank_fraction": 0.25}, native=not has_mean)
     dp, fs, tp = sizes
     assert_equal_to_one_process(job, run_ranks(run_job, dp * fs * tp, job), one_process(job))

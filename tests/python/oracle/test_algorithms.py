@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from differential import BOUND, excess
+from oracle import TRIED_WITH
 from runs import follow, normals, start
 from torch.nn import Parameter
 from trajectory import drawn_factors, error_of_state, expected_of
@@ -35,7 +36,7 @@ def test_steps_equal_the_oracle(
 ) -> None:
     [begin], *gradients = normals(STEPS + 1, shape, dtype=dtype)
     X = Parameter(begin.clone())
-    group = {"params": [X], "algorithm": algorithm, **options}
+    group = {"params": [X], "algorithm": algorithm, **TRIED_WITH.get(algorithm, {}), **options}
     given = {"lr": 0.02, "rank_fraction": 0.5, "weight_decay": group.pop("weight_decay", 0.1), "precision": "highest"}
     optimizer = torchdion.Dion([group], **given)
     start(optimizer)

@@ -30,6 +30,8 @@ REFUSED: dict[str, Any] = {
     "epsilon": -1.5,
     "rank_fraction": 1.5,
     "rank_multiple_of": -3,
+    "chunk_size": -3,
+    "top_k": -3,
     "replicate_mu": 1.5,
     "replicate_rank_fraction": 1.5,
     "ns_steps": -3,

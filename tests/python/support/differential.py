@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from oracle import TRIED_WITH
 from runs import allowance, start
 from torch import Tensor
 from torch.nn import Parameter
@@ -17,7 +18,7 @@ from torchdion.table import ALGORITHMS
 CONDITION = 1e4  # κ(BQ) beyond which two correct programs part ways
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-4}
 OTHERS = [name for name in ALGORITHMS if name != "dion"]
-SCALE_FREE = ("dion", "muon")
+SCALE_FREE = ("dion", "muon", "double_dion", "demo")
 SCALES = [1.0, 1.0, 1e-30, 1e-6, 1e6, 1e30]
 
 
@@ -62,6 +63,7 @@ def random_options(draw: random.Random) -> dict[str, Any]:
         "orientation": draw.choice(["left", "right"]),
         "orthonormalize": draw.choice(["auto", "rcqr", "cholesky_qr", "qr"]),
         "algorithm": draw.choice(["dion"] * 6 + OTHERS),
+        **TRIED_WITH["demo"],
         "batch_dims": draw.choice([0, 0, 0, 1, 2]),
         "blocks": 1 if fan_in_first else draw.choice([1, 1, 1, 2, 3]),
         "fan_in_first": fan_in_first,

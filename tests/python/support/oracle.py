@@ -106,6 +106,53 @@ def double_dion(state: DoubleDionState, G: Tensor, lr: float, options: dict[str,
     return DoubleDionState(X, M2, Q2, M1, Q1, max(first, second))
 
 
+def cosines(size: int) -> Tensor:
+    """The orthonormal DCT-II, a row for each frequency; exactly zero at odd multiples of a right angle."""
+    k, i = torch.arange(size)[:, None], torch.arange(size)
+    angles = (2 * i + 1) * k  # in right angles / size
+    basis: Tensor = torch.cos(torch.pi / (2 * size) * angles.double()) * (2 / size) ** 0.5
+    basis[(angles % (2 * size)) == size] = 0
+    basis[0] /= 2**0.5
+    return basis
+
+
+def demo_coefficients(B: Tensor, chunk_size: int, top_k: int) -> Tensor:
+    """The coefficients of B that are sent, chunk by chunk in its place; NaN where none is."""
+    sent = torch.full_like(B, torch.nan)
+    for chunk, kept in zip(chunks(B, chunk_size), chunks(sent, chunk_size), strict=True):
+        rows, cols = chunk.shape
+        coefficients = (cosines(rows) @ chunk @ cosines(cols).mT).flatten()
+        order = torch.sort(coefficients.abs(), descending=True, stable=True).indices[:top_k]
+        places = torch.zeros(rows * cols, dtype=torch.bool)
+        places[order] = True
+        kept[places.reshape(rows, cols)] = coefficients[places]
+    return sent
+
+
+def chunks(B: Tensor, size: int) -> list[Tensor]:
+    """Views of the chunks of a matrix."""
+    return [chunk for rows in torch.split(B, size) for chunk in torch.split(rows, size, 1)]
+
+
+def demo_inverse(coefficients: Tensor, chunk_size: int) -> Tensor:
+    """The matrix that has these coefficients; NaN counts as zero."""
+    result = torch.zeros_like(coefficients)
+    for chunk, target in zip(chunks(coefficients, chunk_size), chunks(result, chunk_size), strict=True):
+        rows, cols = chunk.shape
+        target.copy_(cosines(rows).mT @ chunk.nan_to_num(0) @ cosines(cols))
+    return result
+
+
+def demo(X: Tensor, momenta: list[Tensor], gradients: list[Tensor], lr: float, options: dict[str, Any]) -> Any:
+    """DeMo (arXiv 2411.19870) on replicas with momenta and gradients of their own: the new X and momenta."""
+    size = options["chunk_size"]
+    B = [options["mu"] * M.double() + G.double() for M, G in zip(momenta, gradients, strict=True)]
+    sent = [demo_coefficients(each, size, options["top_k"]) for each in B]
+    momenta = [each - demo_inverse(S, size) for each, S in zip(B, sent, strict=True)]
+    direction = torch.sign(demo_inverse(torch.nanmean(torch.stack(sent), 0), size))
+    return decayed(X.double(), direction, lr, options) - lr * direction, momenta
+
+
 def lion(
     X: Tensor, M: Tensor, G: Tensor, lr: float, beta1: float, beta2: float, weight_decay: float, cautious: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -206,6 +253,11 @@ def _double_dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str
     return new.X, dict(zip(names, new[1:5], strict=True)) | {"condition": torch.tensor(new.condition)}
 
 
+def _demo(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
+    X, [M] = demo(X, [states["momentum"]], [_ascent(G, options)], _rate(options), options)
+    return X, {"momentum": M}
+
+
 def _muon(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
     X, M = muon(X, states["momentum"], _ascent(G, options), _rate(options), options)
     return X, {"momentum": M}
@@ -230,6 +282,9 @@ def _adamw(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]
 
 
 ORACLES: dict[str, Update] = {
-    "dion": _dion, "muon": _muon, "double_dion": _double_dion, "lion": _lion, "adamw": _adamw,
+    "dion": _dion, "muon": _muon, "double_dion": _double_dion, "demo": _demo, "lion": _lion, "adamw": _adamw,
 }  # fmt: skip
 """By the names of algorithms, which must all have one."""
+
+TRIED_WITH: dict[str, dict[str, Any]] = {"demo": {"chunk_size": 7, "top_k": 5}}
+"""Options of algorithms whose defaults suit larger matrices than those of the tests."""

@@ -30,9 +30,11 @@ REFUSED = {
     "seed": ("an integer of 64 bits", [1.0, "0", None, 2**63, -(2**63) - 1, True]),
 }
 GROUP_REFUSED = {
+    "chunk_size": ("an integer in [1, 1024]", [0, 1025, 8.0, "8", None]),
+    "top_k": ("an integer ≥ 1", [0, -1, 8.0, "8", None]),
     "replicate_mu": ("in [0, 1)", [-0.1, 1.0, NAN, "0.9", None]),
     "replicate_rank_fraction": ("in (0, 1]", [0, 1.5, NAN, "1", None]),
-    "algorithm": ("one of 'dion', 'muon', 'double_dion', 'lion', 'adamw'", ["sgd", None, 0]),
+    "algorithm": ("one of 'dion', 'muon', 'double_dion', 'demo', 'lion', 'adamw'", ["sgd", None, 0]),
     "lr_multiplier": ("a finite number ≥ 0", [-1, NAN, INF, "1", None]),
     "batch_dims": ("None or an integer ≥ 0", [-1, 1.0, "1", True]),
     "blocks": ("an integer ≥ 1", [0, -3, 3.0, "3", None]),

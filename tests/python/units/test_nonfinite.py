@@ -280,7 +280,7 @@ def test_fp16_weights_end_at_the_largest_number(algorithm):
         optimizer.step()
     assert X.isfinite().all()
     assert X.max() == 65504
-    if algorithm != "double_dion":  # whose first updates have rank 1, and lessen some entries
+    if algorithm not in ("double_dion", "demo"):  # whose updates are so coarse that they lessen some entries
         assert (X == 65504).all()
 
 

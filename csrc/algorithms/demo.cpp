@@ -1,0 +1,305 @@
+#include "algorithms/demo.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "algorithms/batch.h"
+#include "algorithms/cost.h"
+#include "algorithms/shared.h"
+#include "algorithms/whole_matrices.h"
+#include "comm/collectives.h"
+#include "linalg/accumulate.h"
+#include "linalg/backend.h"
+#include "linalg/copy.h"
+#include "linalg/dct.h"
+#include "linalg/rates.h"
+#include "linalg/top_k.h"
+
+namespace torchdion::algorithms {
+
+using linalg::ChunkGrid;
+using linalg::Matrices;
+
+namespace {
+
+constexpr Allowed kSide{.kind = Allowed::Kind::integer, .least = 1, .most = 1024};
+
+constexpr Option kDemoOptions[] = {
+    {.name = "lr",
+     .initial = 0.001,
+     .allowed = kNotNegative,
+     .doc = "learning rate η (arXiv 2504.05295, Appendix K)",
+     .may_be_tensor = true},
+    {"mu", 0.999, kBelowOne, "momentum decay μ (arXiv 2411.19870)"},
+    {"chunk_size", int64_t{64}, kSide, "s: matrices are transformed in chunks of s×s"},
+    {"top_k", int64_t{32}, kCounting, "coefficients of a chunk that are exchanged"},
+    kMomentumDtype,
+};
+
+constexpr State kDemoStates[] = {
+    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
+};
+
+// Chunks of whole matrices. Where cuts fall between them each rank transforms its own; else matrices go whole to their
+// owners.
+struct Chunking {
+  int64_t size, top_k;
+
+  explicit Chunking(const Options& options) : size(options.integer("chunk_size")), top_k(options.integer("top_k")) {}
+
+  int64_t kept(const ChunkGrid& grid) const { return std::min(top_k, grid.size()); }
+
+  // Places and values that are kept of one matrix, together.
+  int64_t pairs(int64_t m, int64_t n) const {
+    int64_t all = 0;
+    for (const ChunkGrid& grid : linalg::chunk_grids(m, n, size)) all += grid.chunks() * kept(grid);
+    return 2 * all;
+  }
+
+  bool is_cut_between_chunks(const BatchShape& shape, const Layout& layout) const {
+    const auto falls_between = [&](const Axis& axis, int64_t side) {
+      for (int rank = 0; rank < axis.size; ++rank) {
+        const Piece piece = axis.piece(side, rank);
+        if (piece.begin % size != 0 && piece.size > 0) return false;
+      }
+      return true;
+    };
+    return falls_between(layout.rows, shape.m) && falls_between(layout.cols, shape.n);
+  }
+};
+
+// Of replicas and copies each works on its own.
+Layout of_matrices(const Layout& layout) {
+  Layout cut;
+  cut.rows = layout.rows;
+  cut.cols = layout.cols;
+  return cut;
+}
+
+// What this rank transforms: its pieces, or the whole matrices that it owns.
+struct Transformed {
+  int64_t count, m, n;
+
+  Transformed(const BatchShape& shape, const Layout& layout, bool in_place)
+      : count(in_place ? shape.count : shape.owners.back()[layout.rows.rank]),
+        m(in_place ? shape.rows : shape.m),
+        n(in_place ? shape.cols : shape.n) {}
+
+  int64_t numel() const { return count * m * n; }
+};
+
+// The parts of the workspace.
+struct Rooms {
+  at::Tensor pieces, coefficients, scratch, own, all;
+
+  Rooms(const Batch& batch, const Transformed& transformed, const Chunking& chunking, bool in_place) {
+    int64_t begin = 0;
+    const auto next = [&](int64_t numel) {
+      begin += numel;
+      return batch.workspace.narrow(0, begin - numel, numel);
+    };
+    const BatchShape& shape = batch.shape;
+    pieces = next(in_place ? 0 : shape.count * shape.rows * shape.cols);
+    coefficients = next(transformed.numel());
+    scratch = next(transformed.numel());
+    const int64_t pairs = transformed.count * chunking.pairs(transformed.m, transformed.n);
+    own = next(pairs);
+    all = batch.layout.replicas.absent() ? own : next(pairs * batch.layout.replicas.size);
+  }
+
+  static int64_t elements(const BatchShape& shape, const Layout& layout, const Chunking& chunking, bool in_place) {
+    const Transformed transformed(shape, layout, in_place);
+    const int64_t pairs = transformed.count * chunking.pairs(transformed.m, transformed.n);
+    const int64_t copies = layout.replicas.absent() ? 1 : 1 + layout.replicas.size;
+    return (in_place ? 0 : shape.count * shape.rows * shape.cols) + 2 * transformed.numel() + copies * pairs;
+  }
+};
+
+// The chunks of one grid, in the parts of the workspace that are theirs.
+struct ChunksOfGrid {
+  ChunkGrid grid;
+  Matrices chunks;                   // of B
+  at::Tensor coefficients, scratch;  // [chunks, rows, cols]
+  int64_t begin, kept;               // of its pairs among those of a replica
+
+  at::Tensor rows_of(const at::Tensor& entries) const { return entries.view({entries.size(0), grid.size()}); }
+  at::Tensor pairs(const at::Tensor& of_replica) const {
+    return of_replica.narrow(0, begin, 2 * coefficients.size(0) * kept).view({coefficients.size(0), 2, kept});
+  }
+};
+
+std::vector<ChunksOfGrid> chunks_by_grid(const Matrices& B, const Rooms& rooms, const Chunking& chunking) {
+  std::vector<ChunksOfGrid> parts;
+  int64_t entries = 0, pairs = 0;
+  for (const ChunkGrid& grid : linalg::chunk_grids(B.rows, B.cols, chunking.size)) {
+    const int64_t chunks = B.count() * grid.chunks(), numel = chunks * grid.size();
+    const auto room = [&](const at::Tensor& all) {
+      return all.narrow(0, entries, numel).view({chunks, grid.rows, grid.cols});
+    };
+    parts.push_back(
+        {grid, linalg::chunks_of(B, grid), room(rooms.coefficients), room(rooms.scratch), pairs, chunking.kept(grid)});
+    entries += numel;
+    pairs += 2 * chunks * parts.back().kept;
+  }
+  return parts;
+}
+
+// Coefficients ← the pairs of some replicas, each coefficient the mean of those that were sent; `scratch` counts them.
+void put_mean(const ChunksOfGrid& part, const at::Tensor& of_replicas, int64_t replicas) {
+  const at::Tensor sums = part.rows_of(part.coefficients).zero_();
+  const at::Tensor counts = part.rows_of(part.scratch).zero_();
+  const int64_t pairs = of_replicas.numel() / replicas;
+  for (int64_t replica = 0; replica < replicas; ++replica) {  // in whose order all add
+    const at::Tensor sent = part.pairs(of_replicas.narrow(0, replica * pairs, pairs));
+    const at::Tensor places = sent.select(1, 0).to(at::kLong), values = sent.select(1, 1);
+    sums.scatter_add_(1, places, values);
+    if (replicas > 1) counts.scatter_add_(1, places, at::ones({1, 1}, values.options()).expand_as(values));
+  }
+  if (replicas > 1) sums.div_(counts.clamp_min_(1));
+}
+
+// One number for each chunk of each matrix.
+at::Tensor of_chunks(const at::Tensor& numbers, const ChunkGrid& grid) {
+  return numbers.defined() ? numbers.repeat_interleave(grid.chunks()) : numbers;
+}
+
+const float* data_of(const at::Tensor& numbers) {
+  return numbers.defined() ? numbers.const_data_ptr<float>() : nullptr;
+}
+
+comm::Task<> demo(Batch batch, Options options) {
+  const Chunking chunking(options);
+  const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
+  const Layout cut = of_matrices(batch.layout);
+  const BatchShape shape = batch.shape;
+  const Axis replicas = batch.layout.replicas;
+  const bool in_place = chunking.is_cut_between_chunks(shape, cut);
+  const Rooms rooms(batch, Transformed(shape, cut, in_place), chunking, in_place);
+  linalg::upload({&batch.X, &batch.G, &batch.states.front()});
+  const Matrices &X = batch.X, &M = batch.states.front();
+  at::Tensor unchanged;
+  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
+
+  // B = μ M + G, where M lies
+  linalg::GradientRule gradients = batch.gradients;
+  gradients.keep = options.number("mu");
+  if (options.flag("maximize")) gradients.factor *= -1;
+  gradients.unchanged = data_of(unchanged);
+  linalg::accumulate_(M, batch.G, gradients);
+  Matrices B = M;
+  at::Tensor whole;
+  at::Tensor pieces = rooms.pieces.view({-1, shape.rows, shape.cols});
+  if (!in_place) {
+    linalg::copy_(Matrices(pieces), M);
+    whole = co_await gather_to_owners(pieces, cut, shape);
+    B = Matrices(whole);
+  }
+
+  // S = the k largest coefficients of DCT(B);  M = B − DCT⁻¹(S)
+  const std::vector<ChunksOfGrid> all = chunks_by_grid(B, rooms, chunking);
+  for (const ChunksOfGrid& part : all) {
+    const linalg::ChunkTransform transform(part.grid, rooms.scratch.options(), precision);
+    transform.forward(part.coefficients, part.chunks, part.scratch);
+    const at::Tensor chosen = part.pairs(rooms.own);
+    linalg::top_k(chosen, part.rows_of(part.coefficients));
+    // A step that is left out, and a matrix that stays, neither sends nor loses anything.
+    const at::Tensor stay = in_place ? of_chunks(unchanged, part.grid) : at::Tensor();
+    const float* left_out = in_place ? batch.gradients.left_out : nullptr;
+    if (left_out || stay.defined()) linalg::clear_(Matrices(chosen), left_out, data_of(stay));
+    put_mean(part, rooms.own, 1);
+    transform.backward(part.chunks, part.coefficients, part.scratch, -1, 1);
+  }
+  if (!in_place) {
+    pieces = co_await scatter_from_owners(pieces, whole, cut, shape);
+    const Matrices residual(pieces);
+    for (int64_t i = 0; i < M.count(); ++i) {  // `unchanged` is not 0 in a step that is left out either
+      const float* stays = unchanged.defined() ? data_of(unchanged) + i : batch.gradients.left_out;
+      linalg::copy_(M.slice(i, i + 1), residual.slice(i, i + 1), 1, stays);
+    }
+  }
+
+  // U = DCT⁻¹(the mean of S over replicas)
+  if (!replicas.absent()) {
+    const std::vector<int64_t> splits(replicas.size, rooms.own.numel());
+    co_await comm::all_gather(rooms.all, rooms.own, splits, replicas);
+  }
+  const linalg::FactorRule rates{1, options.number("lr"), options.number("weight_decay"), batch.multipliers,
+                                 batch.gradients.left_out};
+  const at::Tensor factors = linalg::device_factors(rates, batch.workspace.options());
+  linalg::DirectionRule rule;
+  rule.sign = true;
+  rule.cautious = options.flag("cautious_wd");
+
+  // X = (1 − η λ) X − η sign(U)
+  for (const ChunksOfGrid& part : all) {
+    const linalg::ChunkTransform transform(part.grid, rooms.scratch.options(), precision);
+    put_mean(part, rooms.all, replicas.size);
+    if (!in_place) {
+      transform.backward(part.chunks, part.coefficients, part.scratch, 1, 0);
+      continue;
+    }
+    const Matrices U(part.coefficients);
+    transform.backward(U, part.coefficients, part.scratch, 1, 0);
+    const at::Tensor stay = of_chunks(unchanged, part.grid);
+    linalg::axpby_(linalg::chunks_of(X, part.grid), U, factors, data_of(stay), rule);
+  }
+  if (in_place) co_return;
+  pieces = co_await scatter_from_owners(pieces, whole, cut, shape);
+  linalg::axpby_(X, Matrices(pieces), factors, data_of(unchanged), rule);
+}
+
+int64_t operations_of(int64_t m, int64_t n, const Chunking& chunking) {
+  return 3 * linalg::dct_operations(m, n, chunking.size);
+}
+
+OwnedWork transforms(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const Chunking chunking(options);
+  const Layout cut = of_matrices(layout);
+  if (chunking.is_cut_between_chunks(shape, cut)) return {};
+  return {axes_of_owners(cut), operations_of(shape.m, shape.n, chunking)};
+}
+
+Cost demo_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const Chunking chunking(options);
+  const Layout cut = of_matrices(layout);
+  const bool in_place = chunking.is_cut_between_chunks(shape, cut);
+  const Transformed transformed(shape, cut, in_place);
+  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
+  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
+  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  Cost cost;
+  if (!in_place) {
+    add_way_to_owners(cost, shape, cut, element);
+    for (int back = 0; back < 2; ++back) add_way_from_owners(cost, shape, cut, element);  // of M and of U
+  }
+  const int64_t pairs = transformed.count * chunking.pairs(transformed.m, transformed.n);
+  const Axis& replicas = layout.replicas;
+  if (!replicas.absent()) cost.replicas = {pairs * replicas.size, pairs * element * (replicas.size - 1)};
+  cost.operations = transformed.count * operations_of(transformed.m, transformed.n, chunking);
+  // M: read and written twice, read once; G: read; X: read and written; coefficients: written and read three times
+  cost.memory_bytes = shape.numel * (5 * momentum + 3 * weight) + transformed.numel() * 6 * element;
+  cost.workspace = Rooms::elements(shape, layout, chunking, in_place);
+  return cost;
+}
+
+bool always(int64_t, int64_t, std::span<const int64_t>, const Options&) { return true; }
+
+}  // namespace
+
+constexpr Algorithm kDemo{
+    .name = "demo",
+    .title = "DeMo",
+    .takes = Takes::matrices,
+    .options = kDemoOptions,
+    .states = kDemoStates,
+    .cost = demo_cost,
+    .update = demo,
+    .owned_work = transforms,
+    .decouples = always,
+};
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,29 @@
+// Magnitudes as integers, which compare as the numbers do, NaN above all.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "linalg/host_device.h"
+
+namespace torchdion::linalg {
+
+template <class T>
+struct Magnitude;
+template <>
+struct Magnitude<float> {
+  using Bits = uint32_t;
+};
+template <>
+struct Magnitude<double> {
+  using Bits = uint64_t;
+};
+
+template <class T>
+TORCHDION_HOST_DEVICE typename Magnitude<T>::Bits magnitude_of(T entry) {
+  typename Magnitude<T>::Bits bits;
+  memcpy(&bits, &entry, sizeof(bits));
+  return bits & ~(typename Magnitude<T>::Bits(1) << (8 * sizeof(bits) - 1));
+}
+
+}  // namespace torchdion::linalg
