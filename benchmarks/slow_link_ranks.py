@@ -27,7 +27,7 @@ CONTENDERS: dict[str, tuple[dict[str, Any], bool]] = {
     "Dion r = d/4": ({"optimizer": "dion", "rank_fraction": 1 / 4}, True),
     "Dion r = d/16, dense": ({"optimizer": "dion", "rank_fraction": 1 / 16}, False),
     "Muon (torch)": ({"optimizer": "torch_muon"}, False),
-    "AdamW": ({"optimizer": "adamw", "lr": 0.001}, False),
+    "AdamW": ({"optimizer": "torch_adamw", "lr": 0.001}, False),
 }
 PROBE_SECONDS = 0.25  # how long the all-reduce that measures the links should take
 

@@ -13,7 +13,7 @@ def build(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int) -> 
     """The optimizers called `name`; `hyperparameters` are those that presets.py lists for it."""
     if name in TORCHDION:
         return [_torchdion(name, model, hyperparameters, seed)]
-    if name == "adamw":
+    if name == "torch_adamw":
         return [_adamw(model, hyperparameters)]
     return _torch_muon(model, hyperparameters)
 
@@ -24,31 +24,49 @@ def matrices(model: GPT) -> list[nn.Parameter]:
 
 
 def _torchdion(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int) -> Optimizer:
-    """Its own algorithm for the blocks' matrices, Lion or AdamW for embedding and head."""
+    """Its own algorithm for the blocks' matrices; for embedding and head Lion or AdamW, one of which may be its own."""
     try:
         import torchdion
     except ImportError as error:
         raise Problem(f"torchdion cannot be imported ({error}); run `make build` first") from error
     own = dict(hyperparameters)
-    scalar_lr = own.pop("scalar_lr") or own["lr"]
-    groups = torchdion.param_groups(model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"])
-    for group in groups:
-        if group["kind"] != "matrix":
-            group["lr_multiplier"] *= scalar_lr / own["lr"]
+    groups: list[dict[str, Any]] = _by_weight_decay(model, own["weight_decay"])
+    if name not in ("lion", "adamw"):
+        scalar_lr = own.pop("scalar_lr") or own["lr"]
+        groups = torchdion.param_groups(
+            model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"]
+        )
+        for group in groups:
+            if group["kind"] != "matrix":
+                group["lr_multiplier"] *= scalar_lr / own["lr"]
     try:
-        if name == "dion":
-            return torchdion.Dion(groups, **own, seed=seed)
-        adjust_lr = own.pop("adjust_lr")
-        return torchdion.Muon(groups, **own, adjust_lr=None if adjust_lr == "none" else adjust_lr)
+        if name in ("dion", "double_dion"):
+            own["seed"] = seed
+        if own.get("adjust_lr") == "none":
+            own["adjust_lr"] = None
+        of_name = {
+            "dion": torchdion.Dion,
+            "double_dion": torchdion.DoubleDion,
+            "muon": torchdion.Muon,
+            "demo": torchdion.DeMo,
+            "lion": torchdion.Lion,
+            "adamw": torchdion.AdamW,
+        }
+        optimizer: Optimizer = of_name[name](groups, **own)
+        return optimizer
     except (ValueError, NotImplementedError) as error:
         raise Problem(str(error)) from error
 
 
-def _adamw(model: GPT, hyperparameters: dict[str, Any]) -> Optimizer:
-    groups: list[dict[str, Any]] = [
-        {"params": matrices(model), "weight_decay": hyperparameters["weight_decay"]},
+def _by_weight_decay(model: GPT, weight_decay: float) -> list[dict[str, Any]]:
+    return [
+        {"params": matrices(model), "weight_decay": weight_decay},
         {"params": [model.embedding.weight, model.head.weight], "weight_decay": 0.0},
     ]
+
+
+def _adamw(model: GPT, hyperparameters: dict[str, Any]) -> Optimizer:
+    groups = _by_weight_decay(model, hyperparameters["weight_decay"])
     return AdamW(groups, lr=hyperparameters["lr"], betas=hyperparameters["betas"], eps=hyperparameters["epsilon"])
 
 

@@ -196,7 +196,9 @@ def _check(recipe: Recipe) -> None:
 
 def _check_pieces(recipe: Recipe, job: Job) -> None:
     if job.processes > 1 and recipe.optimizer not in TORCHDION:
-        raise Problem(f"--optimizer {recipe.optimizer} runs on one process; --dp, --fs and --tp need dion or muon")
+        raise Problem(
+            f"--optimizer {recipe.optimizer} runs on one process; --dp, --fs and --tp need {', '.join(TORCHDION)}"
+        )
     if recipe.heads % job.tp:
         raise Problem(f"--tp {job.tp} does not divide --heads {recipe.heads}")
     if recipe.batch % job.data_ranks:

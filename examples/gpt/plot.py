@@ -1,4 +1,4 @@
-"""Loss curves of one or several runs: `python plot.py runs/tiny-dion runs/tiny-adamw -o loss.png`."""
+"""Loss curves of one or several runs: `python plot.py runs/tiny-dion runs/tiny-torch_adamw -o loss.png`."""
 
 from pathlib import Path
 from typing import Any, TypeAlias

@@ -30,30 +30,42 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 # Torchdion's own optimizers, which take all parameters and run on many processes, have these flags beside others.
 _TORCHDION: dict[str, Any] = {
-    "mu": 0.95,
     "betas": None,
     "weight_decay": 0.01,
+    "cautious_wd": False,
+    "nonfinite": "propagate",
+}
+# Of those whose algorithm takes matrices alone.
+_OF_MATRICES: dict[str, Any] = {
+    **_TORCHDION,
+    "mu": 0.95,
     "epsilon": 1e-8,
     "scalar_algorithm": "lion",
     "scalar_lr": None,
-    "nonfinite": "propagate",
 }
-TORCHDION = ("dion", "muon")
+# Of those with a power iteration.
+_OF_FACTORS: dict[str, Any] = {
+    **_OF_MATRICES,
+    "lr": 0.01,
+    "precision": "high",
+    "rank_multiple_of": 1,
+    "orientation": "right",
+    "orthonormalize": "auto",
+    "rcqr_oversample": 1.25,
+}
+TORCHDION = ("dion", "double_dion", "muon", "demo", "lion", "adamw")
 
 # The flags that an optimizer has, and their values unless given.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "dion": {
-        **_TORCHDION,
-        "lr": 0.01,
-        "precision": "high",
-        "rank_fraction": 1.0,
-        "rank_multiple_of": 1,
-        "orientation": "right",
-        "orthonormalize": "auto",
-        "rcqr_oversample": 1.25,
+    "dion": {**_OF_FACTORS, "rank_fraction": 1.0, "error_feedback": True, "factorization": "power_iteration"},
+    "double_dion": {
+        **_OF_FACTORS,
+        "rank_fraction": 0.25,
+        "replicate_mu": 0.999,
+        "replicate_rank_fraction": 1 / 128,
     },
     "muon": {
-        **_TORCHDION,
+        **_OF_MATRICES,
         "lr": 0.02,
         "precision": "medium",
         "nesterov": True,
@@ -61,7 +73,10 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "ns_steps": 5,
         "adjust_lr": "spectral_norm",
     },
-    "adamw": {"lr": 0.002, "betas": (0.9, 0.95), "weight_decay": 0.01, "epsilon": 1e-8},
+    "demo": {**_OF_MATRICES, "lr": 0.001, "mu": 0.999, "precision": "high", "chunk_size": 64, "top_k": 32},
+    "lion": {**_TORCHDION, "lr": 0.001},
+    "adamw": {**_TORCHDION, "lr": 0.002, "epsilon": 1e-8},
+    "torch_adamw": {"lr": 0.002, "betas": (0.9, 0.95), "weight_decay": 0.01, "epsilon": 1e-8},
     "torch_muon": {
         "lr": 0.02,
         "adamw_lr": 0.002,
@@ -84,8 +99,12 @@ ADJUST_LR = {
 # 200 steps want larger rates than the paper's thousands.
 TINY_RATES: dict[str, dict[str, float]] = {
     "dion": {"lr": 0.02},
+    "double_dion": {"lr": 0.02},
     "muon": {"lr": 0.02},
+    "demo": {"lr": 0.001, "scalar_lr": 0.01},
+    "lion": {"lr": 0.003},
     "adamw": {"lr": 0.005},
+    "torch_adamw": {"lr": 0.005},
     "torch_muon": {"lr": 0.02, "adamw_lr": 0.005},
 }
 

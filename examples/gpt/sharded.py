@@ -23,14 +23,14 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
-from torchdion import Dion, Muon
+from torchdion.optimizer import Optimizer as Torchdion
 
 REST = "rest.pt"
 
 
 def write(folder: Path, model: nn.Module, optimizer: Optimizer, rest: dict[str, Any]) -> None:
     """On all processes; `rest` is that of the first."""
-    assert isinstance(optimizer, Dion | Muon)  # no other runs on many processes
+    assert isinstance(optimizer, Torchdion)  # no other runs on many processes
     optimizer.synchronize_for_checkpoint()
     weights, states = get_state_dict(model, optimizer)
     try:

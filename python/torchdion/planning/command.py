@@ -24,11 +24,14 @@ DION_OPTIONS = (
     "rcqr_oversample",
     "scalar_algorithm",
     "precision",
+    "replicate_rank_fraction",
+    "chunk_size",
+    "top_k",
 )
 """Arguments of plan() that are the optimizer's."""
 
 DESCRIPTION = """\
-Prints for each kind of parameter what updates it, how it is cut, its rank and its state; and for Dion, Muon and AdamW
+Prints for each kind of parameter what updates it, how it is cut, its rank and its state; and for every optimizer
 what a step costs one rank: memory, operations, elements sent on each axis, and an estimate of its time. Nothing is
 allocated and nothing is started. torchdion.plan() does the same for a model of your own.
 """
@@ -68,6 +71,9 @@ def parser() -> OneSentenceParser:
     )
     options.add_argument("--rank-fraction", type=float, default=0.25, help="r / min(m, n) (default: %(default)s)")
     options.add_argument("--rank-multiple-of", type=int, default=1)
+    options.add_argument("--replicate-rank-fraction", type=float, default=1 / 128, help="of Double Dion (1/128)")
+    options.add_argument("--chunk-size", type=int, default=64, help="of DeMo (default: %(default)s)")
+    options.add_argument("--top-k", type=int, default=32, help="of DeMo (default: %(default)s)")
     options.add_argument("--orientation", default="right", help="right (Q is m×r) or left (n×r)")
     options.add_argument("--orthonormalize", default="auto", help="auto, rcqr, cholesky_qr or qr")
     options.add_argument("--rcqr-oversample", type=float, default=1.25, help="rows of rcqr's sketch over r")

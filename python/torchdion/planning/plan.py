@@ -1,4 +1,4 @@
-"""What a step costs on a mesh: memory, operations, traffic and time of Dion, Muon and AdamW."""
+"""What a step costs on a mesh: memory, operations, traffic and time of every optimizer."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -103,6 +103,9 @@ def plan(
     *,
     rank_fraction: float = 1.0,
     rank_multiple_of: int = 1,
+    replicate_rank_fraction: float = 1 / 128,
+    chunk_size: int = 64,
+    top_k: int = 32,
     orientation: Orientation = "right",
     orthonormalize: Orthonormalize = "auto",
     rcqr_oversample: float = 1.25,
@@ -115,7 +118,7 @@ def plan(
     machine: str | Machine = "h100",
     efficiency: float = EFFICIENCY,
 ) -> Plan:
-    """What a step of Dion, Muon and AdamW costs one rank of a mesh, without a step: the model may be on ``meta``.
+    """What a step of each optimizer costs one rank of a mesh, without a step: the model may be on ``meta``.
 
     Args:
         model: a module, routed by :func:`torchdion.param_groups`, or groups of (name, parameter) pairs as
@@ -124,6 +127,8 @@ def plan(
             which is that of neighbours; then this is the first rank.
         rank_fraction, rank_multiple_of, orientation, orthonormalize, rcqr_oversample, scalar_algorithm, precision,
             mixed_precision_config: as in :class:`torchdion.Dion`.
+        replicate_rank_fraction: of :class:`torchdion.DoubleDion`.
+        chunk_size, top_k: of :class:`torchdion.DeMo`.
         replicas: names of the mesh dimensions along which gradients differ. None: dp of plain parameters, of DTensors
             those that cut none.
         fs_cuts: of plain parameters, what fs cuts: "rows" (dimension 0 of every parameter, as ``fully_shard`` does) or
@@ -166,6 +171,9 @@ def plan(
         {
             "rank_fraction": rank_fraction,
             "rank_multiple_of": rank_multiple_of,
+            "replicate_rank_fraction": replicate_rank_fraction,
+            "chunk_size": chunk_size,
+            "top_k": top_k,
             "orientation": orientation,
             "orthonormalize": orthonormalize,
             "rcqr_oversample": rcqr_oversample,

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 OPTIMIZERS = {
     "dion_compressed": "replicas exchange P and R where that is less than gradients (replicate_mesh)",
     "dion_dense": "gradients are averaged over replicas during backward",
+    "double_dion": "replicas exchange P and R of a smaller rank (replicate_mesh)",
     "muon": "each rank owns some whole matrices and sends their updates back (replicate_mesh)",
     "muon_gathering": "elsewhere: every shard gathers every matrix and repeats Newton–Schulz on it",
+    "demo": "replicas gather each other's largest cosine coefficients (replicate_mesh)",
+    "lion": "gradients are averaged",
     "adamw": "gradients are averaged",
 }
 """What is compared, and what it does."""
@@ -35,7 +38,7 @@ class Row:
     Args:
         names: of the parameters.
         kind: what :func:`torchdion.param_groups` takes them for: "matrix", "embedding", "head", "vector", …
-        algorithm: "dion", "lion" or "adamw"; "muon" of groups that name it, whose costs are Muon's under "dion_*" too.
+        algorithm: "dion", "lion" or "adamw"; another of groups that name it, whose costs are under "dion_*" then.
         orientation, rank: of Dion's matrices, else None.
         shape, piece: of the whole parameter, and of this rank's.
         Q, piece_of_Q: the same of Dion's right factor.
@@ -153,17 +156,23 @@ def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, repl
     Args:
         matrices: see :func:`under_muon`.
     """
-    costs = {
-        "compressed": engine_costs(parameters, replicas=replicas),
-        "own": engine_costs(parameters),
-        "adamw": engine_costs(parameters, "adamw"),
-    }
     by_name = {
-        kind: dict(zip((one.name for one in parameters), of_each, strict=True)) for kind, of_each in costs.items()
+        "compressed": _by_name(parameters, replicas=replicas),
+        "own": _by_name(parameters),
+        "lion": _by_name(parameters, "lion"),
+        "adamw": _by_name(parameters, "adamw"),
     }
-    of_muon = zip((one.name for one in matrices), engine_costs(matrices, "muon", replicas), strict=True)
-    by_name["muon"] = {**by_name["compressed"], **dict(of_muon)}
+    of_matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
+    for algorithm, members in {"muon": matrices, "double_dion": of_matrices, "demo": of_matrices}.items():
+        by_name[algorithm] = {**by_name["compressed"], **_by_name(members, algorithm, replicas)}
     return [_row_of(alike, by_name) for alike in alike_of(parameters, grid, replicas)]
+
+
+def _by_name(
+    parameters: list[Planned], algorithm: str | None = None, replicas: _C.Axis | None = None
+) -> dict[str, EngineCost]:
+    names = (one.name for one in parameters)
+    return dict(zip(names, engine_costs(parameters, algorithm, replicas), strict=True))
 
 
 def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
@@ -194,17 +203,12 @@ def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
 
 
 def _costs(alike: Alike, costs: dict[str, dict[str, EngineCost]], is_matrix: bool) -> dict[str, Cost]:
-    compressed, own, muon, adamw = (
-        total(costs[kind][name].cost for name in alike.names) for kind in ("compressed", "own", "muon", "adamw")
-    )
-    dense = averaged(alike, own)
-    if not is_matrix:  # gets the same rule from Dion and Muon
-        summed = {"dion_compressed": compressed, "muon": muon}
-        return {**dict.fromkeys(OPTIMIZERS, dense), **summed, "adamw": averaged(alike, adamw)}
+    found = {kind: total(of_kind[name].cost for name in alike.names) for kind, of_kind in costs.items()}
+    dense = averaged(alike, found["own"])
     return {
-        "dion_compressed": compressed,
+        "dion_compressed": found["compressed"],
         "dion_dense": dense,
-        "muon": muon,
-        "muon_gathering": muon_gathering(alike),
-        "adamw": averaged(alike, adamw),
+        **{name: found[name] for name in ("double_dion", "muon", "demo")},
+        "muon_gathering": muon_gathering(alike) if is_matrix else dense,
+        **{name: averaged(alike, found[name]) for name in ("lion", "adamw")},
     }

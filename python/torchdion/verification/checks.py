@@ -136,7 +136,13 @@ def _dimensions_in_use(training: Training) -> set[str]:
     sizes = training.sizes
     is_known = sizes.fs > 1 or sizes.tp > 1  # to DTensors, whose mesh holds dp too: see network.distribute()
     shares = ALGORITHMS[training.algorithm].shares_among_copies and is_known
-    used = {"dp": sizes.dp > 1 and (training.averages or shares), "fs": sizes.fs > 1, "tp": sizes.tp > 1}
+    # DeMo has nothing to say where cuts fall between its chunks, Lion and AdamW nowhere.
+    sums = training.algorithm not in ("demo", "lion", "adamw")
+    used = {
+        "dp": sizes.dp > 1 and (training.averages or shares),
+        "fs": sizes.fs > 1 and sums,
+        "tp": sizes.tp > 1 and sums,
+    }
     return {dim for dim, is_used in used.items() if is_used}
 
 

@@ -37,7 +37,10 @@ with one process. Prints what was compared; the exit status is 0 only if all of 
 ORIENTATIONS = ("right", "left")
 METHODS = ("auto", "rcqr")
 
-OPTIMIZERS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.takes_matrices)
+OPTIMIZERS = tuple(ALGORITHMS)
+
+RATES = {"lion": 1e-3, "adamw": 2e-3, "demo": 1e-3}
+"""Of those whose updates are as large in every entry; 0.02 of the others."""
 
 RANK_FRACTION = 0.25
 LARGEST_RANK_FRACTION = 0.5
@@ -89,7 +92,7 @@ def parser() -> OneSentenceParser:
         "--compress",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="the optimizer averages over dp itself, Dion by sending factors; otherwise DDP or FSDP2 do",
+        help="the optimizer averages over dp itself, Dion by sending factors; otherwise, and for demo, DDP or FSDP2 do",
     )
     options.add_argument("--rank-fraction", type=float, help=f"dion: r / min(m, n) ({RANK_FRACTION})")
     options.add_argument("--orientation", choices=ORIENTATIONS, help="dion: one instead of both")
@@ -183,8 +186,8 @@ def _training(options: argparse.Namespace, name: str, own: dict[str, Any]) -> Tr
         options.mesh,
         MODELS[options.model],
         options.steps,
-        options.compress,
-        {"lr": 0.02, **own},
+        options.compress and options.optimizer != "demo",  # whose replicas are together not what one process is
+        {"lr": RATES.get(options.optimizer, 0.02), **own},
         transport_of(options).device,
         options.optimizer,
     )
@@ -211,7 +214,8 @@ def rows_of(trainings: list[Training], options: argparse.Namespace) -> list[tupl
 def _averaging(options: argparse.Namespace) -> str:
     if options.optimizer == "dion":
         return ", compressed" if options.compress else ", not compressed"
-    return ", replicas averaged by the optimizer" if options.compress else ", averaged gradients"
+    averages = options.compress and options.optimizer != "demo"
+    return ", replicas averaged by the optimizer" if averages else ", averaged gradients"
 
 
 def report(options: argparse.Namespace, rows: list[tuple[str, Row]], took: float) -> str:

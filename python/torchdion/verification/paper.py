@@ -4,6 +4,7 @@ The engine gives no more than the first Q, and a Householder QR orthonormalizes,
 linked wrongly does not agree with itself.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from torchdion.routing import param_groups
 from torchdion.verification.network import Network
 from torchdion.verification.run import Run, Training, backward, sequences_of
 
-MU, LION_BETAS = 0.95, (0.95, 0.98)
+MU, REPLICATE_MU, DEMO_MU = 0.95, 0.999, 0.999
+LION_BETAS, ADAMW_BETAS, EPSILON = (0.95, 0.98), (0.9, 0.95), 1e-8
+CHUNK_SIZE, TOP_K = 64, 32
 
 POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
@@ -26,48 +29,63 @@ POLAR_EXPRESS = (
 
 
 class PaperOptimizer:
-    """On param_groups(): Lion (arXiv 2302.06675, Algorithm 2), and for matrices Dion (arXiv 2504.05295, Algorithms 1
-    and 4) or Nesterov's form of Muon (https://kellerjordan.github.io/posts/muon).
+    """On param_groups(): Lion for what is no matrix, and for matrices the algorithm of the training.
 
     Args:
         training: whose algorithm and options these are.
-        starts: Q of each matrix at its start.
+        starts: the factors of each matrix at their start, by their own names before.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], starts: dict[str, Tensor], training: Training) -> None:
+    def __init__(self, groups: list[dict[str, Any]], starts: dict[str, dict[str, Tensor]], training: Training) -> None:
         self.members = [(name, param, group) for group in groups for name, param in group["params"]]
-        self.Q = {name: Q.clone() for name, Q in starts.items()}
+        self.factors = {key: {name: Q.clone() for name, Q in of_key.items()} for key, of_key in starts.items()}
         self.momenta = {name: torch.zeros_like(param) for name, param, _ in self.members}
+        self.others = {name: torch.zeros_like(param) for name, param, _ in self.members}
+        self.steps = 0
         self.lr, self.is_right = training.options["lr"], training.options.get("orientation", "right") == "right"
-        self.of_matrices = {"dion": self._dion, "muon": self._muon}[training.algorithm]
+        self.of_matrices: Callable[[str, Tensor], Tensor] = getattr(self, f"_{training.algorithm}")
 
     @torch.no_grad()
     def step(self) -> None:
+        self.steps += 1
         for name, X, group in self.members:
             assert X.grad is not None
             lr = self.lr * group["lr_multiplier"]
             X.mul_(1 - lr * group["weight_decay"])
-            if group["kind"] == "matrix":
-                m, n = X.shape
-                X.sub_(lr * (m / n) ** 0.5 * self.of_matrices(name, X.grad))
-            else:
-                X.sub_(lr * self._lion(name, X.grad))
+            update = self.of_matrices if group["kind"] == "matrix" else self._lion
+            X.sub_(lr * update(name, X.grad))
             X.grad = None
 
     def _dion(self, name: str, G: Tensor) -> Tensor:
-        """P Qᵀ, as wide as G; Algorithm 4 ("right") is Algorithm 1 on Xᵀ."""
+        """Algorithm 1 of arXiv 2504.05295."""
         B = self.momenta[name] + G
-        body = B.mT if self.is_right else B
-        P, _ = torch.linalg.qr(body @ self.Q[name])
+        approximation, update = self._factored(B, "Q", name)
+        self.momenta[name] = B - (1 - MU) * approximation
+        return shape_factor(G) * update
+
+    def _double_dion(self, name: str, G: Tensor) -> Tensor:
+        """Algorithm 6 of arXiv 2504.05295; others are M₁."""
+        B = REPLICATE_MU * self.others[name] + G
+        approximation, _ = self._factored(B, "replicate_Q", name)
+        self.others[name] = B - approximation
+        B = self.momenta[name] + approximation
+        approximation, update = self._factored(B, "Q", name)
+        self.momenta[name] = B - (1 - MU) * approximation
+        return shape_factor(G) * update
+
+    def _factored(self, B: Tensor, key: str, name: str) -> tuple[Tensor, Tensor]:
+        """P Rᵀ and P Qᵀ, as wide as B, with the next Q. Algorithm 4 ("right") is Algorithm 1 on Xᵀ."""
+        body, Q = B.mT if self.is_right else B, self.factors[key][name]
+        signal = has_signal(body @ Q)
+        P, _ = torch.linalg.qr((body @ Q)[:, signal])
         R = body.mT @ P
-        approximation = P @ R.mT
-        self.momenta[name] = B - (1 - MU) * (approximation.mT if self.is_right else approximation)
-        self.Q[name] = R / torch.linalg.vector_norm(R, dim=0)
-        update: Tensor = P @ self.Q[name].mT
-        return update.mT if self.is_right else update
+        Q[:, signal] = R / torch.linalg.vector_norm(R, dim=0)
+        both = P @ R.mT, P @ Q[:, signal].mT
+        return (both[0].mT, both[1].mT) if self.is_right else both
 
     def _muon(self, name: str, G: Tensor) -> Tensor:
-        """By singular values: no Newton–Schulz iteration at all."""
+        """Nesterov's form (https://kellerjordan.github.io/posts/muon), by singular values: no Newton–Schulz iteration
+        at all."""
         M = MU * self.momenta[name] + G
         self.momenta[name] = M
         U, x, Vt = torch.linalg.svd(G + MU * M, full_matrices=False)
@@ -75,19 +93,74 @@ class PaperOptimizer:
         for a, b, c in POLAR_EXPRESS:
             x = a * x + b * x**3 + c * x**5
         update: Tensor = U * x @ Vt
-        return update
+        return shape_factor(G) * update
+
+    def _demo(self, name: str, G: Tensor) -> Tensor:
+        """arXiv 2411.19870 on one replica."""
+        B = DEMO_MU * self.momenta[name] + G
+        sent = torch.zeros_like(B)
+        for chunk, target in zip(chunks_of(B), chunks_of(sent), strict=True):
+            of_rows, of_cols = cosines(chunk.shape[0]), cosines(chunk.shape[1])
+            coefficients = (of_rows @ chunk @ of_cols.mT).flatten()
+            order = torch.sort(coefficients.abs(), descending=True, stable=True).indices
+            coefficients[order[TOP_K:]] = 0
+            target.copy_(of_rows.mT @ coefficients.view_as(chunk) @ of_cols)
+        self.momenta[name] = B - sent
+        return torch.sign(sent)
 
     def _lion(self, name: str, G: Tensor) -> Tensor:
+        """arXiv 2302.06675, Algorithm 2."""
         first, second = LION_BETAS
         M = self.momenta[name]
         self.momenta[name] = second * M + (1 - second) * G
         return torch.sign(first * M + (1 - first) * G)
 
+    def _adamw(self, name: str, G: Tensor) -> Tensor:
+        """arXiv 1711.05101, Algorithm 2; others are V."""
+        first, second = ADAMW_BETAS
+        self.momenta[name] = first * self.momenta[name] + (1 - first) * G
+        self.others[name] = second * self.others[name] + (1 - second) * G * G
+        V_hat = self.others[name] / (1 - second**self.steps)
+        return self.momenta[name] / (1 - first**self.steps) / (V_hat.sqrt() + EPSILON)
+
+
+def shape_factor(G: Tensor) -> float:
+    m, n = G.shape
+    return float((m / n) ** 0.5)
+
+
+def has_signal(A: Tensor) -> Tensor:
+    """Which columns are more than rounding once those before them are projected out."""
+    signal, basis = [], torch.zeros(len(A), 0, dtype=A.dtype)
+    for column in A.unbind(1):
+        rest = column
+        for _ in range(2):
+            rest = rest - basis @ (basis.mT @ rest)
+        signal.append(bool(rest.norm() > 1e-9 * column.norm()))
+        if signal[-1]:
+            basis = torch.cat([basis, (rest / rest.norm())[:, None]], 1)
+    return torch.tensor(signal)
+
+
+def chunks_of(matrix: Tensor) -> list[Tensor]:
+    """Views of its chunks."""
+    rows = torch.split(matrix, CHUNK_SIZE)
+    return [chunk for row in rows for chunk in torch.split(row, CHUNK_SIZE, 1)]
+
+
+def cosines(size: int) -> Tensor:
+    """The orthonormal DCT-II, exactly zero at odd multiples of a right angle."""
+    angles = (2 * torch.arange(size) + 1) * torch.arange(size)[:, None]  # in right angles / size
+    basis: Tensor = torch.cos(torch.pi / (2 * size) * angles.double()) * (2 / size) ** 0.5
+    basis[angles % (2 * size) == size] = 0
+    basis[0] /= 2**0.5
+    return basis
+
 
 def train_as_published(training: Training) -> dict[str, Tensor]:
     """The weights that one process must end with, whatever its device: this one computes on the CPU."""
     network = Network(training.shape.on(training.sizes.tp))
-    groups, starts = param_groups(network), _starts_of_Q(training)
+    groups, starts = param_groups(network), _starts_of_factors(training)
     optimizer = PaperOptimizer(groups, starts, training)
     for step in range(training.steps):
         backward(network, sequences_of(training, step))
@@ -95,10 +168,11 @@ def train_as_published(training: Training) -> dict[str, Tensor]:
     return {name: param.detach() for name, param in network.named_parameters()}
 
 
-def _starts_of_Q(training: Training) -> dict[str, Tensor]:
+def _starts_of_factors(training: Training) -> dict[str, dict[str, Tensor]]:
     """A step with zero gradients creates them, and leaves them as they are."""
     run = Run(training)
     for param in run.network.parameters():
         param.grad = torch.zeros_like(param)
     run.optimizer.step()
-    return run.state().states.get("Q", {})
+    states = run.state().states
+    return {key: states[key] for key in ("Q", "replicate_Q") if key in states}

@@ -25,7 +25,7 @@ def random_model(shape: Shape) -> GPT:
 
 
 def preset(name: str) -> Recipe:
-    return recipe(parse(["--preset", name, "--data", "shards/*.bin", "--optimizer", "adamw"]), CPU)
+    return recipe(parse(["--preset", name, "--data", "shards/*.bin", "--optimizer", "torch_adamw"]), CPU)
 
 
 def random_tokens(*shape: int) -> Tensor:

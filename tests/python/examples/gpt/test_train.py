@@ -21,7 +21,7 @@ import train
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt"
 SHAPE = ["--layers", "1", "--d-model", "32", "--heads", "2", "--context", "32"]
-RUN = ["--batch", "4", "--steps", "6", "--val-sequences", "8", "--optimizer", "adamw"]
+RUN = ["--batch", "4", "--steps", "6", "--val-sequences", "8", "--optimizer", "torch_adamw"]
 SMALL = [*SHAPE, *RUN, "--sample-length", "20"]
 
 
@@ -176,7 +176,7 @@ def only_sentence(error: str) -> str:
         ("--warmup 0.8 --decay 0.3", "--warmup 0.8 and --decay 0.3 together exceed the whole run"),
         ("--seed 99999999999999999999", "argument --seed: must be at most 2147483647"),
         ("--rank-fraction 2", "argument --rank-fraction: must be a number above 0 and at most 1, got '2'"),
-        ("--rank-fraction 0.5", "--rank-fraction has no effect with --optimizer adamw"),
+        ("--rank-fraction 0.5", "--rank-fraction has no effect with --optimizer torch_adamw"),
         ("--optimizer muon --rank-fraction 0.5", "--rank-fraction has no effect with --optimizer muon"),
         ("--optimizer muon --adamw-lr 0.1", "--adamw-lr has no effect with --optimizer muon"),
         ("--optimizer torch_muon --newton-schulz gram", "--newton-schulz has no effect with --optimizer torch_muon"),
@@ -223,7 +223,7 @@ def test_a_folder_with_a_run_is_not_written_to_unasked(finished: Path, outcome) 
     [
         ("--d-model 64", "--d-model is 64 but the checkpoint's is 32; a resumed run keeps it"),
         ("--lr 0.5", "--lr is 0.5 but the checkpoint's is 0.005; a resumed run keeps it"),
-        ("--optimizer muon", "--optimizer is muon but the checkpoint's is adamw; a resumed run keeps it"),
+        ("--optimizer muon", "--optimizer is muon but the checkpoint's is torch_adamw; a resumed run keeps it"),
         ("--seed 1", "--seed is 1 but the checkpoint's is 0; a resumed run keeps it"),
     ],
 )

@@ -20,7 +20,7 @@ import torchdion
 CPU = torch.device("cpu")
 MODEL = ["--layers", "1", "--d-model", "32", "--heads", "2", "--context", "16"]
 RUN = ["--batch", "12", "--steps", "20", "--val-sequences", "10"]
-OPTIMIZERS = ["adamw", "torch_muon", "muon", "dion"]
+OPTIMIZERS = ["torch_adamw", "torch_muon", "adamw", "lion", "demo", "double_dion", "muon", "dion"]
 
 
 @pytest.fixture(autouse=True)
@@ -97,10 +97,10 @@ def test_muons_flags_are_those_of_its_matrices() -> None:
 
 @pytest.mark.parametrize("micro_batch", ["1", "4"])
 def test_accumulated_gradients_are_those_of_the_large_batch(micro_batch: str, tmp_path: Path) -> None:
-    large = make_trainer("--optimizer", "adamw")
+    large = make_trainer("--optimizer", "torch_adamw")
     for _ in range(5):  # away from the start, where most gradients are zero
         large.train_step()
-    small = make_trainer("--optimizer", "adamw", "--micro-batch", micro_batch)
+    small = make_trainer("--optimizer", "torch_adamw", "--micro-batch", micro_batch)
     small.load_state_dict(saved(large, tmp_path))
     assert small.accumulate_gradients() == pytest.approx(large.accumulate_gradients(), rel=1e-5)
     for expected, given in zip(large.model.parameters(), small.model.parameters(), strict=True):
@@ -112,7 +112,7 @@ def test_accumulated_gradients_are_those_of_the_large_batch(micro_batch: str, tm
 
 def test_the_gradient_is_clipped_to_its_norm() -> None:
     def gradient_seen_by_adamw(clip: str) -> tuple[float, float]:
-        trainer = make_trainer("--optimizer", "adamw", "--clip", clip, "--betas", "0", "0.9")
+        trainer = make_trainer("--optimizer", "torch_adamw", "--clip", clip, "--betas", "0", "0.9")
         norm = trainer.train_step().grad_norm
         # Without momentum AdamW's first average is the gradient itself.
         seen = [state["exp_avg"] for state in trainer.optimizers[0].state.values()]
@@ -124,13 +124,13 @@ def test_the_gradient_is_clipped_to_its_norm() -> None:
 
 
 def test_the_rate_of_a_step_is_the_schedules() -> None:
-    flags = ("--optimizer", "adamw", "--lr", "0.4", "--steps", "4", "--warmup", "0.5", "--decay", "0.5")
+    flags = ("--optimizer", "torch_adamw", "--lr", "0.4", "--steps", "4", "--warmup", "0.5", "--decay", "0.5")
     trainer = make_trainer(*flags)
     assert [trainer.train_step().lr for _ in range(4)] == pytest.approx([0.2, 0.4, 0.4, 0.2])
 
 
 def test_validation_changes_nothing() -> None:
-    trainer, other = make_trainer("--optimizer", "adamw"), make_trainer("--optimizer", "adamw")
+    trainer, other = make_trainer("--optimizer", "torch_adamw"), make_trainer("--optimizer", "torch_adamw")
     trainer.train_step()
     other.train_step()
     assert trainer.validate() == trainer.validate()
@@ -138,15 +138,15 @@ def test_validation_changes_nothing() -> None:
 
 
 def test_validation_is_the_mean_over_all_sequences_whatever_the_micro_batch(tmp_path: Path) -> None:
-    large = make_trainer("--optimizer", "adamw")
+    large = make_trainer("--optimizer", "torch_adamw")
     large.train_step()
-    small = make_trainer("--optimizer", "adamw", "--micro-batch", "4")  # 10 sequences: 4, 4 and 2
+    small = make_trainer("--optimizer", "torch_adamw", "--micro-batch", "4")  # 10 sequences: 4, 4 and 2
     small.load_state_dict(saved(large, tmp_path))
     assert small.validate() == pytest.approx(large.validate(), rel=1e-6)
 
 
 def test_the_random_state_is_restored(tmp_path: Path) -> None:
-    trainer = make_trainer("--optimizer", "adamw")
+    trainer = make_trainer("--optimizer", "torch_adamw")
     state = saved(trainer, tmp_path)
     expected = torch.rand(3)
     trainer.load_state_dict(state)
@@ -154,7 +154,7 @@ def test_the_random_state_is_restored(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
-    trainer = make_trainer("--optimizer", "adamw")
+    trainer = make_trainer("--optimizer", "torch_adamw")
     with torch.no_grad():
         trainer.model.head.weight.fill_(math.nan)
     with pytest.raises(Problem, match="the loss is nan after 0 steps; a lower --lr may help") as problem:
@@ -163,10 +163,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
 
 
 def test_bfloat16_is_autocast_and_leaves_the_weights_in_float32(tmp_path: Path) -> None:
-    exact = make_trainer("--optimizer", "adamw")
+    exact = make_trainer("--optimizer", "torch_adamw")
     for _ in range(5):
         exact.train_step()
-    rounded = make_trainer("--optimizer", "adamw", "--dtype", "bfloat16")
+    rounded = make_trainer("--optimizer", "torch_adamw", "--dtype", "bfloat16")
     rounded.load_state_dict(saved(exact, tmp_path))
     difference = abs(rounded.train_step().loss - exact.train_step().loss)
     assert 0 < difference < 0.05

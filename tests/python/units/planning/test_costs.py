@@ -107,11 +107,14 @@ def test_operations_of_the_other_ways_to_orthonormalize(method: str, dtype: torc
 
 def test_passes_over_memory() -> None:
     """In matrices: M and X updated, G read; by Dion M read for two products and updated twice; what Muon
-    orthonormalizes is written in the same pass in BF16, read, and read again as the result."""
+    orthonormalizes is written in the same pass in BF16, read, and read again as the result; Double Dion has two
+    momenta; DeMo decays its momentum, takes coefficients off it and reads it for them, of which it makes three passes,
+    as does the update."""
     costs = torchdion.plan(matrices("512x256"), {}).rows[0].costs
     passes = {name: cost.memory_bytes / (4 * 512 * 256) for name, cost in costs.items()}
     assert passes == {
-        "dion_compressed": 9, "dion_dense": 9, "muon": 6.5, "muon_gathering": 5, "adamw": 7
+        "dion_compressed": 9, "dion_dense": 9, "muon": 6.5, "muon_gathering": 5, "adamw": 7,
+        "double_dion": 15, "demo": 14, "lion": 5,
     }  # fmt: skip
 
 
