@@ -102,7 +102,7 @@ TINY_RATES: dict[str, dict[str, float]] = {
     "double_dion": {"lr": 0.02},
     "muon": {"lr": 0.02},
     "demo": {"lr": 0.001, "scalar_lr": 0.01},
-    "lion": {"lr": 0.003},
+    "lion": {"lr": 0.002},
     "adamw": {"lr": 0.005},
     "torch_adamw": {"lr": 0.005},
     "torch_muon": {"lr": 0.02, "adamw_lr": 0.005},

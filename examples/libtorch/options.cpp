@@ -118,8 +118,8 @@ std::vector<Field> fields(Recipe& recipe) {
       {"context", &recipe.context, Range{1, true, 1048576}, "bytes in a window"},
       {"batch", &recipe.batch, Range{1, true, 1048576}, "windows in a step"},
       {"steps", &recipe.steps, Range{1, true, kLargestWhole}, "steps of the whole run"},
-      {"optimizer", &recipe.optimizer, Words{"dion", "muon"}, "of the blocks' matrices; the others have Lion"},
-      {"lr", &recipe.lr, Range{0, false, kInfinity}, "base learning rate of all parameters"},
+      {"optimizer", &recipe.optimizer, kOptimizers, "of the blocks' matrices; the others have Lion"},
+      {"lr", &recipe.lr, Range{0, false, kInfinity}, "base learning rate; of lion, adamw and demo try 0.002"},
       {"rank_fraction", &recipe.rank_fraction, Range{0, false, 1}, "Dion's rank over a matrix's smaller side", "dion"},
       {"newton_schulz", &recipe.newton_schulz, Words{"jordan", "polar_express", "gram"}, "Muon's iteration", "muon"},
       {"ns_steps", &recipe.ns_steps, Range{1, true, 99}, "how many of them", "muon"},
@@ -200,8 +200,8 @@ void check_continues(Recipe recipe, Recipe saved) {
 
 std::string help() {
   std::ostringstream text;
-  text << "usage: train TEXT [flags]\n\nTrains a GPT on the bytes of a text file with torchdion::Dion "
-          "or\ntorchdion::Muon.\n\n"
+  text << "usage: train TEXT [flags]\n\nTrains a GPT on the bytes of a text file with an optimizer of "
+          "torchdion.\n\n"
        << "  --run FOLDER               for checkpoints (runs/libtorch)\n"
        << "  --resume                   go on from the folder's checkpoint; its recipe's flags need not be repeated\n"
        << "  --overwrite                replace the run that the folder holds\n";

@@ -11,6 +11,9 @@ namespace gpt {
 constexpr int64_t kVocabulary = 256;  // bytes
 constexpr int kMostRanks = 1024;
 
+// All that torchdion has.
+inline const std::vector<std::string> kOptimizers{"dion", "double_dion", "muon", "demo", "lion", "adamw"};
+
 // What fixes the losses of a run. Checkpoints hold it, and a resumed run keeps it.
 struct Recipe {
   int64_t layers = 4;
@@ -19,7 +22,7 @@ struct Recipe {
   int64_t context = 256;  // bytes in a window
   int64_t batch = 32;     // windows in a step
   int64_t steps = 200;
-  std::string optimizer = "dion";  // or "muon"
+  std::string optimizer = "dion";  // a name in kOptimizers
   double lr = 0.02;
   double rank_fraction = 1;                     // Dion's
   std::string newton_schulz = "polar_express";  // Muon's, as ns_steps
@@ -48,7 +51,7 @@ struct Field {
   std::variant<int64_t*, double*, std::string*> value;
   std::variant<Range, Words> allowed;
   std::string meaning;
-  std::string optimizer = "";  // the only one that has it; empty: both have
+  std::string optimizer = "";  // the only one that has it; empty: all have
 };
 
 std::vector<Field> fields(Recipe& recipe);

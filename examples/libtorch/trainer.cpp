@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <type_traits>
 
 #include "problem.h"
 #include "sample.h"
@@ -40,15 +41,30 @@ torchdion::NewtonSchulz newton_schulz(const std::string& name) {
   return name == "gram" ? torchdion::NewtonSchulz::gram : torchdion::NewtonSchulz::polar_express;
 }
 
+// Its default options are those of groups without any: here all have some.
 std::unique_ptr<torchdion::Optimizer> optimizer_of(const GPT& model, const Recipe& recipe) {
   torchdion::Options options(recipe.lr);
   options.weight_decay(recipe.weight_decay);
+  const auto made = [&]<class Optimizer>(std::type_identity<Optimizer>) {
+    return std::make_unique<Optimizer>(torchdion::param_groups(model, options, {"head"}));
+  };
   if (recipe.optimizer == "muon") {
     options.newton_schulz(newton_schulz(recipe.newton_schulz)).ns_steps(recipe.ns_steps);
-    return std::make_unique<torchdion::Muon>(torchdion::param_groups(model, options, {"head"}));
+    return made(std::type_identity<torchdion::Muon>());
   }
-  options.rank_fraction(recipe.rank_fraction).seed(recipe.seed);
-  return std::make_unique<torchdion::Dion>(torchdion::param_groups(model, options, {"head"}));
+  if (recipe.optimizer == "lion") return made(std::type_identity<torchdion::Lion>());
+  if (recipe.optimizer == "adamw") return made(std::type_identity<torchdion::AdamW>());
+  if (recipe.optimizer == "demo") {
+    options.mu(0.999);
+    return made(std::type_identity<torchdion::DeMo>());
+  }
+  options.seed(recipe.seed);
+  if (recipe.optimizer == "double_dion") {
+    options.rank_fraction(0.25);
+    return made(std::type_identity<torchdion::DoubleDion>());
+  }
+  options.rank_fraction(recipe.rank_fraction);
+  return made(std::type_identity<torchdion::Dion>());
 }
 
 c10::impl::GenericDict new_dict() { return c10::impl::GenericDict(c10::StringType::get(), c10::AnyType::get()); }
