@@ -72,14 +72,6 @@ struct Chunking {
   }
 };
 
-// Of replicas and copies each works on its own.
-Layout of_matrices(const Layout& layout) {
-  Layout cut;
-  cut.rows = layout.rows;
-  cut.cols = layout.cols;
-  return cut;
-}
-
 // What this rank transforms: its pieces, or the whole matrices that it owns.
 struct Transformed {
   int64_t count, m, n;
@@ -174,7 +166,7 @@ const float* data_of(const at::Tensor& numbers) {
 comm::Task<> demo(Batch batch, Options options) {
   const Chunking chunking(options);
   const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
-  const Layout cut = of_matrices(batch.layout);
+  const Layout cut = cuts_of(batch.layout);
   const BatchShape shape = batch.shape;
   const Axis replicas = batch.layout.replicas;
   const bool in_place = chunking.is_cut_between_chunks(shape, cut);
@@ -258,14 +250,14 @@ int64_t operations_of(int64_t m, int64_t n, const Chunking& chunking) {
 
 OwnedWork transforms(const BatchShape& shape, const Layout& layout, const Options& options) {
   const Chunking chunking(options);
-  const Layout cut = of_matrices(layout);
+  const Layout cut = cuts_of(layout);
   if (chunking.is_cut_between_chunks(shape, cut)) return {};
   return {axes_of_owners(cut), operations_of(shape.m, shape.n, chunking)};
 }
 
 Cost demo_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
   const Chunking chunking(options);
-  const Layout cut = of_matrices(layout);
+  const Layout cut = cuts_of(layout);
   const bool in_place = chunking.is_cut_between_chunks(shape, cut);
   const Transformed transformed(shape, cut, in_place);
   const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
@@ -286,8 +278,6 @@ Cost demo_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   return cost;
 }
 
-bool always(int64_t, int64_t, std::span<const int64_t>, const Options&) { return true; }
-
 }  // namespace
 
 constexpr Algorithm kDemo{
@@ -299,7 +289,7 @@ constexpr Algorithm kDemo{
     .cost = demo_cost,
     .update = demo,
     .owned_work = transforms,
-    .decouples = always,
+    .decouples = always_decouples,
 };
 
 }  // namespace torchdion::algorithms

@@ -28,7 +28,7 @@ constexpr Option kDoubleDionOptions[] = {
     kQDtype,
 };
 
-enum { kMomentum, kQ, kReplicateMomentum, kReplicateQ };
+enum { kSharedMomentum, kSharedQ, kReplicateMomentum, kReplicateQ };
 constexpr State kDoubleDionStates[] = {
     {.name = "momentum", .dtype_option = "momentum_dtype"},
     {.name = "Q",
@@ -58,8 +58,8 @@ comm::Task<> double_dion(Batch batch, Options options) {
   const Axis dense = compresses ? Axis() : batch.layout.replicas;
   PowerIteration first = power_iteration_of(batch, states[kReplicateMomentum], states[kReplicateQ], ranks[kOfReplicas],
                                             0, compresses, unchanged, options);
-  const int64_t offset = workspace_of_iteration(batch.shape, batch.layout, ranks[kOfReplicas], options);
-  PowerIteration second = power_iteration_of(batch, states[kMomentum], states[kQ], ranks[kOfUpdate], offset,
+  const int64_t offset = aligned(workspace_of_iteration(batch.shape, batch.layout, ranks[kOfReplicas], options));
+  PowerIteration second = power_iteration_of(batch, states[kSharedMomentum], states[kSharedQ], ranks[kOfUpdate], offset,
                                              /*averages=*/false, unchanged, options);
   upload(batch, {&first, &second});
   const Matrices B1 = first.B, B2 = second.B;
@@ -94,10 +94,11 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
   const bool averages = !layout.replicas.absent();
   Cost cost;
   add_iteration(cost, shape, layout, r1, averages && shape.decoupled, options);
+  cost.workspace = aligned(cost.workspace);
   add_iteration(cost, shape, layout, r2, /*averages=*/false, options);
   if (averages && !shape.decoupled) add_average(cost, shape, layout);
   cost.operations += shape.count * shape.rows * shape.cols * (8 * r1 + 8 * r2);
-  const auto shared = static_cast<int64_t>(c10::elementSize(shape.states[kMomentum]));
+  const auto shared = static_cast<int64_t>(c10::elementSize(shape.states[kSharedMomentum]));
   const auto own = static_cast<int64_t>(c10::elementSize(shape.states[kReplicateMomentum]));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
   // M₁, M₂: read and written by what is added and by the feedback, read by two products; X: read and written; G: read
@@ -107,7 +108,7 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
 }
 
 // (m + n) r₁ elements of P₁ and R₁, or m n of M₁.
-bool factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> ranks, const Options&) {
+bool exchanged_factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> ranks, const Options&) {
   return (rows + cols) * ranks[kOfReplicas] < rows * cols;
 }
 
@@ -123,7 +124,7 @@ constexpr Algorithm kDoubleDion{
     .update = double_dion,
     .owned_work = work_of_iterations,
     .needs_equal_steps = has_sketch,
-    .decouples = factors_are_fewer,
+    .decouples = exchanged_factors_are_fewer,
     .check_layout = check_orthonormalize,
 };
 

@@ -158,8 +158,6 @@ Cost muon_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   return cost;
 }
 
-bool always(int64_t, int64_t, std::span<const int64_t>, const Options&) { return true; }
-
 }  // namespace
 
 constexpr Algorithm kMuon{
@@ -172,7 +170,7 @@ constexpr Algorithm kMuon{
     .update = muon,
     .owned_work = work_of_owner,
     .shares_among_copies = true,
-    .decouples = always,
+    .decouples = always_decouples,
 };
 
 }  // namespace torchdion::algorithms

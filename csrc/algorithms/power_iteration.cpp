@@ -25,9 +25,11 @@ using linalg::Matrices;
 
 namespace {
 
-enum { kOnCols, kOnReplicas };  // among the axes of owners
+enum { kCols, kReplicas };  // among the axes of those who orthonormalize
 
-Precision precision_of(const Options& options) { return enumerator<Precision>(kPrecision, options.text("precision")); }
+Precision precision_asked(const Options& options) {
+  return enumerator<Precision>(kPrecision, options.text("precision"));
+}
 
 Orthonormalize method_of(const Options& options) {
   return enumerator<Orthonormalize>(kOrthonormalize, options.text("orthonormalize"));
@@ -39,7 +41,7 @@ linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const O
   how.oversample = options.number("rcqr_oversample");
   how.random = linalg::RandomMatrix::sketch(options.integer("seed"), batch.step);
   how.random.steps_before = batch.steps_before;
-  how.precision = linalg::precision_on(batch.X.device, precision_of(options));
+  how.precision = linalg::precision_on(batch.X.device, precision_asked(options));
   const at::ScalarType dtype = batch.workspace.scalar_type();
   const double rounding = linalg::rounding_noise(dtype, batch.shape.n, how.precision);
   how.noise = {rounding, rounding, linalg::signal_margin(dtype, how.precision)};
@@ -85,14 +87,13 @@ void move_cautiously_(const Batch& batch, const PowerIteration& iteration, const
   }
 }
 
-// Where R and the whole Q begin in the workspace, after P, in elements: where tensor cores can read them.
+// Where R and the whole Q begin in the workspace, after P.
 struct Offsets {
-  static constexpr int64_t kAligned = 16;
   int64_t R, Q, end;
 
   Offsets(const BatchShape& shape, const Layout& layout, int64_t r) {
     const int64_t of_Q = shape.count * shape.cols * r;
-    R = (shape.count * shape.rows * r + kAligned - 1) / kAligned * kAligned;
+    R = aligned(shape.count * shape.rows * r);
     Q = R + of_Q;
     end = layout.rows.absent() ? Q : Q + of_Q;
   }
@@ -148,12 +149,12 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& B, const M
   if (takes_svd(options)) {
     iteration.room_for_svd = batch.workspace.narrow(0, offset + offsets.end, room_for_svd(batch.shape));
   } else if (!averages && !iteration.owners.empty()) {
-    iteration.owners[kOnReplicas] = {iteration.owners[kOnCols][batch.layout.cols.rank]};
+    iteration.owners[kReplicas] = {iteration.owners[kCols][batch.layout.cols.rank]};
   }
   iteration.orthonormalize = orthonormalize_options(batch, options);
   iteration.left_out = batch.gradients.left_out;
   if (unchanged.defined()) iteration.unchanged = unchanged.const_data_ptr<float>();
-  iteration.precision = precision_of(options);
+  iteration.precision = precision_asked(options);
   return iteration;
 }
 
@@ -266,9 +267,9 @@ void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, in
     add(cost.cols, {count * (P + r), ring(2 * count * (P * element + r * fp64), layout.cols)});
   }
   // Matrices of which this rank has P, for the replicas to sum, and those that it orthonormalizes.
-  const int64_t summed = shape.owners.empty() ? count : shape.owners[kOnCols][layout.cols.rank];
+  const int64_t summed = shape.owners.empty() ? count : shape.owners[kCols][layout.cols.rank];
   const int64_t orthonormalized =
-      shape.owners.empty() || !averages ? summed : shape.owners[kOnReplicas][layout.replicas.rank];
+      shape.owners.empty() || !averages ? summed : shape.owners[kReplicas][layout.replicas.rank];
   if (averages) add(cost.replicas, all_reduced(summed * P + count * R, element, layout.replicas));
   cost.operations += orthonormalized * orthonormalize_operations(shape, r, options);
   cost.temporary_bytes +=

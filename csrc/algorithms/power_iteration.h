@@ -62,11 +62,14 @@ struct PowerIteration {
   linalg::Matrices Q() const { return whole_Q.defined() ? linalg::Matrices(whole_Q) : own_Q; }
 };
 
+// Where in a workspace, in elements, something may begin that tensor cores are to read: this or the next such place.
+inline int64_t aligned(int64_t offset) { return (offset + 15) / 16 * 16; }
+
 // Elements of the workspace that one of rank r takes.
 int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r, const Options& options);
 
-// That of rank r of matrices B that lie in the place of a momentum, from Q, in the workspace from `offset` on.
-// `averages`: replicas take their mean of B by way of the factors. `unchanged` ([count]) may be undefined.
+// That of rank r of matrices B that lie in the place of a momentum, from Q, in the workspace from `offset` on, which is
+// aligned. `averages`: replicas take their mean of B by way of the factors. `unchanged` ([count]) may be undefined.
 PowerIteration power_iteration_of(const Batch& batch, const linalg::Matrices& B, const linalg::Matrices& Q, int64_t r,
                                   int64_t offset, bool averages, const at::Tensor& unchanged, const Options& options);
 

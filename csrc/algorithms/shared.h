@@ -25,6 +25,9 @@ inline constexpr Option precision_of(std::string_view initial) {
   return {"precision", initial, allowed, "what FP32 operands of products are rounded to"};
 }
 
+// Algorithm::decouples of those whose replicas never exchange gradients.
+inline bool always_decouples(int64_t, int64_t, std::span<const int64_t>, const Options&) { return true; }
+
 // Of every algorithm.
 std::span<const Option> shared_options();
 // Of every algorithm that takes matrices: how they lie in parameters.

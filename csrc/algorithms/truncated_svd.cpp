@@ -13,14 +13,6 @@ namespace torchdion::algorithms {
 
 namespace {
 
-// Replicas and copies have equal matrices.
-Layout of_matrices(const Layout& layout) {
-  Layout cut;
-  cut.rows = layout.rows;
-  cut.cols = layout.cols;
-  return cut;
-}
-
 // P lies like B, but that all ranks which cut the columns have the same rows of it, as copies have.
 Layout of_vectors(const Layout& layout) {
   Layout cut;
@@ -52,7 +44,7 @@ comm::Task<> left_singular_vectors_(at::Tensor P, linalg::Matrices B, at::Tensor
                                     BatchShape shape) {
   const at::Tensor pieces = room.view({shape.count, shape.rows, shape.cols});
   linalg::copy_(linalg::Matrices(pieces), B);
-  const Layout there = of_matrices(layout), back = of_vectors(layout);
+  const Layout there = cuts_of(layout), back = of_vectors(layout);
   const at::Tensor whole = co_await gather_to_owners(pieces, there, shape);
   at::Tensor vectors = whole.new_empty({whole.size(0), shape.m, P.size(2)});
   if (whole.size(0) > 0) vectors = leading_vectors(whole, P.size(2));
@@ -61,7 +53,7 @@ comm::Task<> left_singular_vectors_(at::Tensor P, linalg::Matrices B, at::Tensor
   if (found.const_data_ptr() != P.const_data_ptr()) P.copy_(found);
 }
 
-std::vector<Axis> axes_of_singular_vectors(const Layout& layout) { return axes_of_owners(of_matrices(layout)); }
+std::vector<Axis> axes_of_singular_vectors(const Layout& layout) { return axes_of_owners(cuts_of(layout)); }
 
 // Of the vectors of one side, by a QR first (Golub and Van Loan, Matrix Computations, 8.6.3).
 int64_t svd_operations(int64_t m, int64_t n) {
@@ -74,7 +66,7 @@ int64_t room_for_svd(const BatchShape& shape) { return shape.count * shape.rows 
 void add_svd(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r) {
   const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
   Cost back;
-  add_way_to_owners(cost, shape, of_matrices(layout), element);
+  add_way_to_owners(cost, shape, cuts_of(layout), element);
   add_way_from_owners(back, shape_of_vectors(shape, layout, r), of_vectors(layout), element);
   add(cost.rows, back.rows);
   add(cost.cols, back.copies);

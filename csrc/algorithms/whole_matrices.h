@@ -18,6 +18,14 @@ inline std::vector<Axis> axes_of_owners(const Layout& layout) {
   return {layout.replicas, layout.copies, layout.cols, layout.rows};
 }
 
+// The cuts of a layout alone: of replicas and copies each works on its own.
+inline Layout cuts_of(const Layout& layout) {
+  Layout cuts;
+  cuts.rows = layout.rows;
+  cuts.cols = layout.cols;
+  return cuts;
+}
+
 // Those of a batch whose pieces here go to owners: all of them to replicas, which sum, else what is this rank's own
 // among copies. gather_to_owners() does not look at the others.
 Piece sent_to_owners(const Layout& layout, const BatchShape& shape);
