@@ -5,8 +5,8 @@
 One JSON line per optimizer and list, then a table. `roofline` is the time that the step's arithmetic (see
 matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
 that fewer operations were needed than the formula counts. `medium` in a name is precision="medium", and `FP32` the time
-over that of the same rank without it. `first` is the first step (it also makes the state; the
-median of three new optimizers) over a steady one.
+over that of the same rank without it; `Dion` is the time over Dion's at r = d/4. `first` is the first step (it also
+makes the state; the median of three new optimizers) over a steady one.
 """
 
 import argparse
@@ -36,6 +36,12 @@ def contenders() -> dict[str, Callable[..., Optimizer]]:
     made["Muon"] = partial(torchdion.Muon, lr=1e-3)
     made["Muon gram"] = partial(torchdion.Muon, lr=1e-3, newton_schulz="gram")
     made["Muon high"] = partial(torchdion.Muon, lr=1e-3, precision="high")
+    made["Double Dion r = d/64, d/4"] = partial(
+        torchdion.DoubleDion, lr=1e-3, rank_fraction=1 / 4, replicate_rank_fraction=1 / 64
+    )
+    made["DeMo"] = partial(torchdion.DeMo, lr=1e-3)
+    made["Lion"] = partial(torchdion.Lion, lr=1e-4)
+    made["AdamW"] = partial(torchdion.AdamW, lr=1e-3)
     made["AdamW foreach"] = partial(torch.optim.AdamW, lr=1e-3, foreach=True)
     made["AdamW fused"] = partial(torch.optim.AdamW, lr=1e-3, fused=True)
     made["Muon (torch)"] = partial(torch.optim.Muon, lr=1e-3)
@@ -80,6 +86,7 @@ def benchmark(list_name: str, spectrum: str, rounds: int, only: list[str] | None
             "AdamW fused": median[name] / median["AdamW fused"],
             "AdamW foreach": median[name] / median["AdamW foreach"],
             "Muon": median[name] / median["Muon (torch)"],
+            "Dion": median[name] / median["Dion r = d/4"] if "Dion r = d/4" in median else None,
             "FP32": median[name] / median[same_rank] if same_rank != name and same_rank in median else None,
             "first": first[name] / median[name],
             "threads": torch.get_num_threads(),
@@ -107,7 +114,18 @@ def main() -> None:
         for spectrum in ([arguments.spectrum] if arguments.spectrum else ("flat", "power"))
         for row in benchmark(list_name, spectrum, arguments.rounds, arguments.only)
     ]
-    columns = ("list", "spectrum", "optimizer", "roofline", "AdamW fused", "AdamW foreach", "Muon", "FP32", "first")
+    columns = (
+        "list",
+        "spectrum",
+        "optimizer",
+        "roofline",
+        "AdamW fused",
+        "AdamW foreach",
+        "Muon",
+        "Dion",
+        "FP32",
+        "first",
+    )
     print(table(rows, columns))
 
 

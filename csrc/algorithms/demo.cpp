@@ -1,11 +1,9 @@
 #include "algorithms/demo.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "algorithms/batch.h"
 #include "algorithms/cost.h"

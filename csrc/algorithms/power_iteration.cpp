@@ -180,6 +180,7 @@ comm::Task<PowerIteration> iterate(PowerIteration iteration) {
   if (iteration.room_for_svd.defined()) {
     co_await left_singular_vectors_(iteration.P, B, iteration.room_for_svd, layout, iteration.shape);
     if (may_stay) linalg::clear_(P, iteration.left_out, iteration.unchanged);
+    if (!layout.cols.absent()) iteration.scale = at::ones({B.count()}, iteration.P.options());  // on all ranks the same
   } else {
     linalg::gemm_(P, B, iteration.Q(), mean, 0, iteration.precision);
     if (may_stay) linalg::clear_(P, iteration.left_out, iteration.unchanged);

@@ -29,13 +29,16 @@ BatchShape shape_of_vectors(const BatchShape& shape, const Layout& layout, int64
   return vectors;
 }
 
+// NaN where a matrix is not finite, of which LAPACK takes none: it must reach the weights, and no other matrix.
 at::Tensor leading_vectors(const at::Tensor& whole, int64_t r) {
-  const auto [U, values, Vt] = at::linalg_svd(whole, /*full_matrices=*/false);
+  const at::Tensor is_finite = whole.isfinite().flatten(1).all(1).view({-1, 1, 1});
+  const auto [U, values, Vt] = at::linalg_svd(whole.masked_fill(is_finite.logical_not(), 0), /*full_matrices=*/false);
   const double eps = whole.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                         : std::numeric_limits<float>::epsilon();
   const double rounding = eps * static_cast<double>(std::max(whole.size(1), whole.size(2)));
   const at::Tensor is_signal = values.gt(values.narrow(1, 0, 1).mul(rounding));
-  return U.narrow(2, 0, r).mul(is_signal.narrow(1, 0, r).unsqueeze(1)).contiguous();
+  const at::Tensor vectors = U.narrow(2, 0, r).mul(is_signal.narrow(1, 0, r).unsqueeze(1)).contiguous();
+  return vectors.masked_fill_(is_finite.logical_not(), std::numeric_limits<double>::quiet_NaN());
 }
 
 }  // namespace

@@ -43,9 +43,9 @@ void axpby_row(TX* x, const TU* u, int64_t count, T update, T keep) {
 }
 
 template <class TX, class TU, class T>
-void move_row(TX* x, const TU* u, int64_t count, T update, const Decay<T>& decay, bool by_sign) {
+void move_row(TX* x, const TU* u, int64_t count, T update, T keep, const DirectionRule& rule) {
   for (int64_t j = 0; j < count; ++j) {
-    x[j] = rounded<TX>(moved(static_cast<T>(x[j]), static_cast<T>(u[j]), update, decay, by_sign));
+    x[j] = rounded<TX>(moved(static_cast<T>(x[j]), static_cast<T>(u[j]), update, keep, rule));
   }
 }
 
@@ -100,7 +100,7 @@ void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& 
         for_each_run_of_rows<T, scalar_t>(U, index, first, count, [&](int64_t row, int64_t col, int64_t many, auto* u) {
           weight_t* x = X.matrix<weight_t>(index) + row * X.row_stride + col;
           if (rule.sign || rule.cautious) {
-            move_row(x, u, many, update, Decay<T>(keep, rule.cautious), rule.sign);
+            move_row(x, u, many, update, keep, rule);
           } else {
             axpby_row(x, u, many, update, keep);
           }

@@ -2,8 +2,11 @@
 #include "linalg/elementwise.h"
 
 #include <array>
+#include <type_traits>
 #include <utility>
 
+#include "linalg/cpu/avx512.h"
+#include "linalg/cpu/bfloat16_products.h"
 #include "linalg/cpu/least_momentum.h"
 #include "linalg/cpu/operations.h"
 #include "linalg/cpu/rates.h"
@@ -30,7 +33,32 @@ Rule prepared(const ElementwiseLists& lists, std::size_t i, const typename Rule:
   return Rule(hyper, least, corrections.data());
 }
 
-template <class Rule, std::size_t... State>
+// One run, whose tensors share no memory.
+template <bool cautious, class Rule, class T, class... States>
+[[gnu::always_inline]] inline void update_entries(const Rule& rule, int64_t count, T alpha, T* __restrict x,
+                                                  const T* __restrict g, States* __restrict... states) {
+  for (int64_t j = 0; j < count; ++j) rule.template update<cautious>(x[j], alpha * g[j], states[j]...);
+}
+
+#if defined(__x86_64__)
+
+// The same loop, for processors that do sixteen entries at a time.
+template <bool cautious, class Rule, class T, class... States>
+TORCHDION_AVX512 void update_avx512(const Rule& rule, int64_t count, T alpha, T* x, const T* g, States*... states) {
+  update_entries<cautious>(rule, count, alpha, x, g, states...);
+}
+
+#endif
+
+template <bool cautious, class Rule, class T, class... States>
+void update_run(const Rule& rule, int64_t count, T alpha, T* x, const T* g, States*... states) {
+#if defined(__x86_64__)
+  if (has_bfloat16_products()) return update_avx512<cautious>(rule, count, alpha, x, g, states...);
+#endif
+  update_entries<cautious>(rule, count, alpha, x, g, states...);
+}
+
+template <class Rule, bool cautious, std::size_t... State>
 void update(const ElementwiseLists& lists, std::size_t i, const typename Rule::Hyperparameters& hyper,
             std::index_sequence<State...>) {
   using T = typename Rule::Number;
@@ -39,7 +67,7 @@ void update(const ElementwiseLists& lists, std::size_t i, const typename Rule::H
   const Rule rule = prepared<Rule>(lists, i, hyper);
   for_each_run<T>(lists.G[i], lists.rule.zeroed, [&](int64_t begin, int64_t count, const Run<T>& gradient) {
     const Run<T> x(lists.X[i], begin, count), states[] = {Run<T>(lists.states[State][i], begin, count)...};
-    for (int64_t j = 0; j < count; ++j) rule(x[j], alpha * gradient[j], states[State][j]...);
+    update_run<cautious>(rule, count, alpha, x.data(), gradient.data(), states[State].data()...);
     x.store();
     (states[State].store(), ...);
   });
@@ -51,11 +79,13 @@ void update_all(const ElementwiseLists& lists, const Hyperparameters& hyper) {
   const Hyperparameters read = with_multipliers(hyper, lists.multipliers);
   constexpr auto states = std::make_index_sequence<Rule<float>::states>();
   for (std::size_t i = 0; i < lists.X.size(); ++i) {
-    if (lists.X[i].scalar_type() == at::kDouble) {
-      update<Rule<double>>(lists, i, read, states);
-    } else {
-      update<Rule<float>>(lists, i, read, states);
-    }
+    const auto update_as = [&]<class T, bool cautious>(T, std::bool_constant<cautious>) {
+      update<Rule<T>, cautious>(lists, i, read, states);
+    };
+    const auto update_in = [&](auto zero) {
+      read.cautious ? update_as(zero, std::true_type()) : update_as(zero, std::false_type());
+    };
+    lists.X[i].scalar_type() == at::kDouble ? update_in(0.0) : update_in(0.0F);
   }
 }
 

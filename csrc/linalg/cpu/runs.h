@@ -32,7 +32,7 @@ class Run {
   }
   Run(const Run&) = delete;
 
-  T& operator[](int64_t i) const { return data_[i]; }
+  T* data() const { return data_; }
 
   // A copy in which entries that are not finite are zero; returns how many were.
   int64_t zero_nonfinite() {

@@ -25,15 +25,14 @@ struct AdamWRule {
   using Hyperparameters = AdamWHyperparameters;
   static constexpr int states = 2, corrections = 2;
 
-  Decay<T> decay;
-  T lr, root2, epsilon, beta1, rest1, beta2, rest2;
+  T keep, lr, root2, epsilon, beta1, rest1, beta2, rest2;
 
   TORCHDION_HOST_DEVICE static double correction(const AdamWHyperparameters& hyper, double step, int state) {
     return 1 - std::pow(state == 0 ? hyper.beta1 : hyper.beta2, step);
   }
 
   TORCHDION_HOST_DEVICE AdamWRule(const AdamWHyperparameters& hyper, double, const double* correction)
-      : decay(static_cast<T>(1 - hyper.lr * hyper.weight_decay), hyper.cautious),
+      : keep(static_cast<T>(1 - hyper.lr * hyper.weight_decay)),
         lr(static_cast<T>(hyper.lr / correction[0])),
         root2(static_cast<T>(std::sqrt(correction[1]))),
         epsilon(static_cast<T>(hyper.epsilon)),
@@ -42,10 +41,11 @@ struct AdamWRule {
         beta2(static_cast<T>(hyper.beta2)),
         rest2(static_cast<T>(1 - hyper.beta2)) {}
 
-  TORCHDION_HOST_DEVICE void operator()(T& x, T g, T& m, T& v) const {
+  template <bool cautious>
+  TORCHDION_HOST_DEVICE void update(T& x, T g, T& m, T& v) const {
     m = beta1 * m + rest1 * g;
     v = beta2 * v + rest2 * g * g;
-    x = decay.of(x, m) * x - lr * m / (std::sqrt(v) / root2 + epsilon);
+    x = decay_of<cautious>(keep, x, m) * x - lr * m / (std::sqrt(v) / root2 + epsilon);
   }
 };
 

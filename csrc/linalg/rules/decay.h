@@ -5,15 +5,13 @@
 
 namespace torchdion::linalg {
 
-// What an entry x is multiplied by where u is subtracted from it: `keep`, or, under cautious weight decay (arXiv
-// 2510.12402), `opposed`, which is 1, where x and u have no common sign. Without caution both numbers are one.
-template <class T>
-struct Decay {
-  T keep, opposed;
-
-  TORCHDION_HOST_DEVICE Decay(T keep, bool cautious) : keep(keep), opposed(cautious ? T(1) : keep) {}
-  TORCHDION_HOST_DEVICE T of(T x, T u) const { return (x > 0 && u > 0) || (x < 0 && u < 0) ? keep : opposed; }
-};
+// What an entry x is multiplied by where u is subtracted from it: `keep`; under cautious weight decay (arXiv
+// 2510.12402) 1 where they have no common sign.
+template <bool cautious, class T>
+TORCHDION_HOST_DEVICE T decay_of(T keep, T x, T u) {
+  if constexpr (!cautious) return keep;
+  return (x > 0 && u > 0) || (x < 0 && u < 0) ? keep : T(1);
+}
 
 // The sign of an entry; a NaN stays one: it must reach the weights.
 template <class T>
@@ -27,11 +25,12 @@ struct DirectionRule {
   bool cautious = false;  // weights decay where they have the sign of the direction alone
 };
 
-// keep x + update u
+// keep x + update u, as the rule has it.
 template <class T>
-TORCHDION_HOST_DEVICE T moved(T x, T u, T update, const Decay<T>& decay, bool by_sign) {
-  const T direction = by_sign ? sign_of(u) : u;
-  return decay.of(x, direction) * x + update * direction;
+TORCHDION_HOST_DEVICE T moved(T x, T u, T update, T keep, const DirectionRule& rule) {
+  const T direction = rule.sign ? sign_of(u) : u;
+  const T kept = rule.cautious ? decay_of<true>(keep, x, direction) : keep;
+  return kept * x + update * direction;
 }
 
 }  // namespace torchdion::linalg

@@ -22,11 +22,10 @@ struct LionRule {
   using Hyperparameters = LionHyperparameters;
   static constexpr int states = 1, corrections = 0;
 
-  Decay<T> decay;
-  T lr, beta1, rest1, beta2, rest2, least;
+  T keep, lr, beta1, rest1, beta2, rest2, least;
 
   TORCHDION_HOST_DEVICE LionRule(const LionHyperparameters& hyper, double least_momentum, const double*)
-      : decay(static_cast<T>(1 - hyper.lr * hyper.weight_decay), hyper.cautious),
+      : keep(static_cast<T>(1 - hyper.lr * hyper.weight_decay)),
         lr(static_cast<T>(hyper.lr)),
         beta1(static_cast<T>(hyper.beta1)),
         rest1(static_cast<T>(1 - hyper.beta1)),
@@ -34,9 +33,10 @@ struct LionRule {
         rest2(static_cast<T>(1 - hyper.beta2)),
         least(static_cast<T>(least_momentum)) {}
 
-  TORCHDION_HOST_DEVICE void operator()(T& x, T g, T& m) const {
+  template <bool cautious>
+  TORCHDION_HOST_DEVICE void update(T& x, T g, T& m) const {
     const T sign = sign_of(beta1 * m + rest1 * g);
-    x = decay.of(x, sign) * x - lr * sign;
+    x = decay_of<cautious>(keep, x, sign) * x - lr * sign;
     m = zero_below(least, beta2 * m + rest2 * g);
   }
 };

@@ -150,16 +150,14 @@ struct Axpby {
     if (unchanged && unchanged[matrix] != 0) return;
     SX* x = static_cast<SX*>(X[matrix]);
     const SU* u = static_cast<const SU*>(U[matrix]);
-    const T update = static_cast<const T*>(factors)[0];
-    const Decay<T> decay(static_cast<const T*>(factors)[1], rule.cautious);
-    const bool by_sign = rule.sign;
+    const T update = static_cast<const T*>(factors)[0], keep = static_cast<const T*>(factors)[1];
     pairs.each(
         block,
         [&](int64_t i, int64_t k) {
           return Pair{x[i], u[k]};
         },
         [&](int, int64_t i, const Pair& entries) {
-          store(x[i], moved(static_cast<T>(load(entries.x)), static_cast<T>(load(entries.u)), update, decay, by_sign));
+          store(x[i], moved(static_cast<T>(load(entries.x)), static_cast<T>(load(entries.u)), update, keep, rule));
         });
   }
 };

@@ -52,7 +52,12 @@ struct ListUpdate {
     read.lr = lr.get();
     read.weight_decay = weight_decay.get();
     const Rule rule(read, least_momentum(tensor.states[0].storage), corrections);
-    each(block, tensor, [&](int64_t i, T g) { update(rule, tensor, i, g, std::make_index_sequence<Rule::states>()); });
+    constexpr auto states = std::make_index_sequence<Rule::states>();
+    if (hyper.cautious) {
+      each(block, tensor, [&](int64_t i, T g) { update<true>(rule, tensor, i, g, states); });
+    } else {
+      each(block, tensor, [&](int64_t i, T g) { update<false>(rule, tensor, i, g, states); });
+    }
   }
 
  private:
@@ -82,11 +87,11 @@ struct ListUpdate {
     });
   }
 
-  template <size_t... State>
+  template <bool cautious, size_t... State>
   static TORCHDION_DEVICE void update(const Rule& rule, const Tensor& tensor, int64_t i, T g,
                                       std::index_sequence<State...>) {
     T x = tensor.X.template get<T>(i), states[] = {tensor.states[State].template get<T>(i)...};
-    rule(x, g, states[State]...);
+    rule.template update<cautious>(x, g, states[State]...);
     tensor.X.set(i, x);
     (tensor.states[State].set(i, states[State]), ...);
   }
