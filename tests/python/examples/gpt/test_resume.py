@@ -92,7 +92,9 @@ def resume_to_the_end(folder: Path) -> None:
     assert not list(folder.glob("*" + checkpoint.UNFINISHED))
 
 
-OF_LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("torch_adamw", "torch_muon", "muon", "double_dion", "demo")]
+OF_LONG = [
+    pytest.param(name, marks=pytest.mark.long) for name in ("torch_adamw", "torch_muon", "muon", "double_dion", "demo")
+]
 
 
 @pytest.mark.parametrize("optimizer", [*OF_LONG, "dion"])
