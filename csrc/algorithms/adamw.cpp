@@ -10,6 +10,7 @@ namespace {
 constexpr Option kAdamWOptions[] = {
     {"betas", Pair{0.9, 0.95}, kBetas, "β₁ and β₂ of the moments (arXiv 1711.05101)"},
     {"epsilon", 1e-8, kNotNegative, "ε beside the root of the second moment"},
+    kOwnersOption,
     kMomentumDtype,
     {"variance_dtype", {}, kDtypeOrNone, "dtype of the second moment"},
 };

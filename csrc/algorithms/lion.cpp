@@ -9,6 +9,7 @@ namespace {
 
 constexpr Option kLionOptions[] = {
     {"betas", Pair{0.95, 0.98}, kBetas, "β₁ of the update and β₂ of the momentum (arXiv 2302.06675)"},
+    kOwnersOption,
     kMomentumDtype,
 };
 

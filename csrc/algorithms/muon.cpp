@@ -39,6 +39,7 @@ constexpr Option kMuonOptions[] = {
     {"adjust_lr", std::string_view("spectral_norm"), one_of_or_none(kAdjustLr),
      "the factor on lr of an m×n matrix: sqrt(m / n), 0.2 sqrt(max(m, n)), sqrt(max(1, m / n)), or none"},
     precision_of("medium"),
+    kOwnersOption,
     kMomentumDtype,
 };
 

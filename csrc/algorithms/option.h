@@ -51,6 +51,7 @@ struct Option {
   bool may_be_tensor = false;  // of one number, which steps read anew
   Value waits = {};            // with this value the host waits for the device: no graph captures such a step
   bool of_optimizer = false;   // alike in all groups
+  bool of_run = false;         // no checkpoint changes it
 };
 
 // What allowed values are called in a sentence, in the language of words().

@@ -17,6 +17,18 @@ inline constexpr Choices kPrecision{"Precision", kPrecisionNames};
 inline constexpr Choice kOrientationNames[] = {{"right", "right"}, {"left", "left"}};
 inline constexpr Choices kOrientation{"Orientation", kOrientationNames};
 
+inline constexpr Choice kOwnersNames[] = {{"all", "all"}, {"shard", "shard"}};
+inline constexpr Choices kOwners{"Owners", kOwnersNames};
+// Of algorithms whose update needs nothing of a parameter but its mean gradient: any rank may do it for all.
+inline constexpr Option kOwnersOption{.name = "owners",
+                                      .initial = std::string_view("all"),
+                                      .allowed = one_of(kOwners),
+                                      .doc =
+                                          "who keeps a parameter's state and updates it: all ranks that have it, or "
+                                          "one of those of replicate_mesh for each part (nanochat's DistAdamW)",
+                                      .of_optimizer = true,
+                                      .of_run = true};
+
 inline constexpr Option kMomentumDtype{"momentum_dtype", {}, kDtypeOrNone, "dtype of the momentum"};
 
 inline constexpr Option precision_of(std::string_view initial) {

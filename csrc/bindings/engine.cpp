@@ -8,6 +8,7 @@
 #include "engine/parameter_costs.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "engine/state_owners.h"
 #include "engine/step.h"
 
 namespace torchdion::bindings {
@@ -27,7 +28,7 @@ py::object as_python(const engine::Count& count) {
 
 // What a parameter costs, by the names of axes.
 py::dict as_python(const engine::ParameterCost& cost) {
-  const Layout& layout = cost.alike->layout;
+  const Layout& layout = cost.layout;
   py::dict elements, bytes;
   const auto add = [&](const Axis& axis, const algorithms::AxisCost& of_axis) {
     if (axis.absent()) return;
@@ -48,14 +49,16 @@ void bind_plan(py::module_& m) {
   m.def(
       "costs",
       [](const engine::Groups& groups) {
-        const engine::Plan plan = engine::plan_of(groups);
         py::list costs;
-        for (const engine::ParameterCost& cost : engine::costs_of(plan, groups)) costs.append(as_python(cost));
+        for (const engine::ParameterCost& cost : engine::costs_of(engine::SharedGroups(groups))) {
+          costs.append(as_python(cost));
+        }
         return costs;
       },
       py::arg("groups"), py::call_guard<PythonWords>());
   m.def(
-      "expected_traffic", [](const engine::Groups& groups) { return engine::plan_of(groups).expected_traffic; },
+      "expected_traffic",
+      [](const engine::Groups& groups) { return engine::plan_of(engine::SharedGroups(groups)).expected_traffic; },
       py::arg("groups"), py::call_guard<PythonWords>());
 }
 
@@ -180,6 +183,37 @@ void bind_state(py::module_& m) {
       py::call_guard<PythonWords>());
 }
 
+// Parameters by their groups' places and their whole sizes, states by theirs.
+void bind_state_owners(py::module_& m) {
+  m.def(
+      "shares_of",
+      [](const std::vector<std::pair<std::size_t, std::vector<int64_t>>>& parameters,
+         const std::vector<engine::GroupOptions>& options, const Axis& axis) {
+        std::vector<engine::Owned> owned;
+        for (const auto& [group, sizes] : parameters) owned.push_back({group, sizes, &options[group].values, axis});
+        return engine::shares_of(owned);
+      },
+      py::arg("parameters"), py::arg("options"), py::arg("axis"), py::call_guard<PythonWords>());
+  m.def(
+      "owned_sizes",
+      [](std::vector<int64_t> state, std::vector<int64_t> parameter, const Axis& axis, const comm::Shares& shares) {
+        return engine::owned_sizes(state, parameter, comm::own_share(axis, shares));
+      },
+      py::arg("state"), py::arg("parameter"), py::arg("axis"), py::arg("shares"));
+  m.def(
+      "owned_part",
+      [](const at::Tensor& state, std::vector<int64_t> parameter, const Axis& axis, const comm::Shares& shares) {
+        return engine::owned_part(state, parameter, comm::own_share(axis, shares));
+      },
+      py::arg("state"), py::arg("parameter"), py::arg("axis"), py::arg("shares"));
+  m.def(
+      "gather_owned",
+      [](const at::Tensor& part, std::vector<int64_t> state, std::vector<int64_t> parameter, const Axis& axis,
+         const comm::Shares& shares) { return engine::gather_owned(part, state, parameter, axis, shares); },
+      py::arg("part"), py::arg("state"), py::arg("parameter"), py::arg("axis"), py::arg("shares"),
+      py::call_guard<py::gil_scoped_release, PythonWords>());
+}
+
 }  // namespace
 
 void bind_engine(py::module_& m) {
@@ -199,7 +233,7 @@ void bind_engine(py::module_& m) {
           "add",
           [](engine::Groups& self, const std::string& algorithm, const engine::GroupOptions& options, Tensors X,
              Tensors G, std::vector<Tensors> states, Tensors steps, std::vector<Layout> layouts,
-             std::vector<std::vector<std::vector<int64_t>>> whole_factors) {
+             std::vector<std::vector<std::vector<int64_t>>> whole_factors, std::vector<comm::Shares> shares) {
             engine::Group group =
                 engine::group_of(algorithms::algorithm(algorithm), options, X.front().device().type());
             group.X = std::move(X);
@@ -208,11 +242,13 @@ void bind_engine(py::module_& m) {
             group.steps = std::move(steps);
             group.layouts = std::move(layouts);
             group.whole_factors = std::move(whole_factors);
+            group.shares = std::move(shares);
             self.all.push_back(std::move(group));
           },
           py::arg("algorithm"), py::arg("options"), py::arg("X"), py::arg("G"), py::arg("states"), py::arg("steps"),
           py::arg("layouts") = std::vector<Layout>(),
-          py::arg("whole_factors") = std::vector<std::vector<std::vector<int64_t>>>());
+          py::arg("whole_factors") = std::vector<std::vector<std::vector<int64_t>>>(),
+          py::arg("shares") = std::vector<comm::Shares>());
   py::class_<engine::Report>(m, "Report")
       .def_property_readonly("skipped",
                              [](const engine::Report& report) -> py::object {
@@ -240,6 +276,7 @@ void bind_engine(py::module_& m) {
       .def_property_readonly("completed", &engine::Step::completed);
   bind_plan(m);
   bind_state(m);
+  bind_state_owners(m);
 }
 
 }  // namespace torchdion::bindings

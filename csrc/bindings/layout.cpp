@@ -18,7 +18,8 @@ void bind_agreement(py::module_& m) {
       .value("resize_rank", engine::Operation::resize_rank)
       .value("synchronize_for_checkpoint", engine::Operation::synchronize_for_checkpoint)
       .value("check_replicas", engine::Operation::check_replicas)
-      .value("synchronize_replicas", engine::Operation::synchronize_replicas);
+      .value("synchronize_replicas", engine::Operation::synchronize_replicas)
+      .value("whole_state_dict", engine::Operation::whole_state_dict);
   py::class_<engine::Claim>(m, "Claim")
       .def(py::init([](std::string name, std::vector<std::pair<std::string, std::string>> properties,
                        std::vector<Axis> axes, bool is_parameter, std::optional<at::ScalarType> gradient,

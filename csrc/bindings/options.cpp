@@ -122,7 +122,7 @@ py::dict described(const Option& option) {
   return py::dict(py::arg("name") = std::string(option.name), py::arg("default") = as_python(option.initial),
                   py::arg("words") = algorithms::words_of(option), py::arg("doc") = std::string(option.doc),
                   py::arg("algorithms") = algorithms, py::arg("of_optimizer") = option.of_optimizer,
-                  py::arg("may_be_tensor") = option.may_be_tensor);
+                  py::arg("of_run") = option.of_run, py::arg("may_be_tensor") = option.may_be_tensor);
 }
 
 py::dict described(const algorithms::State& state) {

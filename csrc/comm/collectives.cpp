@@ -92,12 +92,19 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
     return begin("all_gather", axis, {output, input},
                  [&](c10d::ProcessGroup& group) { return torch_versions::all_gather(group, flat, piece); });
   }
-  // No backend gathers unequal pieces without padding; an all-to-all of copies does.
-  at::Tensor copies = piece.repeat({axis.size});
-  std::vector<int64_t> sent(axis.size, input.numel());
-  return begin("all_gather", axis, {output, copies}, [&](c10d::ProcessGroup& group) {
-    return torch_versions::all_to_all(group, flat, copies, splits, sent);
-  });
+  // No backend gathers unequal pieces without padding: each rank broadcasts its own.
+  throw_if_stopping();
+  const std::vector<at::Tensor> parts = cut(output, splits);
+  copy_own(parts[axis.rank], piece);
+  Works works;
+  for (int rank = 0; rank < axis.size; ++rank) {
+    if (splits[rank] == 0) continue;
+    std::vector<at::Tensor> part{parts[rank]};
+    c10d::BroadcastOptions options;
+    options.rootRank = rank;
+    works.push_back(named("all_gather", axis, [&] { return axis.line->group->broadcast(part, options); }));
+  }
+  return Pending("all_gather", std::move(axis), std::move(works), parts);
 }
 
 Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis) {

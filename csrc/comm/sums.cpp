@@ -48,23 +48,23 @@ void add_on_cpu(T* sum, const std::vector<const T*>& terms, int64_t numel) {
   });
 }
 
-// share, this rank's own piece, ← Σ of all ranks' pieces, in rank order; of halves on a GPU in that of torch, the same
-// for equal shapes. On a CPU it need not be among `pieces`.
-void add_pieces(const at::Tensor& share, const at::Tensor& pieces, const Axis& axis) {
+// sum ← Σ of all ranks' pieces, in rank order; of halves on a GPU in that of torch, the same for equal shapes. On a CPU
+// `own`, this rank's, need not be among `pieces`, and may be where the sum is to be.
+void add_pieces(const at::Tensor& sum, const at::Tensor& own, const at::Tensor& pieces, const Axis& axis) {
   const at::Tensor rows = pieces.view({axis.size, -1});
-  if (share.is_cpu()) {
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, share.scalar_type(), "torchdion::add_pieces", [&] {
+  if (sum.is_cpu()) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, sum.scalar_type(), "torchdion::add_pieces", [&] {
       std::vector<const scalar_t*> terms;
       for (int rank = 0; rank < axis.size; ++rank) terms.push_back(rows[rank].const_data_ptr<scalar_t>());
-      terms[axis.rank] = share.const_data_ptr<scalar_t>();
-      add_on_cpu(share.data_ptr<scalar_t>(), terms, share.numel());
+      terms[axis.rank] = own.const_data_ptr<scalar_t>();
+      add_on_cpu(sum.data_ptr<scalar_t>(), terms, sum.numel());
     });
-  } else if (is_half(share)) {  // torch sums them in FP32
-    at::Tensor flat = share.view({-1});
+  } else if (is_half(sum)) {  // torch sums them in FP32
+    at::Tensor flat = sum.view({-1});
     at::sum_out(flat, rows, 0);
   } else {
-    share.copy_(rows[0].view_as(share));
-    for (int rank = 1; rank < axis.size; ++rank) share.add_(rows[rank].view_as(share));
+    sum.copy_(rows[0].view_as(sum));
+    for (int rank = 1; rank < axis.size; ++rank) sum.add_(rows[rank].view_as(sum));
   }
 }
 
@@ -86,19 +86,20 @@ Piece own_share(const Axis& axis, const Shares& shares) {
   return {std::accumulate(shares.begin(), shares.begin() + axis.rank, int64_t{0}), shares[axis.rank]};
 }
 
-Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares) {
+Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares, at::Tensor into) {
   if (axis.absent()) co_return stack;
   const Piece own = own_share(axis, shares);
-  at::Tensor share = stack.narrow(0, own.begin, own.size);
+  const at::Tensor share = stack.narrow(0, own.begin, own.size);
+  at::Tensor sum = into.defined() ? into : share;
   if (can_reduce_while_scattering(stack, axis, order, shares)) {
-    co_await reduce_scatter(share, stack, axis);
-    co_return share;
+    co_await reduce_scatter(sum, stack, axis);
+    co_return sum;
   }
   const std::vector<int64_t> splits = splits_of(stack, shares);
   at::Tensor pieces = at::empty({axis.size * share.numel()}, stack.options());
   co_await scatter(pieces, stack, splits, axis);
-  if (share.numel() > 0) add_pieces(share, pieces, axis);
-  co_return share;
+  if (share.numel() > 0) add_pieces(sum, share, pieces, axis);
+  co_return sum;
 }
 
 Task<> gather_shares(at::Tensor stack, at::Tensor share, Axis axis, Shares shares, bool completes) {

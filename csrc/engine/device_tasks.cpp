@@ -39,24 +39,45 @@ linalg::GradientRule DeviceTasks::rule() const {
   return rule;
 }
 
-void DeviceTasks::add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
+void DeviceTasks::prepare(algorithms::Batch& batch) {
   batch.gradients = rule();
-  if (!batch.shape.ranks.empty()) {
-    if (!signal_.defined()) signal_ = at::zeros({2}, at::TensorOptions(at::kLong).device(device_));
-    batch.counts = {signal_.mutable_data_ptr<int64_t>(), signal_.mutable_data_ptr<int64_t>() + 1};
-  }
+  if (batch.shape.ranks.empty()) return;
+  if (!signal_.defined()) signal_ = at::zeros({2}, at::TensorOptions(at::kLong).device(device_));
+  batch.counts = {signal_.mutable_data_ptr<int64_t>(), signal_.mutable_data_ptr<int64_t>() + 1};
+}
+
+void DeviceTasks::add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
+  prepare(batch);
   const int64_t bytes = workspace * static_cast<int64_t>(c10::elementSize(batch.shape.computing));
-  tasks_.push_back({std::move(batch), &group, bytes, std::move(what)});
+  tasks_.push_back({{std::move(batch)}, &group, {bytes}, std::move(what), nullptr});
+}
+
+void DeviceTasks::add(const Bucket& bucket, std::vector<algorithms::Batch> batches, const Group& group,
+                      const std::vector<int64_t>& workspaces, std::string what) {
+  std::vector<int64_t> bytes;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    prepare(batches[i]);
+    bytes.push_back(workspaces[i] * static_cast<int64_t>(c10::elementSize(batches[i].shape.computing)));
+  }
+  tasks_.push_back({std::move(batches), &group, std::move(bytes), std::move(what), &bucket});
 }
 
 void DeviceTasks::allocate(bool communicates) {
   slots_ = communicates ? kWidth : 1;
   int64_t bytes = 0;
-  for (const PlannedTask& task : tasks_) bytes = std::max(bytes, task.bytes);
+  for (const PlannedTask& task : tasks_) {
+    for (const int64_t of_batch : task.bytes) bytes = std::max(bytes, of_batch);
+  }
   // A product's last bits may depend on where its operands begin in a cache line: every slot begins one, so that copies
   // of a matrix stay equal on ranks whose other matrices need workspaces of other sizes.
   if (communicates) bytes = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   workspace_ = at::empty({slots_, bytes}, at::TensorOptions(at::kByte).device(device_));
+}
+
+// No number of the dtype may begin where an empty slot does.
+at::Tensor DeviceTasks::workspace_of(int slot, int64_t bytes, at::ScalarType dtype) const {
+  if (bytes == 0) return at::empty({0}, workspace_.options().dtype(dtype));
+  return workspace_[slot].narrow(0, 0, bytes).view(dtype);
 }
 
 void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t planned) {
@@ -64,10 +85,13 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
   std::vector<comm::Scheduler::Factory> factories;
   for (PlannedTask& task : tasks_) {
     factories.push_back([this, &task](int slot) {
-      const at::ScalarType dtype = task.batch.shape.computing;  // of which no number may begin where an empty slot does
-      task.batch.workspace = task.bytes > 0 ? workspace_[slot].narrow(0, 0, task.bytes).view(dtype)
-                                            : at::empty({0}, workspace_.options().dtype(dtype));
-      return task.group->algorithm->update(std::move(task.batch), task.group->options);
+      for (std::size_t i = 0; i < task.batches.size(); ++i) {
+        algorithms::Batch& batch = task.batches[i];
+        batch.workspace = workspace_of(slot, task.bytes[i], batch.shape.computing);
+      }
+      if (!task.bucket) return task.group->algorithm->update(std::move(task.batches.front()), task.group->options);
+      int64_t* zeroed = zeroed_.defined() ? zeroed_.mutable_data_ptr<int64_t>() : nullptr;
+      return update_bucket(task.bucket, std::move(task.batches), task.group, zeroed);
     });
   }
   comm::Scheduler scheduler(slots_);

@@ -9,6 +9,7 @@
 
 #include "algorithms/batch.h"
 #include "comm/scheduler.h"
+#include "engine/buckets.h"
 #include "engine/count.h"
 #include "engine/groups.h"
 #include "engine/nonfinite_policy.h"
@@ -31,9 +32,11 @@ class DeviceTasks {
  public:
   DeviceTasks(c10::Device device, const NonfinitePolicy& policy, const GradientScaling& scaling, bool capturable);
 
-  // Gives the batch what the device's batches share, and so many elements of workspace. `what`: its name in the error
-  // of a collective.
+  // Adds a task of one batch, or of all those of a bucket, each with so many elements of workspace, and gives them what
+  // the device's batches share. `what`: its name in the error of a collective.
   void add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what);
+  void add(const Bucket& bucket, std::vector<algorithms::Batch> batches, const Group& group,
+           const std::vector<int64_t>& workspaces, std::string what);
   // Workspaces for as many tasks as are alive at a time.
   void allocate(bool communicates);
 
@@ -53,13 +56,16 @@ class DeviceTasks {
 
  private:
   struct PlannedTask {
-    algorithms::Batch batch;
+    std::vector<algorithms::Batch> batches;
     const Group* group;
-    int64_t bytes;  // of workspace
+    std::vector<int64_t> bytes;  // of workspace, of each batch
     std::string what;
+    const Bucket* bucket;  // null: it is one batch
   };
 
   linalg::GradientRule rule() const;
+  void prepare(algorithms::Batch& batch);
+  at::Tensor workspace_of(int slot, int64_t bytes, at::ScalarType dtype) const;
 
   c10::Device device_;
   std::vector<PlannedTask> tasks_;

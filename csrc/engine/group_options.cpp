@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "engine/state_owners.h"
 #include "words.h"
 
 namespace torchdion::engine {
@@ -12,6 +13,13 @@ void check_combinations(const algorithms::Options& group, const std::string& whe
   if (group.has("fan_in_first") && group.has("blocks")) {
     TORCH_CHECK_VALUE(!group.flag("fan_in_first") || group.integer("blocks") == 1, prefix(),
                       "blocks cannot be combined with fan_in_first", where);
+  }
+  for (const char* choice : {"algorithm", "scalar_algorithm"}) {
+    if (!has_owners(group) || !group.has(choice)) continue;
+    const algorithms::Algorithm& algorithm = algorithms::algorithm(group.text(choice));
+    TORCH_CHECK_VALUE(algorithms::has_option(algorithm, "owners"), prefix(),
+                      algorithms::assigned(*algorithms::option("owners"), group.at("owners")),
+                      " cannot be combined with the algorithm '", algorithm.name, "', which needs all ranks", where);
   }
   if (!group.has("capturable") || !group.flag("capturable")) return;
   for (const Option& option : algorithms::options()) {

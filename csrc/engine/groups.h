@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "algorithms/all.h"
+#include "comm/sums.h"
 #include "linalg/rates.h"
 
 namespace torchdion::engine {
@@ -29,6 +30,9 @@ struct Group {
   std::vector<Layout> layouts;                  // empty where all are whole and have no copies to average with
   // whole_factors[f][i]: the sizes of factor f of the declaration over all ranks; empty: those of the factors here.
   std::vector<std::vector<std::vector<int64_t>>> whole_factors;
+  // shares[i]: under owners="shard" how many entries of dimension 0 of parameter i each rank of layouts[i]'s replicas
+  // or copies owns; its states are those of this rank's part. See shares_of(). Empty: all ranks have all.
+  std::vector<comm::Shares> shares = {};
   linalg::Multipliers multipliers;  // of options
   // Under skip_zero_gradients, of each parameter: one FP32 number for each of its matrices, which a step makes not 0
   // where the gradient is exactly zero over all ranks.

@@ -1,6 +1,10 @@
 #include "engine/parameter_costs.h"
 
+#include <map>
+
+#include "algorithms/cost.h"
 #include "engine/owners.h"
+#include "engine/shapes.h"
 
 namespace torchdion::engine {
 
@@ -16,12 +20,40 @@ std::vector<ParameterCost> costs_of(const Plan& plan, const Groups& groups) {
       shape.numel = group.X[i].numel();
       shape.owners = owners_of(alike, begin, begin + shape.count);
       begin += shape.count;
-      ParameterCost cost{alike.group, i, &alike, shape.decoupled, {}, 0};
+      ParameterCost cost{alike.group, i, alike.layout, shape.decoupled, {}, 0};
       cost.cost = group.algorithm->cost(shape, alike.layout, group.options);
       for (const std::vector<at::Tensor>& state : group.states) {
         cost.state_bytes += state[i].numel() * static_cast<int64_t>(state[i].element_size());
       }
       costs.push_back(std::move(cost));
+    }
+  }
+  return costs;
+}
+
+std::vector<ParameterCost> costs_of(const SharedGroups& groups) {
+  std::vector<ParameterCost> costs = costs_of(plan_of(groups), groups.updated());
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> found;
+  for (std::size_t k = 0; k < costs.size(); ++k) {
+    ParameterCost& cost = costs[k];
+    if (const Bucket* bucket = groups.bucket_of(cost.group)) {
+      cost.parameter = bucket->parameters[bucket->own[cost.parameter]];
+    }
+    cost.group = groups.given_group(cost.group);
+    found.emplace(std::pair(cost.group, cost.parameter), k);
+  }
+  for (std::size_t g = 0; g < groups.updated().all.size(); ++g) {
+    const Bucket* bucket = groups.bucket_of(g);
+    if (!bucket) continue;
+    const std::size_t group = groups.given_group(g);
+    for (std::size_t member = 0; member < bucket->parameters.size(); ++member) {
+      const std::size_t i = bucket->parameters[member];
+      const auto [place, is_new] = found.try_emplace(std::pair(group, i), costs.size());
+      const Layout& layout = layout_of(groups.given().all[group].layouts, i);
+      if (is_new) costs.push_back({group, i, layout, false, {}, 0});
+      ParameterCost& cost = costs[place->second];
+      cost.layout = layout;
+      algorithms::add(bucket->averages ? cost.cost.replicas : cost.cost.copies, exchange_cost(*bucket, member));
     }
   }
   return costs;

@@ -10,7 +10,7 @@ namespace torchdion::engine {
 // What one parameter costs this rank in a step.
 struct ParameterCost {
   std::size_t group, parameter;
-  const Alike* alike;  // of the plan
+  Layout layout;  // by whose axes the cost is
   bool decoupled;
   algorithms::Cost cost;
   int64_t state_bytes;
@@ -18,5 +18,8 @@ struct ParameterCost {
 
 // Of all parameters in their order; costs of batches are the sums of those of their matrices.
 std::vector<ParameterCost> costs_of(const Plan& plan, const Groups& groups);
+
+// Of groups.given(), with what they send to owners and from them.
+std::vector<ParameterCost> costs_of(const SharedGroups& groups);
 
 }  // namespace torchdion::engine

@@ -268,6 +268,20 @@ class Planner {
 
 Plan plan_of(const Groups& groups) { return Planner(groups).plan; }
 
+Plan plan_of(const SharedGroups& groups) {
+  Plan plan = plan_of(groups.updated());
+  for (std::size_t g = 0; g < groups.updated().all.size(); ++g) {
+    const Bucket* bucket = groups.bucket_of(g);
+    if (!bucket) continue;
+    const auto is_known = [&](const Axis& known) { return known.line == bucket->axis.line; };
+    if (std::none_of(plan.axes.begin(), plan.axes.end(), is_known)) plan.axes.push_back(bucket->axis);
+    for (std::size_t member = 0; member < bucket->X.size(); ++member) {
+      plan.expected_traffic[bucket->axis.name()] += exchange_cost(*bucket, member).elements;
+    }
+  }
+  return plan;
+}
+
 std::string Plan::description(const PlannedBatch& batch, const Groups& groups) const {
   const Alike& set = alike[batch.alike];
   const Group& group = groups.all[set.group];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "algorithms/all.h"
+#include "engine/buckets.h"
 #include "engine/groups.h"
 
 namespace torchdion::engine {
@@ -49,5 +50,8 @@ struct Plan {
 
 // Throws c10::Error where state, layout and parameters do not fit together.
 Plan plan_of(const Groups& groups);
+
+// That of groups.updated(), and what buckets carry.
+Plan plan_of(const SharedGroups& groups);
 
 }  // namespace torchdion::engine

@@ -8,6 +8,7 @@
 #include "engine/checks.h"
 #include "engine/cuts.h"
 #include "engine/state.h"
+#include "engine/state_owners.h"
 #include "words.h"
 
 namespace torchdion::engine {
@@ -121,7 +122,7 @@ std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm
                                           std::span<const int64_t> ranks, const algorithms::Options& group,
                                           const Layout& layout) {
   std::vector<std::string> decoupled;
-  if (layout.replicas.absent() || !algorithm.takes_matrices()) return decoupled;
+  if (layout.replicas.absent() || !algorithm.takes_matrices() || has_owners(group)) return decoupled;
   const std::vector<int64_t> matrices = matrix_sizes(sizes, form_of(group));
   if (!decouples(algorithm, matrices.end()[-2], matrices.back(), ranks, algorithms::options_of(algorithm, group),
                  layout))

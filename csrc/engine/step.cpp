@@ -35,27 +35,28 @@ void check_multiplier(const at::Tensor& number, const char* what) {
 }  // namespace
 
 Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
-    : groups_(std::move(groups)), policy_{nonfinite, scaling.found_inf}, scaling_(std::move(scaling)) {
+    : policy_{nonfinite, scaling.found_inf}, scaling_(std::move(scaling)) {
   at::NoGradGuard no_grad;
   if (scaling_.scale.defined()) check_number(scaling_.scale, "grad_scale");
   if (scaling_.found_inf.defined()) check_number(scaling_.found_inf, "found_inf");
-  for (Group& group : groups_.all) {
-    check(group);
+  for (Group& group : groups.all) {
+    check(group, groups.capturable);
     materialize(group.G);
     check_gradients_and_states(group);
     if (group.takes_matrices() && group.options.flag("skip_zero_gradients")) allocate_unchanged(group);
   }
+  groups_ = SharedGroups(std::move(groups));
   plan_ = plan_of(groups_);
   make_tasks();
 }
 
-void Step::check(const Group& group) const {
+void Step::check(const Group& group, bool capturable) const {
   check_parameters(group.X);
   check_storage(group.X, group.G, "gradient");
   for (std::size_t k = 0; k < group.states.size(); ++k) {
     check_storage(group.X, group.states[k], title_of(group.algorithm->states[k]));
   }
-  if (groups_.capturable) {
+  if (capturable) {
     TORCH_CHECK_VALUE(policy_.nonfinite != Nonfinite::raise, prefix(), raising(), " cannot be combined with ",
                       captured(), ": the host would wait");
     check_steps_on_devices(group.X, group.steps);
@@ -79,7 +80,7 @@ DeviceTasks& Step::tasks_on(c10::Device device) {
   for (DeviceTasks& tasks : devices_) {
     if (tasks.device() == device) return tasks;
   }
-  return devices_.emplace_back(device, policy_, scaling_, groups_.capturable);
+  return devices_.emplace_back(device, policy_, scaling_, groups_.given().capturable);
 }
 
 // A graph records what is done on its device, and does it again when it is replayed: a step that it captures must be
@@ -90,42 +91,67 @@ void Step::check_capture() const {
   };
   const auto on = std::find_if(devices_.begin(), devices_.end(), is_captured);
   if (on == devices_.end()) return;
-  TORCH_CHECK_VALUE(groups_.capturable, prefix(), "a step that a CUDA graph captures needs ", captured());
+  TORCH_CHECK_VALUE(groups_.given().capturable, prefix(), "a step that a CUDA graph captures needs ", captured());
   const auto other = std::find_if_not(devices_.begin(), devices_.end(), is_captured);
   TORCH_CHECK_VALUE(other == devices_.end(), prefix(), "a graph that captures a step must do so on the devices of ",
                     "all parameters, got ", on->device(), " and not ", other->device());
 }
 
 void Step::make_tasks() {
+  const std::vector<Group>& updated = groups_.updated().all;
   for (const algorithms::Algorithm* algorithm : algorithms::all()) {
-    for (const Group& group : groups_.all) {
+    for (const Group& group : groups_.given().all) {
       if (group.algorithm != algorithm) continue;
       for (const at::Tensor& X : group.X) tasks_on(X.device());
     }
   }
   check_capture();
-  std::vector<algorithms::Batch> batches = batches_of(plan_, groups_, copies_);
+  std::vector<algorithms::Batch> batches = batches_of(plan_, groups_.updated(), copies_);
+  for (const algorithms::Algorithm* algorithm : algorithms::all()) {  // in the order of the plan
+    for (std::size_t g = 0; g < updated.size(); ++g) {
+      if (updated[g].algorithm == algorithm) add_tasks(g, batches);
+    }
+  }
+  for (DeviceTasks& tasks : devices_) {
+    tasks.allocate(!plan_.axes.empty());
+    count_ += tasks.size();
+  }
+}
+
+// Those of an updated group, from the batches of all.
+void Step::add_tasks(std::size_t index, std::vector<algorithms::Batch>& batches) {
+  const Group& group = groups_.updated().all[index];
+  const Bucket* bucket = groups_.bucket_of(index);
+  std::vector<algorithms::Batch> of_bucket;
+  std::vector<int64_t> workspaces;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const PlannedBatch& planned = plan_.batches[i];
     const Alike& alike = plan_.alike[planned.alike];
-    const Group& group = groups_.all[alike.group];
-    std::string what = alike.layout.is_local() ? "" : plan_.description(planned, groups_);
+    if (alike.group != index) continue;
+    if (bucket) {
+      of_bucket.push_back(std::move(batches[i]));
+      workspaces.push_back(planned.cost.workspace);
+      continue;
+    }
+    std::string what = alike.layout.is_local() ? "" : plan_.description(planned, groups_.updated());
     DeviceTasks& tasks = tasks_on(group.X[alike.members.front()].device());
     tasks.add(std::move(batches[i]), group, planned.cost.workspace, std::move(what));
   }
-  for (DeviceTasks& tasks : devices_) tasks.allocate(!plan_.axes.empty());
+  if (!bucket) return;
+  std::string what = c10::str(bucket->X.size(), " parameters under ", group.algorithm->title);
+  tasks_on(bucket->X.front().device()).add(*bucket, std::move(of_bucket), group, workspaces, std::move(what));
 }
 
 std::vector<at::Tensor> Step::gradients() const {
   std::vector<at::Tensor> all;
-  for (const Group& group : groups_.all) all.insert(all.end(), group.G.begin(), group.G.end());
+  for (const Group& group : groups_.given().all) all.insert(all.end(), group.G.begin(), group.G.end());
   return all;
 }
 
 // Where a graph may capture the step, the devices decide, and the tasks look at what they have decided.
 bool Step::decide_whether_left_out(Report& report) {
   if (!policy_.may_leave_out() || devices_.empty()) return false;
-  if (!groups_.capturable) {
+  if (!groups_.given().capturable) {
     const Decision decision = decide(policy_, gradients(), plan_.axes);
     report.nonfinite.known = decision.nonfinite;
     return decision.left_out;
@@ -140,9 +166,9 @@ bool Step::decide_whether_left_out(Report& report) {
 }
 
 void Step::find_zero_gradients() {
-  find_unchanged(groups_.all, plan_.axes, policy_.nonfinite == Nonfinite::zero);
+  find_unchanged(groups_.given().all, plan_.axes, policy_.nonfinite == Nonfinite::zero);
   for (const DeviceTasks& tasks : devices_) {
-    if (tasks.left_out().defined()) leave_unchanged(groups_.all, tasks.left_out());
+    if (tasks.left_out().defined()) leave_unchanged(groups_.given().all, tasks.left_out());
   }
 }
 
@@ -169,12 +195,12 @@ Report Step::run() {
 
 void Step::finish() {
   copies_.write_back();
-  for (const Group& group : groups_.all) {
+  for (const Group& group : groups_.given().all) {
     std::for_each(group.X.begin(), group.X.end(), bump_version);
-    if (!groups_.capturable) std::for_each(group.steps.begin(), group.steps.end(), increment);
+    if (!groups_.given().capturable) std::for_each(group.steps.begin(), group.steps.end(), increment);
   }
-  if (!groups_.capturable) return;
-  for (const DeviceTasks& tasks : devices_) tasks.increment(groups_);
+  if (!groups_.given().capturable) return;
+  for (const DeviceTasks& tasks : devices_) tasks.increment(groups_.given());
 }
 
 }  // namespace torchdion::engine

@@ -22,27 +22,28 @@ class Step {
   Report run();
 
   bool wrote() const { return wrote_; }
-  std::size_t batches() const { return plan_.batches.size(); }
+  std::size_t batches() const { return count_; }
   std::size_t completed() const { return completed_; }
 
  private:
-  void check(const Group& group) const;
+  void check(const Group& group, bool capturable) const;
   void check_gradients_and_states(const Group& group) const;
   void check_capture() const;
   DeviceTasks& tasks_on(c10::Device device);
   void make_tasks();
+  void add_tasks(std::size_t group, std::vector<algorithms::Batch>& batches);
   std::vector<at::Tensor> gradients() const;
   bool decide_whether_left_out(Report& report);
   void find_zero_gradients();
   void finish();
 
-  Groups groups_;
+  SharedGroups groups_;
   NonfinitePolicy policy_;
   GradientScaling scaling_;
   Plan plan_;
   std::vector<DeviceTasks> devices_;  // in the order of the devices' first parameters
   Copies copies_;
-  std::size_t completed_ = 0;  // batches
+  std::size_t count_ = 0, completed_ = 0;  // tasks: of batches, or of a bucket's
   bool wrote_ = false;
 };
 

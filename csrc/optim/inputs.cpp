@@ -85,8 +85,14 @@ const ParamState& StepInputs::state_of(const at::Tensor& param, const algorithms
   made.tensor("step", at::zeros({}, at::TensorOptions(at::kFloat).device(counter)));
   const Layout& layout = layout_of(layouts_, param);
   const at::IntArrayRef sizes = engine::whole_sizes(param, layout);
+  const Part* part = part_of(parts_, param);
   for (const algorithms::State& state : algorithm.states) {
     const at::ScalarType dtype = options.values.dtype_or(state.dtype_option, param.scalar_type());
+    if (part) {  // no state of those that have owners starts otherwise
+      const std::vector<int64_t> own = part->sizes_of(engine::whole_state_sizes(state, sizes, options.values));
+      made.tensor(std::string(state.name), at::zeros(own, param.options().dtype(dtype)));
+      continue;
+    }
     made.tensor(std::string(state.name), engine::start_of(state, sizes, param.sizes(), options.values, index,
                                                           param.options().dtype(dtype), layout));
     if (state.shape == algorithms::StateShape::factor && !layout.is_local()) {
@@ -104,7 +110,10 @@ void StepInputs::append(engine::Group& group, const at::Tensor& param, const Par
   group.X.push_back(param);
   group.G.push_back(gradient_of(param));
   group.steps.push_back(state.step());
-  group.layouts.push_back(layout_under(*group.algorithm, layout_of(layouts_, param)));
+  const Part* part = part_of(parts_, param);
+  const Layout& layout = layout_of(layouts_, param);
+  group.layouts.push_back(part ? layout : layout_under(*group.algorithm, layout));
+  if (part) group.shares.push_back(part->shares);
   group.states.resize(group.algorithm->states.size());
   for (std::size_t k = 0; k < group.states.size(); ++k) {
     group.states[k].push_back(state.tensor(std::string(group.algorithm->states[k].name)));

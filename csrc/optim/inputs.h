@@ -10,6 +10,7 @@
 #include "engine/groups.h"
 #include "optim/agreement.h"
 #include "optim/layouts.h"
+#include "optim/owners.h"
 
 namespace torchdion::optim {
 
@@ -20,8 +21,8 @@ class StepInputs {
   using States = decltype(std::declval<Optimizer&>().state());
 
   // missing: the parameters whose gradient, which only other ranks have, is zero here.
-  StepInputs(States states, const Layouts& layouts, Missing missing = {})
-      : states_(states), layouts_(layouts), missing_(std::move(missing)) {}
+  StepInputs(States states, const Layouts& layouts, Parts parts, Missing missing = {})
+      : states_(states), layouts_(layouts), parts_(std::move(parts)), missing_(std::move(missing)) {}
 
   // options: the group's.
   void add(const torch::optim::OptimizerParamGroup& group, std::size_t group_index,
@@ -42,6 +43,7 @@ class StepInputs {
 
   States states_;
   const Layouts& layouts_;
+  Parts parts_;
   Missing missing_;
   std::vector<std::pair<void*, std::unique_ptr<ParamState>>> made_;
   int64_t index_ = 0;

@@ -14,6 +14,7 @@
 #include "engine/checks.h"
 #include "engine/loaded_state.h"
 #include "engine/shapes.h"
+#include "engine/state.h"
 #include "linalg/memory.h"
 #include "one_sentence.h"
 #include "optim/capturable.h"
@@ -76,7 +77,9 @@ struct SavedGroup {
                       "a parameter group must be a dict with the list 'params'", where);
     params = found->second.toListRef().vec();
     options.erase(found);
-    options.erase("capturable");  // a matter of this run
+    for (const algorithms::Option& option : algorithms::options()) {
+      if (option.of_run) options.erase(std::string(option.name));
+    }
     is_of_torch_muon = optim::rename_options_of_torch_muon(options, where);
   }
 };
@@ -116,11 +119,12 @@ void check_is_state(const IValue& saved, const std::string& name) {
 class SavedState {
  public:
   SavedState(GenericDict saved, const SavedGroup& group, const at::Tensor& param, const Layout& layout,
-             const engine::GroupOptions& options, std::string name)
+             const optim::Part* part, const engine::GroupOptions& options, std::string name)
       : saved_(std::move(saved)),
         is_of_torch_muon_(group.is_of_torch_muon && optim::rename_state_of_torch_muon(saved_)),
         param_(param),
         layout_(layout),
+        part_(part),
         options_(options),
         algorithm_(algorithms::algorithm_of(param.dim(), options.values)),
         name_(std::move(name)) {}
@@ -170,6 +174,7 @@ class SavedState {
   at::Tensor piece_of(const algorithms::State& state, bool whole, ParamState& loaded) const {
     const at::Tensor saved = source(state);
     const bool is_factor = state.shape == algorithms::StateShape::factor;
+    if (part_) return owned_part_of(state, saved);
     if (!whole) {
       std::vector<int64_t> sizes = optim::whole_sizes_of(state, saved, param_, layout_, options_, name_);
       if (is_factor) loaded.whole_factor(std::string(state.name), std::move(sizes));
@@ -179,6 +184,17 @@ class SavedState {
     engine::check_loaded_sizes(state, saved.sizes(), sizes, options_.values, name_);
     if (is_factor && !layout_.is_local()) loaded.whole_factor(std::string(state.name), saved.sizes().vec());
     return engine::piece_of(saved, optim::cuts_of(state, saved.sizes(), param_, layout_, options_), layout_);
+  }
+
+  // Of a saved part, which must be this rank's, or a whole state.
+  at::Tensor owned_part_of(const algorithms::State& state, const at::Tensor& saved) const {
+    const std::vector<int64_t> whole = engine::whole_state_sizes(state, param_.sizes(), options_.values);
+    if (saved.sizes() == whole) return part_->of(saved);
+    const std::vector<int64_t> own = part_->sizes_of(whole);
+    TORCH_CHECK_VALUE(saved.sizes() == own, prefix(), "the ", engine::title_of(state), " of ", name_,
+                      " must be whole, of shape ", at::IntArrayRef(whole), ", or what this rank owns, of shape ",
+                      at::IntArrayRef(own), ", got ", saved.sizes());
+    return saved;
   }
 
   // Of torch.optim.Muon, which does not count: none.
@@ -203,6 +219,7 @@ class SavedState {
   bool is_of_torch_muon_;
   const at::Tensor& param_;
   const Layout& layout_;
+  const optim::Part* part_;  // null: this rank has all of its piece
   const engine::GroupOptions& options_;
   const algorithms::Algorithm& algorithm_;
   std::string name_;
@@ -239,6 +256,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(group.options, options, where));
     const engine::GroupOptions values = optim::values_of(options, where);
+    const optim::Parts parts = optim::parts_of(groups, private_->layouts);  // no later group changes those of this one
     for (std::size_t k = 0; k < keys.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = optim::parameter_name(k, i);
@@ -248,8 +266,9 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
       const Layout& layout = optim::layout_of(private_->layouts, param);
       optim::check_layout(param, layout, values, name);
       if (found == saved_states.end() || found->second.toGenericDict().empty()) continue;
+      const optim::Part* part = optim::part_of(parts, param);
       states[param.unsafeGetTensorImpl()] =
-          SavedState(found->second.toGenericDict(), group, param, layout, values, name).load();
+          SavedState(found->second.toGenericDict(), group, param, layout, part, values, name).load();
     }
   }
   optim::checked(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);

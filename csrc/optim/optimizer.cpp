@@ -68,7 +68,7 @@ void Optimizer::add_param_group(const OptimizerParamGroup& param_group) try {
   if (!param_group.has_options()) {  // what holds for the optimizer may have been set since, or loaded
     const Options& first = optim::first_options(param_groups(), defaults);
     Options options = defaults;
-    options.nonfinite(first.nonfinite()).capturable(first.capturable());
+    options.nonfinite(first.nonfinite()).capturable(first.capturable()).owners(first.owners());
     groups.back().set_options(std::make_unique<Options>(options));
   }
   groups = optim::resolved(groups, private_->algorithm);
@@ -163,7 +163,7 @@ optim::Planned Optimizer::Private::plan(Optimizer& optimizer) {
   const auto plan = [&](optim::Missing missing) {
     const std::vector<engine::GroupOptions> options =
         optim::checked(groups, defaults);  // anyone may have written to them
-    planned.inputs.emplace(optimizer.state(), layouts, std::move(missing));
+    planned.inputs.emplace(optimizer.state(), layouts, optim::parts_of(groups, layouts), std::move(missing));
     planned.inputs->groups.capturable = optim::first_options(groups, defaults).capturable();
     for (std::size_t i = 0; i < groups.size(); ++i) planned.inputs->add(groups[i], i, options[i]);
     planned.step =

@@ -55,6 +55,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("nonfinite", o.nonfinite());
   visit("precision", o.precision());
   visit("seed", o.seed());
+  visit("owners", o.owners());
   visit("momentum_dtype", o.momentum_dtype());
   visit("Q_dtype", o.Q_dtype());
   visit("variance_dtype", o.variance_dtype());

@@ -11,6 +11,7 @@
 #include "optim/capturable.h"
 #include "optim/groups.h"
 #include "optim/options.h"
+#include "optim/owners.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 #include "words.h"
@@ -45,6 +46,7 @@ std::vector<std::string> decoupled_states(const at::Tensor& param, const ParamSt
 // In an order that all ranks share.
 std::vector<Replica> Optimizer::Private::replicas(const Optimizer& optimizer) const {
   std::vector<Replica> all;
+  const optim::Parts parts = optim::parts_of(optimizer.param_groups(), layouts);
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     const Options& options = optim::options_of(optimizer.param_groups()[i], i);
     const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
@@ -56,7 +58,7 @@ std::vector<Replica> Optimizer::Private::replicas(const Optimizer& optimizer) co
         const std::vector<std::string> own = optim::decoupled_states(params[k], state, *replica.layout, options);
         for (const algorithms::State& declared : optim::algorithm_of(params[k], options).states) {
           const at::Tensor& tensor = state.tensor(std::string(declared.name));
-          if (!tensor.defined()) continue;
+          if (!tensor.defined() || optim::part_of(parts, params[k])) continue;  // what has an owner has no copies
           const bool apart = std::find(own.begin(), own.end(), declared.name) != own.end();
           (apart ? replica.decoupled : replica.common).push_back(tensor);
         }

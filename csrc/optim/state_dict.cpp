@@ -58,6 +58,7 @@ IValue Optimizer::state_dict_of(bool whole) const try {
   const at::NoGradGuard no_grad;
   c10::Dict<int64_t, Tensors> states;
   c10::impl::GenericList groups(c10::AnyType::get());
+  const optim::Parts parts = whole ? optim::parts_of(param_groups(), private_->layouts) : optim::Parts();
   int64_t index = 0;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
     const Options& options = optim::options_of(param_groups()[i], i);
@@ -70,7 +71,8 @@ IValue Optimizer::state_dict_of(bool whole) const try {
       if (found != state().end()) {
         const auto& own = optim::ours(*found->second);
         const Layout& layout = optim::layout_of(private_->layouts, param);
-        states.insert(index, to_tensors(whole ? optim::gather_state(param, own, layout, values) : own));
+        const optim::Part* part = optim::part_of(parts, param);
+        states.insert(index, to_tensors(whole ? optim::gather_state(param, own, layout, part, values) : own));
       }
       indices.push_back(index++);
     }

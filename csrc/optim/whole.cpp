@@ -54,13 +54,19 @@ void resize(const algorithms::State& declared, const at::Tensor& param, ParamSta
 
 }  // namespace
 
-ParamState gather_state(const at::Tensor& param, const ParamState& state, const Layout& layout,
+ParamState gather_state(const at::Tensor& param, const ParamState& state, const Layout& layout, const Part* part,
                         const engine::GroupOptions& options) {
   ParamState whole;
   whole.tensor("step", state.step());
   for (const algorithms::State& declared : algorithms::algorithm_of(param.dim(), options.values).states) {
-    if (!state.tensor(std::string(declared.name)).defined()) continue;
-    whole.tensor(std::string(declared.name), gather(declared, param, state, layout, options));
+    const std::string name(declared.name);
+    if (!state.tensor(name).defined()) continue;
+    if (part) {
+      const std::vector<int64_t> sizes = engine::whole_state_sizes(declared, param.sizes(), options.values);
+      whole.tensor(name, part->gather(state.tensor(name), sizes));
+    } else {
+      whole.tensor(name, gather(declared, param, state, layout, options));
+    }
   }
   return whole;
 }

@@ -5,6 +5,7 @@
 
 #include "engine/cuts.h"
 #include "optim/layouts.h"
+#include "optim/owners.h"
 
 namespace torchdion::optim {
 
@@ -12,8 +13,9 @@ namespace torchdion::optim {
 engine::Cuts cuts_of(const algorithms::State& state, at::IntArrayRef whole, const at::Tensor& param,
                      const Layout& layout, const engine::GroupOptions& options);
 
-// The whole of all tensors of a state of which every rank gives its piece. Waits for the others.
-ParamState gather_state(const at::Tensor& param, const ParamState& state, const Layout& layout,
+// The whole of all tensors of a state of which every rank gives its piece, or the part that it owns. Waits for the
+// others.
+ParamState gather_state(const at::Tensor& param, const ParamState& state, const Layout& layout, const Part* part,
                         const engine::GroupOptions& options);
 
 }  // namespace torchdion::optim

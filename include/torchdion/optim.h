@@ -74,6 +74,7 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;    // alike in all groups
   TORCH_ARG(std::optional<Precision>, precision);            // none: the algorithm's, high of Dion, medium of Muon
   TORCH_ARG(int64_t, seed) = 0;                              // of Q's start and of sketches
+  TORCH_ARG(Owners, owners) = Owners::all;                   // Muon, Lion, AdamW; alike in all groups
   TORCH_ARG(std::optional<at::ScalarType>, momentum_dtype);  // none: the parameter's own
   TORCH_ARG(std::optional<at::ScalarType>, Q_dtype);
   TORCH_ARG(std::optional<at::ScalarType>, variance_dtype);
@@ -164,6 +165,10 @@ class Optimizer : public torch::optim::Optimizer {
   // With `copies`, whose gradients are averaged already, ranks share what Muon does for whole matrices; all of them
   // have a gradient of the parameter, or none has.
   //
+  // Under Owners::shard each part of a parameter, which must be whole, has one owner among its replicas or copies,
+  // which keeps the state and updates it for all; parameters without either have no other ranks, and none may if one
+  // has not.
+  //
   // Give the parameters that share a line of ranks copies of one Axis: they are updated and counted together then.
   //
   // Throws c10::ValueError: a tensor that is no parameter of this optimizer, one that has state already, one that is
@@ -196,8 +201,8 @@ class Optimizer : public torch::optim::Optimizer {
   void synchronize_replicas(const Axis& copies = {});
 
   // The state dict of the Python optimizer: {"state": {index: {name: tensor}}, "param_groups": [{option: value}]}, of
-  // this rank's pieces. Tensors are shared with the optimizer. Throws c10::Error after a step that failed when it had
-  // begun to write, and while momenta are each replica's own: see synchronize_for_checkpoint().
+  // this rank's pieces, or what it owns. Tensors are shared with the optimizer. Throws c10::Error after a step that
+  // failed when it had begun to write, and while momenta are each replica's own: see synchronize_for_checkpoint().
   c10::IValue state_dict() const;
   // The same of whole parameters, put together from all ranks' pieces: one process, or any other layout, loads it, in
   // either language. Synchronizes momenta first. To be called on every rank.
@@ -236,11 +241,22 @@ class OptimizerOf : public Optimizer {
  public:
   explicit OptimizerOf(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
                        Options defaults = Defaults())
-      : Optimizer(Class::algorithm, Class::title, param_groups, std::move(defaults)) {}
+      : Optimizer(Class::algorithm, Class::title, param_groups, Class::resolved(std::move(defaults))) {}
   explicit OptimizerOf(std::vector<at::Tensor> params, Options defaults = Defaults())
       : OptimizerOf(
             std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(params))},
             std::move(defaults)) {}
+
+  static Options resolved(Options defaults) { return defaults; }
+};
+
+// Those of a class whose states have owners, whatever the options say: Owners::shard among the replicas or copies of
+// each parameter's layout.
+template <class Class, class Defaults>
+class SharedOptimizerOf : public OptimizerOf<Class, Defaults> {
+ public:
+  using OptimizerOf<Class, Defaults>::OptimizerOf;
+  static Options resolved(Options defaults) { return defaults.owners(Owners::shard); }
 };
 
 using DionOptions = Options;
@@ -265,6 +281,17 @@ class Muon : public OptimizerOf<Muon, MuonOptions> {
  public:
   using OptimizerOf::OptimizerOf;
   static constexpr auto algorithm = "muon", title = "torchdion::Muon";
+};
+
+// Muon whose momenta have owners, of each matrix one (nanochat's DistMuon): a step takes gradients to them and updated
+// weights back, and N ranks keep 1 + 1 / N numbers for each parameter. On one process it is Muon.
+//
+//   torchdion::DistMuon optimizer(model->parameters(), torchdion::MuonOptions(0.02));
+//   optimizer.set_layout(weight, {.replicas = axis});  // for all parameters
+class DistMuon : public SharedOptimizerOf<DistMuon, MuonOptions> {
+ public:
+  using SharedOptimizerOf::SharedOptimizerOf;
+  static constexpr auto algorithm = "muon", title = "torchdion::DistMuon";
 };
 
 struct DoubleDionOptions : Options {
@@ -310,6 +337,14 @@ class AdamW : public OptimizerOf<AdamW, AdamWOptions> {
  public:
   using OptimizerOf::OptimizerOf;
   static constexpr auto algorithm = "adamw", title = "torchdion::AdamW";
+};
+
+// AdamW whose moments have owners, entry by entry (nanochat's DistAdamW; arXiv 1910.02054, stage 2): N ranks keep
+// 1 + 2 / N numbers for each parameter. See DistMuon.
+class DistAdamW : public SharedOptimizerOf<DistAdamW, AdamWOptions> {
+ public:
+  using SharedOptimizerOf::SharedOptimizerOf;
+  static constexpr auto algorithm = "adamw", title = "torchdion::DistAdamW";
 };
 
 }  // namespace torchdion

@@ -32,6 +32,12 @@ enum class Nonfinite {
   raise,      // the step raises before it writes anything
 };
 
+// Who keeps the state of a parameter that all ranks have whole, and updates it.
+enum class Owners {
+  all,    // every rank
+  shard,  // of each part one of the ranks that are its replicas or copies
+};
+
 // Of products of FP32 matrices; sums are FP32 always.
 enum class Precision {
   highest,  // FP32

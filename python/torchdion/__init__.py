@@ -21,6 +21,8 @@ from torchdion.adamw import AdamW  # noqa: E402
 from torchdion.ddp import ddp_comm_hook  # noqa: E402
 from torchdion.demo import DeMo  # noqa: E402
 from torchdion.dion import Dion  # noqa: E402
+from torchdion.dist_adamw import DistAdamW  # noqa: E402
+from torchdion.dist_muon import DistMuon  # noqa: E402
 from torchdion.double_dion import DoubleDion  # noqa: E402
 from torchdion.lion import Lion  # noqa: E402
 from torchdion.mixed_precision import DionMixedPrecisionConfig  # noqa: E402
@@ -56,6 +58,8 @@ __all__ = [
     "DeMo",
     "Dion",
     "DionMixedPrecisionConfig",
+    "DistAdamW",
+    "DistMuon",
     "DoubleDion",
     "Lion",
     "Muon",

@@ -7,7 +7,7 @@ from torch.optim.optimizer import ParamsT
 
 from torchdion.mixed_precision import DionMixedPrecisionConfig
 from torchdion.optimizer import Optimizer
-from torchdion.options import Nonfinite
+from torchdion.options import Nonfinite, Owners
 
 
 class AdamW(Optimizer):
@@ -32,6 +32,8 @@ class AdamW(Optimizer):
             them.
         outer_shard_mesh, inner_shard_mesh: as in :class:`torchdion.Dion`.
         replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step().
+        owners: "shard": of each part of a parameter one rank of replicate_mesh keeps the state and updates it for all,
+            which have the parameter whole; see :class:`torchdion.DistAdamW`. Alike in all groups.
         mixed_precision_config: dtypes of the state.
 
     Raises:
@@ -70,6 +72,7 @@ class AdamW(Optimizer):
         outer_shard_mesh: Any = None,
         inner_shard_mesh: Any = None,
         replicate_mesh_grad_sync: bool = True,
+        owners: Owners = "all",
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
         **unknown: NoReturn,
     ) -> None:

@@ -32,14 +32,16 @@ class Axes:
     @property
     def replicas(self) -> _C.Axis:
         """The ranks over which the optimizer averages; absent where it does not."""
-        return self._of_replicate_mesh() if self._meshes.averages else _C.Axis()
+        return self.of_replicate_mesh if self._meshes.averages else _C.Axis()
 
     @property
     def copies(self) -> _C.Axis:
         """The ranks of a replicate mesh over which gradients are averaged before the optimizer sees them."""
-        return _C.Axis() if self._meshes.averages else self._of_replicate_mesh()
+        return _C.Axis() if self._meshes.averages else self.of_replicate_mesh
 
-    def _of_replicate_mesh(self) -> _C.Axis:
+    @property
+    def of_replicate_mesh(self) -> _C.Axis:
+        """All of its ranks, whoever averages over them."""
         line = self._meshes.replicas
         if line is None:
             return _C.Axis()
@@ -56,7 +58,7 @@ class Axes:
         """
         mesh = param.device_mesh if is_dtensor(param) else None
         if mesh not in self._of_meshes:
-            axes = [self._of_replicate_mesh()]
+            axes = [self.of_replicate_mesh]
             if mesh is not None:
                 axes += [self.along(mesh, (dim,)) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
             self._of_meshes[mesh] = [axis for axis in axes if not axis.absent]

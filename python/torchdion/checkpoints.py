@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchdion import _C
 from torchdion.agreement import begin
@@ -11,8 +12,9 @@ from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
 from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas
+from torchdion.owners import whole_sizes_of_states
 from torchdion.pieces import piece_of_state, whole_state
-from torchdion.replicas import ReplicatedOptimizer
+from torchdion.replicas import ReplicatedOptimizer, decoupled_momenta
 from torchdion.stats import NO_STEPS
 from torchdion.table import algorithm_of, options_of
 from torchdion.words import speaking
@@ -59,7 +61,52 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             group |= as_plain_numbers(group)
         state_dict = super().state_dict()
         self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
-        return state_dict
+        return self._with_owned_states(state_dict)
+
+    def _with_owned_states(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """States of which this rank has a part as what says so."""
+        parts = self._layouts.parts(self.param_groups)
+        if not parts:
+            return state_dict
+        states = dict(state_dict["state"])
+        for key, (_, param, group) in enumerate(self._members()):
+            if key in states and param in parts:
+                whole = whole_sizes_of_states(param, group)
+                shown = {name: parts[param].shown(states[key][name], sizes) for name, sizes in whole.items()}
+                states[key] = states[key] | shown
+        return {**state_dict, "state": states}
+
+    @torch.no_grad()
+    @speaking
+    def whole_state_dict(self) -> dict[str, Any]:
+        """The state dict of one process: of whole states, put together from what all ranks have.
+
+        To be called on every rank, whichever of them saves; every one gets all of it. Any layout loads it, in either
+        language. Momenta that are each replica's own are averaged first, see :meth:`synchronize_for_checkpoint`.
+
+        Raises:
+            RuntimeError: a step failed after it had begun to write, or other ranks did not call this.
+        """
+
+        def prepare() -> list[Tensor]:
+            self._refuse_if_broken()
+            return list(decoupled_momenta(self))
+
+        momenta = begin(self, self._layouts, _C.Operation.whole_state_dict, prepare)
+        self._average(momenta)
+        state_dict = self.state_dict()
+        parts = self._layouts.parts(self.param_groups)
+        states = {}
+        for key, (name, param, group) in enumerate(self._members()):
+            if key in state_dict["state"]:
+                states[key] = dict(state_dict["state"][key])
+                for state, sizes in whole_sizes_of_states(param, group).items():
+                    own = self.state[param][state]
+                    if param in parts:
+                        states[key][state] = parts[param].whole(own, sizes, param)
+                    else:
+                        states[key][state] = whole_state(own, state, param, group, self._layouts.of(param, group, name))
+        return {**state_dict, "state": states}
 
     @speaking
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

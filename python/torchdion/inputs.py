@@ -12,6 +12,7 @@ from torchdion.dtensor import local_gradient, local_part, local_piece
 from torchdion.layout import Piece
 from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
+from torchdion.owners import Parts
 from torchdion.parameters import check_gradient, name_of
 from torchdion.state import check_is_state, check_keys, check_placements, create_state
 from torchdion.table import ALGORITHMS, Algorithm, algorithm_of
@@ -46,6 +47,7 @@ def engine_groups(
         ValueError: an option that was set after construction is out of its range, or a state or a gradient cannot be.
     """
     options = check_groups(optimizer.param_groups, optimizer.defaults)
+    parts = layouts.parts(optimizer.param_groups)
     groups = _C.Groups(capturable=optimizer.defaults["capturable"])
     for index, group in enumerate(optimizer.param_groups):
         where = f" (parameter group {index})"
@@ -56,8 +58,8 @@ def engine_groups(
                 members[algorithm_of(param, group).name].append(member)
         for name, ours in members.items():
             if ours:
-                _make_states(optimizer, ours, group, created)
-                _add(groups, optimizer, ALGORITHMS[name], ours, group, options[index], writes)
+                _make_states(optimizer, ours, group, parts, created)
+                _add(groups, optimizer, ALGORITHMS[name], ours, group, options[index], parts, writes)
     return groups
 
 
@@ -76,7 +78,9 @@ def _member(
     return Member(param, torch.zeros(local.shape, dtype=missing, device=local.device), piece, name)
 
 
-def _make_states(optimizer: Optimizer, members: list[Member], group: dict[str, Any], created: list[Tensor]) -> None:
+def _make_states(
+    optimizer: Optimizer, members: list[Member], group: dict[str, Any], parts: Parts, created: list[Tensor]
+) -> None:
     states = [optimizer.state.get(member.param, {}) for member in members]
     for member, state in zip(members, states, strict=True):
         check_is_state(state, member.name)
@@ -85,7 +89,7 @@ def _make_states(optimizer: Optimizer, members: list[Member], group: dict[str, A
     indices = _indices(optimizer)
     for (param, _, piece, _), state in zip(members, states, strict=True):
         if not state:
-            optimizer.state[param] = create_state(param, group, indices[param], piece)
+            optimizer.state[param] = create_state(param, group, indices[param], piece, parts.get(param))
             created.append(param)
 
 
@@ -96,6 +100,7 @@ def _add(
     members: list[Member],
     group: dict[str, Any],
     options: _C.GroupOptions,
+    parts: Parts,
     writes: Writes,
 ) -> None:
     """The members of a group with one algorithm: this rank's pieces, and where they lie."""
@@ -123,6 +128,7 @@ def _add(
         whole_factors=[]
         if is_local
         else [[list(state[factor.name].shape) for state in states] for factor in algorithm.factors],
+        shares=[parts[member.param].shares for member in members] if parts else [],
     )
 
 

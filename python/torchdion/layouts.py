@@ -10,6 +10,7 @@ from torchdion.axes import Axes
 from torchdion.dtensor import Cuts, cuts_of, is_dtensor, local_piece
 from torchdion.layout import Piece, piece_of, sides_of
 from torchdion.meshes import Meshes
+from torchdion.owners import Owners, Parts
 from torchdion.parameters import form_of
 from torchdion.table import algorithm_of
 from torchdion.words import front
@@ -29,6 +30,7 @@ class Layouts:
     def __init__(self, meshes: Meshes) -> None:
         self.meshes = meshes
         self.axes = Axes(meshes)
+        self._owners = Owners()
         self._pieces: dict[tuple[Any, ...], Piece] = {}
         self._plain: dict[bool, _C.Layout] = {}  # of what is no DTensor, by whether copies share its work
         self._moved: set[tuple[DeviceMesh | None, str]] = set()  # what _check_device() has found good
@@ -38,6 +40,10 @@ class Layouts:
 
     def __reduce__(self) -> tuple[type["Layouts"], tuple[Meshes]]:
         return Layouts, (self.meshes,)
+
+    def parts(self, groups: list[dict[str, Any]]) -> Parts:
+        """What this rank owns of the parameters of an optimizer's groups; empty where all ranks have all states."""
+        return self._owners.parts(groups, self.axes.of_replicate_mesh)
 
     def of(self, param: Tensor, group: dict[str, Any], name: str) -> Piece:
         """Where a parameter lies. The first of its kind may create a process group, on every rank alike.
@@ -59,7 +65,7 @@ class Layouts:
         """The same by its placements alone, whatever this rank holds."""
         algorithm = algorithm_of(param, group)
         if not is_dtensor(param):
-            return Piece(self._of_plain(algorithm.shares_among_copies), param.shape, {})
+            return Piece(self._of_plain(algorithm.shares_among_copies or group["owners"] == "shard"), param.shape, {})
         key = (param.device_mesh, param.placements, param.shape, algorithm.name, *form_of(group))
         if key not in self._pieces:
             self._pieces[key] = self._read(param, group, name)

@@ -15,7 +15,9 @@ from torchdion.dtensor import is_dtensor, is_plain, local_part, state_like
 from torchdion.layouts import Layouts
 from torchdion.mixed_precision import dtype_of, name_dtypes
 from torchdion.optimizer_wide import optimizer_wide
-from torchdion.options import as_plain_numbers, check_options, rename_saved_options
+from torchdion.options import OF_RUN, as_plain_numbers, check_options, rename_saved_options
+from torchdion.owned_tensor import OwnedTensor
+from torchdion.owners import Part
 from torchdion.parameters import check_blocks, name_of
 from torchdion.pieces import piece_of_state
 from torchdion.state import check_is_state, check_keys, check_placements, device_of_step
@@ -50,7 +52,7 @@ def load_checked(
     def restore(_: Optimizer) -> None:
         torch_copies.clear()
         for group in optimizer.param_groups:
-            group["capturable"] = optimizer.defaults["capturable"]  # a matter of this run
+            group |= {name: optimizer.defaults[name] for name in OF_RUN}
         for param, state in states.items():
             optimizer.state[param] = state | optimizer.state.get(param, {})
         optimizer._broken = None
@@ -154,7 +156,7 @@ def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     options = as_plain_numbers(saved)
     rename_saved_options(options)
     name_dtypes(options)
-    return {**optimizer.defaults, **options, "capturable": optimizer.defaults["capturable"]}  # a matter of this run
+    return {**optimizer.defaults, **options, **{name: optimizer.defaults[name] for name in OF_RUN}}
 
 
 def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) -> None:
@@ -163,7 +165,7 @@ def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) ->
         return
     for key, value in state.items():
         if isinstance(value, Tensor) and key != "step":
-            _check_tensor(value, key, name)
+            _check_tensor(value.part if isinstance(value, OwnedTensor) else value, key, name)
     _check_step(state.get("step", group.get("step", 0)), name)
     if is_lazy(param):  # whose shape its module's first input tells
         return
@@ -190,25 +192,38 @@ def loaded_states(
         divisors: of momenta, see :func:`with_our_names`.
     """
     states: States = {}
+    groups = [_options_of(optimizer, saved) for saved in state_dict["param_groups"]]
+    own = [
+        {**options, "params": group["params"]} for options, group in zip(groups, optimizer.param_groups, strict=True)
+    ]
+    parts = optimizer._layouts.parts(own)
     for index, (group, saved) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=True)):
-        options = _options_of(optimizer, saved)
+        options = groups[index]
         for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             original = state_dict["state"].get(key)
             if original:
                 name = name_of(group, position, f" (parameter group {index})")
-                states[param] = _loaded_state(original, param, options, optimizer._layouts, name, divisors.get(key, 1))
+                layouts, divisor = optimizer._layouts, divisors.get(key, 1)
+                states[param] = _loaded_state(original, param, options, layouts, parts.get(param), name, divisor)
     return states
 
 
 @torch.no_grad()
 def _loaded_state(
-    original: dict[str, Any], param: Tensor, group: dict[str, Any], layouts: Layouts, name: str, divisor: float
+    original: dict[str, Any],
+    param: Tensor,
+    group: dict[str, Any],
+    layouts: Layouts,
+    part: Part | None,
+    name: str,
+    divisor: float,
 ) -> dict[str, Tensor]:
     step = float(original.get("step", group.get("step", 0)))
     state = {"step": torch.tensor(step, dtype=torch.float32, device=device_of_step(param, group))}
     for key in STATE_DTYPES:
         if isinstance(original.get(key), Tensor):
-            lying = _lying(original[key].detach(), key, param, group, layouts, name)
+            owned = _owned(original[key].detach(), key, param, part, name)
+            lying = _lying(owned, key, param, group, layouts, name)
             plain = readable(local_part(lying), f"the state {key} of {name}")
             if key == "momentum" and divisor != 1:  # never in a half, which may not hold it
                 plain = (plain if plain.dtype == torch.float64 else plain.float()) / divisor
@@ -226,6 +241,30 @@ def _without_own(state_dict: dict[str, Any]) -> dict[str, Any]:
         for key, state in state_dict["state"].items()
     }
     return {**state_dict, "state": states}
+
+
+def _owned(original: Tensor, key: str, param: Tensor, part: Part | None, name: str) -> Tensor:
+    """What this rank owns of a loaded state, or all of it."""
+    if not isinstance(original, OwnedTensor):
+        return original if part is None else part.of(original, param)
+    expected = None if part is None else _expected(part, param, list(original.shape))
+    if expected is None or (expected.part.shape, expected.begin) != (original.part.shape, original.begin):
+        own = "whole" if expected is None else f"whole, or what this rank owns, {_rows(expected)} of dimension 0"
+        raise ValueError(
+            f"{front()}: the state {key} of {name} must be {own}, got {_rows(original)} of {tuple(original.shape)}; "
+            "whole_state_dict() and torch.distributed.checkpoint move states to other ranks"
+        )
+    return original.part
+
+
+def _expected(part: Part, param: Tensor, whole: list[int]) -> OwnedTensor:
+    return part.shown(torch.empty(part.sizes(whole, param)), whole)
+
+
+def _rows(owned: OwnedTensor) -> str:
+    if owned.part.numel() == 0:
+        return "nothing"
+    return f"[{owned.begin}, {owned.begin + (len(owned.part) if owned.dim() else 1)})"
 
 
 def _lying(original: Tensor, key: str, param: Tensor, group: dict[str, Any], layouts: Layouts, name: str) -> Tensor:

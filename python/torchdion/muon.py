@@ -7,7 +7,7 @@ from torch.optim.optimizer import ParamsT
 
 from torchdion.mixed_precision import DionMixedPrecisionConfig
 from torchdion.optimizer import Optimizer
-from torchdion.options import Nonfinite, Precision
+from torchdion.options import Nonfinite, Owners, Precision
 
 
 class Muon(Optimizer):
@@ -50,6 +50,8 @@ class Muon(Optimizer):
         outer_shard_mesh, inner_shard_mesh: as in :class:`torchdion.Dion`.
         replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step(), and its ranks only
             share the work. All of them take each step together, with gradients for the same matrices.
+        owners: "shard": of each part of a parameter one rank of replicate_mesh keeps the state and updates it for all,
+            which have the parameter whole; see :class:`torchdion.DistMuon`. Alike in all groups.
         mixed_precision_config: dtypes of the state.
 
     Raises:
@@ -101,6 +103,7 @@ class Muon(Optimizer):
         outer_shard_mesh: Any = None,
         inner_shard_mesh: Any = None,
         replicate_mesh_grad_sync: bool = True,
+        owners: Owners = "all",
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
         **unknown: NoReturn,
     ) -> None:

@@ -23,6 +23,7 @@ from torchdion.options import (
     warn_of_near_misses,
     warn_of_other_algorithms,
 )
+from torchdion.owners import check_owners
 from torchdion.parameters import check_named_algorithm, check_parameters, check_params, entries_of
 from torchdion.state import is_recorded
 from torchdion.stats import NO_STEPS, CountedOptimizer, count
@@ -91,6 +92,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         warn_of_other_algorithms(param_group, options, self.defaults, where)
         check_parameters(entries, options, where)
         check_named_algorithm(entries, group, where)
+        check_owners(entries, options | group, self._layouts.meshes, where)
         if not self.param_groups:
             self.defaults |= wide
         given = dict(param_group)

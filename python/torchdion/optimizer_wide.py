@@ -3,7 +3,7 @@
 from typing import Any
 
 from torchdion import _C
-from torchdion.options import DEFAULTS, OPTIMIZER_WIDE, check_group
+from torchdion.options import DEFAULTS, OF_RUN, OPTIMIZER_WIDE, check_group
 from torchdion.words import front
 
 
@@ -48,7 +48,8 @@ def check_optimizer_wide(group: dict[str, Any], wide: dict[str, Any], where: str
 def check_groups(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> list[_C.GroupOptions]:
     """What a step asks of all groups, and of what holds for the whole optimizer; returns the options of each."""
     options = [check_group(group, f" (parameter group {index})") for index, group in enumerate(groups)]
-    capturable = optimizer_wide(groups)["capturable"]
-    if capturable is not defaults["capturable"]:
-        raise ValueError(f"{front()}: capturable must be what it was at construction, got {capturable!r}")
+    wide = optimizer_wide(groups)
+    for name in OF_RUN:
+        if wide[name] != defaults[name]:
+            raise ValueError(f"{front()}: {name} must be what it was at construction, got {wide[name]!r}")
     return options

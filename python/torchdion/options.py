@@ -15,12 +15,16 @@ Orthonormalize = Literal["auto", "rcqr", "cholesky_qr", "qr"]
 Factorization = Literal["power_iteration", "svd"]
 Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]
 Precision = Literal["highest", "high", "medium"]
+Owners = Literal["all", "shard"]
 
 DEFAULTS: dict[str, Any] = {name: declared["default"] for name, declared in OPTIONS.items()} | {"differentiable": False}
 """Of a group that is given nothing."""
 
 OPTIMIZER_WIDE = tuple(name for name, declared in OPTIONS.items() if declared["of_optimizer"])
 """Options that hold for the whole optimizer: its groups have the same."""
+
+OF_RUN = tuple(name for name, declared in OPTIONS.items() if declared["of_run"])
+"""Those of them that no checkpoint changes."""
 
 _BETAS = ("beta1", "beta2")  # of a group, in the place of betas
 

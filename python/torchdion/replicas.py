@@ -49,9 +49,12 @@ class ReplicatedOptimizer(Optimizer):
 
         def prepare() -> list[Tensor]:
             self._refuse_if_broken()
-            return list(_decoupled(self))
+            return list(decoupled_momenta(self))
 
-        momenta = begin(self, self._layouts, _C.Operation.synchronize_for_checkpoint, prepare)
+        self._average(begin(self, self._layouts, _C.Operation.synchronize_for_checkpoint, prepare))
+
+    def _average(self, momenta: list[Tensor]) -> None:
+        """Of :func:`decoupled_momenta`, as all ranks have agreed to do."""
         if self._may_be_decoupled():
             with torch.no_grad():
                 for momentum in momenta:
@@ -151,7 +154,7 @@ class ReplicatedOptimizer(Optimizer):
             self._steps_when_equal = _steps_taken(self)
 
     def _refuse_decoupled(self) -> None:
-        if self._may_be_decoupled() and any(bool(momentum.any()) for momentum in _decoupled(self)):
+        if self._may_be_decoupled() and any(bool(momentum.any()) for momentum in decoupled_momenta(self)):
             raise RuntimeError(
                 f"{front()}: the momenta are each replica's own; call synchronize_for_checkpoint() on every rank "
                 "before state_dict()"
@@ -170,7 +173,7 @@ def _steps_taken(optimizer: ReplicatedOptimizer) -> float:
     return sum(float(state["step"]) for state in states if "step" in state)
 
 
-def _decoupled(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
+def decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
     """This rank's pieces of what is each replica's own, in an order that all ranks share."""
     for name, param, group in optimizer._members():
         for key in _decoupled_states(optimizer, param, group, name):
@@ -179,12 +182,14 @@ def _decoupled(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
 
 def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
     """This rank's pieces of all that replicas have in common, with the names of their parameters."""
+    parts = optimizer._layouts.parts(optimizer.param_groups)
     for name, param, group in optimizer._members():
         state = optimizer.state.get(param, {})
         if state:
             check_keys(param, state, algorithm_of(param, group), name)
         own = _decoupled_states(optimizer, param, group, name)
-        tensors = [param, *(state[key] for key in STATE_DTYPES if key in state and key not in own)]
+        common = [] if param in parts else [key for key in STATE_DTYPES if key in state and key not in own]
+        tensors = [param, *(state[key] for key in common)]
         for tensor in map(local_part, tensors):
             if is_freed(tensor):
                 raise ValueError(f"{front()}: {name} and its state must have memory, got {tensor.device} without any")

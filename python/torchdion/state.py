@@ -10,12 +10,15 @@ from torchdion import _C
 from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of, state_like
 from torchdion.layout import Piece
 from torchdion.mixed_precision import dtype_of
+from torchdion.owners import Part
 from torchdion.parameters import form_of
 from torchdion.table import STATE_DTYPES, Algorithm, State, algorithm_of, options_of
 from torchdion.words import front
 
 
-def create_state(param: Tensor, group: dict[str, Any], index: int, piece: Piece) -> dict[str, Tensor]:
+def create_state(
+    param: Tensor, group: dict[str, Any], index: int, piece: Piece, part: Part | None = None
+) -> dict[str, Tensor]:
     """The state before the first step; what starts normal is drawn from a counter-based generator keyed by ``index``.
 
     Raises:
@@ -27,9 +30,12 @@ def create_state(param: Tensor, group: dict[str, Any], index: int, piece: Piece)
     made = {"step": torch.zeros((), dtype=torch.float32, device=device_of_step(param, group))}
     for state in algorithm.states:
         sizes, dtype = list(param.shape), dtype_of(state.name, param, group)
+        whole = _C.whole_state_sizes(algorithm.name, state.name, sizes, options)
+        if part is not None:  # no state of those that have owners starts otherwise
+            made[state.name] = torch.zeros(part.sizes(whole, param), dtype=dtype, device=device)
+            continue
         start = (list(piece.shape), options, index, dtype, device, piece.layout)
         local = _C.start_of(algorithm.name, state.name, sizes, *start)
-        whole = _C.whole_state_sizes(algorithm.name, state.name, sizes, options)
         made[state.name] = state_like(local, param, whole, placements_of_state(state, whole, param, group))
     return made
 

@@ -1,6 +1,7 @@
 // A mesh of ranks, each a thread: replicas × fully-sharded × tensor parallel.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -41,6 +42,13 @@ class Mesh {
   // How many collectives a rank issued on its line of dp (0), fs (1) or tp (2), and what they gave to others.
   int64_t calls(int rank, int dim) {
     return static_cast<int64_t>(meeting_of(rank, dim).logs[coordinates(rank)[dim]].size());
+  }
+  // But for those that gather: of unequal pieces each is a broadcast of its own.
+  int64_t calls_that_sum(int rank, int dim) {
+    const std::vector<std::string>& log = meeting_of(rank, dim).logs[coordinates(rank)[dim]];
+    return std::count_if(log.begin(), log.end(), [](const std::string& call) {
+      return !call.starts_with("broadcast") && !call.starts_with("all_gather");
+    });
   }
   int64_t sent_bytes(int rank, int dim) { return meeting_of(rank, dim).sent[coordinates(rank)[dim]]; }
 

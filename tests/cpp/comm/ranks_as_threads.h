@@ -80,8 +80,12 @@ class MeetingBackend : public c10d::Backend {
     return start("all_reduce", tensors.at(0), tensors.at(0), {},
                  options.reduceOp == c10d::ReduceOp::MAX ? largest : sum);
   }
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions&) override {
-    return start("broadcast", tensors.at(0), tensors.at(0), {}, [](const Inputs& inputs) { return inputs[0][0]; });
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override {
+    const auto root = static_cast<std::size_t>(options.rootRank);
+    return start(
+        "broadcast", tensors.at(0), tensors.at(0), {tensors.at(0).numel()},
+        [root](const Inputs& inputs) { return inputs[root][0]; }, options.rootRank == getRank());
   }
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions&) override {
@@ -118,23 +122,24 @@ class MeetingBackend : public c10d::Backend {
   static at::Tensor largest(const Inputs& inputs) { return at::stack(part(inputs, 0)).amax(0); }
   static at::Tensor sum(const Inputs& inputs) { return at::stack(part(inputs, 0)).sum(0); }
 
-  // What a ring sends; of an all-to-all, all but what a rank keeps; of a broadcast, what is handed on.
+  // What a ring sends; of an all-to-all, all but what a rank keeps; of a broadcast, what others have of the root.
   static int64_t sent_bytes(const std::string& name, const at::Tensor& input, const std::vector<int64_t>& splits,
-                            int rank, int size) {
+                            int rank, int size, bool is_root) {
     const int64_t bytes = static_cast<int64_t>(input.nbytes());
     if (name == "all_reduce") return 2 * (bytes * (size - 1) / size);
     if (name == "all_gather") return bytes * (size - 1);
     if (name == "reduce_scatter") return bytes * (size - 1) / size;
-    if (name == "broadcast") return rank + 1 < size ? bytes : 0;
+    if (name == "broadcast") return is_root ? bytes * (size - 1) : 0;
     return bytes - splits.at(rank) * static_cast<int64_t>(input.element_size());
   }
 
   c10::intrusive_ptr<c10d::Work> start(const char* name, const at::Tensor& output, const at::Tensor& input,
-                                       std::vector<int64_t> splits, std::function<at::Tensor(const Inputs&)> combine) {
+                                       std::vector<int64_t> splits, std::function<at::Tensor(const Inputs&)> combine,
+                                       bool is_root = true) {
     TORCH_CHECK(output.is_contiguous() && input.is_contiguous(), name, " of a tensor that is not contiguous");
     if (splits.empty()) splits = {input.numel()};
     const int rank = getRank(), index = meeting_->bring(rank, name, input, splits);
-    meeting_->sent[rank] += sent_bytes(name, input, splits, rank, getSize());
+    meeting_->sent[rank] += sent_bytes(name, input, splits, rank, getSize(), is_root);
     void* target = output.data_ptr();
     const int64_t numel = output.numel();
     const at::TensorOptions options = output.options();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "algorithms/dion.h"
+#include "algorithms/muon.h"
 #include "algorithms/options_by_name.h"
 #include "sentences.h"
 #include "words.h"
@@ -12,6 +13,7 @@ namespace torchdion::engine {
 namespace {
 
 using algorithms::kDion;
+using algorithms::kMuon;
 using algorithms::Options;
 using algorithms::options_of;
 
@@ -31,6 +33,24 @@ TEST(GroupOptions, ThatExcludeEachOtherAreRefused) {
       "for the device (parameter group 2)");
 }
 
+TEST(GroupOptions, OfOwnersNeedAnAlgorithmThatCanHaveThem) {
+  const auto owned = [](std::string_view algorithm, std::string_view scalar) {
+    Options options;
+    for (const algorithms::Option& option : algorithms::options()) options.set(option.name, option.initial);
+    options.set("owners", std::string_view("shard"));
+    options.set("algorithm", algorithm);
+    options.set("scalar_algorithm", scalar);
+    return sentence_of([&] { check_combinations(options, " (parameter group 2)"); });
+  };
+  EXPECT_EQ(owned("muon", "lion"), "");
+  EXPECT_EQ(owned("adamw", "adamw"), "");
+  for (const char* algorithm : {"dion", "double_dion", "demo"}) {
+    EXPECT_EQ(owned(algorithm, "lion"), std::string("torchdion: owners(Owners::shard) cannot be combined with the "
+                                                    "algorithm '") +
+                                            algorithm + "', which needs all ranks (parameter group 2)");
+  }
+}
+
 TEST(GroupOptions, ThatAreMissingAreCombinedWithNothing) {
   Options options;
   options.set("fan_in_first", true);
@@ -38,8 +58,8 @@ TEST(GroupOptions, ThatAreMissingAreCombinedWithNothing) {
 }
 
 TEST(GroupOptions, OfTheOptimizerAreAlike) {
-  const Options first = options_of(kDion, {}), other_rate = options_of(kDion, {{"lr", 0.5}}),
-                other_policy = options_of(kDion, {{"nonfinite", std::string_view("zero")}});
+  const Options first = options_of(kMuon, {}), other_rate = options_of(kMuon, {{"lr", 0.5}}),
+                other_policy = options_of(kMuon, {{"nonfinite", std::string_view("zero")}});
   EXPECT_EQ(sentence_of([&] { check_alike({&first, &other_rate}); }), "");
   EXPECT_EQ(sentence_of([&] {
               check_alike({&first, &first, &other_policy});

@@ -231,7 +231,7 @@ TEST(CostsOfParameters, SumToThoseOfTheBatches) {
     for (const ParameterCost& cost : costs_of(plan, groups)) {
       add(of_parameters, cost.cost);
       ++parameters;
-      const Layout& layout = cost.alike->layout;
+      const Layout& layout = cost.layout;
       if (!layout.rows.absent()) traffic[layout.rows.name()] += cost.cost.rows.elements;
       if (!layout.cols.absent()) traffic[layout.cols.name()] += cost.cost.cols.elements;
       if (!layout.replicas.absent()) traffic[layout.replicas.name()] += cost.cost.replicas.elements;

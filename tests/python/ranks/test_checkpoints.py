@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.tensor import distribute_tensor
-from trainings import LAYOUTS, Layout, Network, Training
+from trainings import CAN_HAVE_OWNERS, LAYOUTS, OWNERS, Layout, Network, Training
 
 from torchdion.table import ALGORITHMS
 
@@ -124,6 +124,8 @@ def test_a_training_goes_on_in_any_layout_from_the_checkpoint_of_any_other(
 def test_a_training_by_any_other_algorithm_does_too(algorithm: str, tmp_path: Path) -> None:
     # Replicas of DeMo are together not what one process is.
     layouts = (LAYOUTS[0], LAYOUTS[6], LAYOUTS[5 if algorithm == "demo" else 7])
+    if algorithm in CAN_HAVE_OWNERS:
+        layouts += OWNERS
     ends = ends_of(layouts, tmp_path, {}, algorithm)
     for source in layouts:
         for target in layouts:
@@ -142,9 +144,10 @@ OPTIONS = {"flat": FLAT, "offloaded": {"cpu_offload": True}, "flat and offloaded
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_the_options_of_state_dicts_change_nothing(options: dict[str, Any], tmp_path: Path) -> None:
-    layouts = (LAYOUTS[0], LAYOUTS[2], LAYOUTS[3])
-    ends = ends_of(layouts, tmp_path, options)
+@pytest.mark.parametrize("algorithm", ["dion", "adamw"])
+def test_the_options_of_state_dicts_change_nothing(algorithm: str, options: dict[str, Any], tmp_path: Path) -> None:
+    layouts = (LAYOUTS[0], *OWNERS) if algorithm in CAN_HAVE_OWNERS else (LAYOUTS[0], LAYOUTS[2], LAYOUTS[3])
+    ends = ends_of(layouts, tmp_path, options, algorithm)
     for source in layouts:
         for target in layouts:
             check(ends, source, target)
@@ -177,8 +180,8 @@ def test_a_whole_state_dict_of_rank_0_is_broadcast(layout: Layout, tmp_path: Pat
     run_ranks(through_rank_0, layout.world_size, layout, tmp_path)
 
 
-def while_training_goes_on(rank: int, world_size: int, layout: Layout, folder: Path) -> None:
-    training = Training(layout)
+def while_training_goes_on(rank: int, world_size: int, layout: Layout, folder: Path, algorithm: str) -> None:
+    training = Training(layout, algorithm=algorithm)
     training.run(0, BEFORE)
     model, optimizer = get_state_dict(training.model, training.optimizer)
     group = dist.new_group()  # of its own: collectives of two threads must not meet
@@ -186,15 +189,18 @@ def while_training_goes_on(rank: int, world_size: int, layout: Layout, folder: P
     saving = dcp.async_save(state, checkpoint_id=str(folder / "async"), process_group=group)
     training.run(BEFORE, STEPS)
     saving.result()
-    fresh = Training(layout)
+    fresh = Training(layout, algorithm=algorithm)
     load(fresh, str(folder / "async"), StateDictOptions())
     fresh.run(BEFORE, STEPS)
     for X, own in zip(fresh.weights(), training.weights(), strict=True):
         assert torch.equal(X, own)
 
 
-def test_a_checkpoint_saved_in_the_background_is_that_of_its_step(tmp_path: Path) -> None:
-    run_ranks(while_training_goes_on, 2, LAYOUTS[2], tmp_path)
+@pytest.mark.parametrize(("layout", "algorithm"), [(LAYOUTS[2], "dion"), (OWNERS[0], "muon")], ids=str)
+def test_a_checkpoint_saved_in_the_background_is_that_of_its_step(
+    layout: Layout, algorithm: str, tmp_path: Path
+) -> None:
+    run_ranks(while_training_goes_on, 2, layout, tmp_path, algorithm)
 
 
 def without_synchronizing(rank: int, world_size: int, layout: Layout, folder: Path) -> None:

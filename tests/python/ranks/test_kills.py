@@ -16,17 +16,18 @@ import torch.distributed as dist
 from rank_server import Job
 from ranks import call_of, outcomes_of, run_ranks
 from torch import Tensor
-from trainings import LAYOUTS, Training
+from trainings import LAYOUTS, OWNERS, Training
 
 from torchdion.verification.rank import Outcome
 
-LAYOUT = LAYOUTS[2]  # fully sharded over two
+KILLED = {"dion": LAYOUTS[2], "muon": OWNERS[0]}
+"""By algorithm: fully sharded over two, and with momenta that two share out."""
 WITHIN = 30.0  # seconds in which survivors end
 
 
-def begin(folder: Path) -> tuple[Training, int]:
+def begin(folder: Path, algorithm: str) -> tuple[Training, int]:
     """From the newest checkpoint; the step."""
-    training = Training(LAYOUT)
+    training = Training(KILLED[algorithm], algorithm=algorithm)
     newest = checkpoint.newest(folder, print)
     if newest is not None:
         sharded.read(newest["folder"], training.model, training.optimizer)
@@ -47,9 +48,11 @@ def save(training: Training, folder: Path, step: int) -> None:
     dist.barrier()
 
 
-def until_killed(rank: int, world_size: int, folder: Path, victim: int, rounds: int, share: float) -> None:
+def until_killed(
+    rank: int, world_size: int, folder: Path, algorithm: str, victim: int, rounds: int, share: float
+) -> None:
     """The victim dies after so many rounds of a step and a save, and a share of the time that the last one took."""
-    training, step = begin(folder)
+    training, step = begin(folder, algorithm)
     took = 0.3
     for done in itertools.count():
         if rank == victim and done == rounds:
@@ -61,25 +64,28 @@ def until_killed(rank: int, world_size: int, folder: Path, victim: int, rounds: 
         took = time.monotonic() - began
 
 
-def to_the_end(rank: int, world_size: int, folder: Path | None, start: int, stop: int) -> list[Tensor]:
-    training = Training(LAYOUT)
+def to_the_end(rank: int, world_size: int, folder: Path | None, algorithm: str, start: int, stop: int) -> list[Tensor]:
+    training = Training(KILLED[algorithm], algorithm=algorithm)
     if folder is not None:
-        training, step = begin(folder)
+        training, step = begin(folder, algorithm)
         assert step == start
     training.run(start, stop)
     return training.weights()
 
 
-def killed(folder: Path, victim: int, rounds: int, share: float) -> list[Outcome]:
-    return outcomes_of(Job(call_of(until_killed, folder, victim, rounds, share), 2, 60.0, grace=WITHIN))
+def killed(folder: Path, algorithm: str, victim: int, rounds: int, share: float) -> list[Outcome]:
+    return outcomes_of(Job(call_of(until_killed, folder, algorithm, victim, rounds, share), 2, 60.0, grace=WITHIN))
 
 
-def test_kills_lose_nothing_and_leave_no_process_waiting(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("algorithm", KILLED)
+def test_kills_lose_nothing_and_leave_no_process_waiting(
+    algorithm: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     moments = random.Random(0)
     newest, unfinished = 0, 0
     for kill in range(request.config.getoption("--kills")):
         victim = moments.randrange(2)
-        outcomes = killed(tmp_path, victim, moments.randrange(3), moments.random())
+        outcomes = killed(tmp_path, algorithm, victim, moments.randrange(3), moments.random())
         assert (outcomes[victim].kind, outcomes[victim].value) == ("died", "died of SIGKILL"), kill
         assert outcomes[1 - victim].kind == "raised", (kill, outcomes[1 - victim])  # by itself
         steps = [int(path.name.removeprefix("checkpoint-")) for path in checkpoint.saved(tmp_path)]
@@ -88,6 +94,6 @@ def test_kills_lose_nothing_and_leave_no_process_waiting(tmp_path: Path, request
         unfinished += any(tmp_path.glob("*" + checkpoint.UNFINISHED))
     assert newest > 0
     assert unfinished > 0  # some died while they saved
-    resumed = run_ranks(to_the_end, 2, tmp_path, newest, newest + 3)
-    for own, uninterrupted in zip(resumed[0], run_ranks(to_the_end, 2, None, 0, newest + 3)[0], strict=True):
+    resumed = run_ranks(to_the_end, 2, tmp_path, algorithm, newest, newest + 3)
+    for own, uninterrupted in zip(resumed[0], run_ranks(to_the_end, 2, None, algorithm, 0, newest + 3)[0], strict=True):
         assert torch.equal(own, uninterrupted)

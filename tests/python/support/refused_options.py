@@ -30,6 +30,7 @@ REFUSED = {
     "seed": ("an integer of 64 bits", [1.0, "0", None, 2**63, -(2**63) - 1, True]),
 }
 GROUP_REFUSED = {
+    "owners": ("one of 'all', 'shard'", ["some", None, 0]),
     "chunk_size": ("an integer in [1, 1024]", [0, 1025, 8.0, "8", None]),
     "top_k": ("an integer ≥ 1", [0, -1, 8.0, "8", None]),
     "replicate_mu": ("in [0, 1)", [-0.1, 1.0, NAN, "0.9", None]),

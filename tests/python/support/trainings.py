@@ -12,7 +12,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import torchdion
-from torchdion.table import ALGORITHMS
+from torchdion.optimizer import Optimizer
+from torchdion.table import ALGORITHMS, OPTIONS
 
 TENSOR_PARALLEL = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
@@ -54,6 +55,11 @@ LAYOUTS = (
     Layout("compressed", (2, 2), ("dp", "fs")),
 )
 
+OWNERS = (Layout("owners", (2,), ("dp",)), Layout("owners", (3,), ("dp",)))
+"""Of states that replicas share out, which not every algorithm lets them do."""
+
+CAN_HAVE_OWNERS = OPTIONS["owners"]["algorithms"]
+
 
 class Training:
     """The network and its optimizer on a layout; all layouts follow one trajectory."""
@@ -61,16 +67,20 @@ class Training:
     def __init__(self, layout: Layout, model: nn.Module | None = None, algorithm: str = "dion", **options: Any) -> None:
         self.model = (model or Network()).double()
         self.mesh = init_device_mesh("cpu", layout.sizes, mesh_dim_names=layout.dims) if layout.sizes else None
-        self.averages = layout.name == "compressed"
+        self.averages = layout.name in ("compressed", "owners")
         if self.mesh is not None:
             self._distribute(layout, self.mesh)
-        options = {"lr": 0.05, "rank_fraction": 0.25, **options}
         replicas = {"replicate_mesh": self.mesh["dp"]} if self.averages and self.mesh is not None else {}
         groups = torchdion.param_groups(self.model)
         for group in groups:  # `algorithm` in the place of Dion, or of all if it takes elements
             if "algorithm" not in group or not ALGORITHMS[algorithm].takes_matrices:
                 group["algorithm"] = algorithm
-        self.optimizer = torchdion.Dion(groups, **options, **replicas)
+        made_by: Any = torchdion.Dion
+        if layout.name == "owners":
+            made_by, options = Optimizer.of(algorithm), {"owners": "shard", **options}
+        else:
+            options = {"rank_fraction": 0.25, **options}
+        self.optimizer: Any = made_by(groups, **{"lr": 0.05, **options}, **replicas)
 
     def _distribute(self, layout: Layout, mesh: DeviceMesh) -> None:
         if layout.name == "ddp":
@@ -92,7 +102,7 @@ class Training:
         generator = torch.Generator().manual_seed(1000 * step + index)
         mean, apart = torch.randn((2, *param.shape), generator=generator, dtype=torch.float64)
         if self.averages and self.mesh is not None:
-            mean = mean + apart * (1 - 2 * self.mesh.get_local_rank("dp"))
+            mean = mean + apart * (self.mesh["dp"].size() - 1 - 2 * self.mesh.get_local_rank("dp"))
         if not isinstance(param, DTensor):
             return mean
         return distribute_tensor(mean, param.device_mesh, param.placements, src_data_rank=None)

@@ -1,0 +1,111 @@
+"""Under ``owners="shard"``: which rank keeps the states of what part of a parameter that all ranks have whole."""
+
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from torchdion import _C
+from torchdion.dtensor import is_dtensor
+from torchdion.meshes import Meshes
+from torchdion.owned_tensor import OwnedTensor
+from torchdion.parameters import describe, form_of
+from torchdion.table import State, algorithm_of, options_of
+from torchdion.words import front
+
+
+class Part(NamedTuple):
+    """Of a parameter and of states like it, this rank's.
+
+    Args:
+        axis: the ranks that share it out.
+        shares: how many entries of dimension 0 each of them owns, in their order.
+    """
+
+    axis: _C.Axis
+    shares: list[int]
+
+    def sizes(self, state: list[int], param: Tensor) -> list[int]:
+        """Of this rank's part of a state of these whole sizes."""
+        return _C.owned_sizes(state, list(param.shape), self.axis, self.shares)
+
+    def of(self, whole: Tensor, param: Tensor) -> Tensor:
+        """The part of a whole state, a view."""
+        return _C.owned_part(whole, list(param.shape), self.axis, self.shares)
+
+    def whole(self, part: Tensor, state: list[int], param: Tensor) -> Tensor:
+        """Of the parts of all ranks, which must all call this."""
+        return _C.gather_owned(part, state, list(param.shape), self.axis, self.shares)
+
+    def shown(self, part: Tensor, state: list[int]) -> OwnedTensor:
+        """A state as a state dict has it."""
+        begin = sum(self.shares[: self.axis.rank]) if part.shape != tuple(state) else 0
+        return OwnedTensor(part, state, begin)
+
+
+Parts = dict[Tensor, Part]
+
+
+class Owners:
+    """The parts of an optimizer's parameters, found by their groups' options and shapes alone."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._shares: list[list[int]] = []
+
+    def parts(self, groups: list[dict[str, Any]], axis: _C.Axis) -> Parts:
+        """Empty where all ranks have all states."""
+        if axis.absent or not groups or groups[0]["owners"] != "shard":
+            return {}
+        members = [
+            (index, param)
+            for index, group in enumerate(groups)
+            for param in group["params"]
+            if not is_lazy(param)  # of which there is no shape yet
+        ]
+        forms = [(group["algorithm"], group["scalar_algorithm"], *form_of(group)) for group in groups]
+        key = (forms, [(index, param.shape) for index, param in members])
+        if key != self._key:
+            options = [options_of(group, f" (parameter group {index})") for index, group in enumerate(groups)]
+            sizes = [(index, list(param.shape)) for index, param in members]
+            self._key, self._shares = key, _C.shares_of(sizes, options, axis)
+        return {param: Part(axis, shares) for (_, param), shares in zip(members, self._shares, strict=True)}
+
+
+def check_owners(entries: list[Any], options: dict[str, Any], meshes: Meshes, where: str) -> None:
+    """Raises ValueError where a group asks for owners that there cannot be."""
+    if options["owners"] != "shard":
+        return
+    if meshes.replicas is None:
+        raise ValueError(f"{front()}: owners='shard' needs a replicate_mesh, whose ranks share out the states{where}")
+    for index, entry in enumerate(entries):
+        if is_dtensor(entry[1] if isinstance(entry, tuple) else entry):
+            raise ValueError(
+                f"{front()}: {describe(entry, index, where)} must be a plain tensor under owners='shard', got a "
+                "DTensor; cut parameters have cut states without it"
+            )
+
+
+def whole_sizes_of_states(param: Tensor, group: dict[str, Any]) -> dict[str, list[int]]:
+    """The whole sizes of the states of a parameter, by name."""
+    algorithm = algorithm_of(param, group)
+    options, sizes = options_of(group), list(param.shape)
+
+    def whole(state: State) -> list[int]:
+        return _C.whole_state_sizes(algorithm.name, state.name, sizes, options)
+
+    return {state.name: whole(state) for state in algorithm.states}
+
+
+def sharing(replicate_mesh: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a class whose states have owners wherever there are several processes.
+
+    Args:
+        replicate_mesh: whose ranks share them out; None: all of the job.
+        options: what else the class was given.
+    """
+    if replicate_mesh is None and dist.is_available() and dist.is_initialized():
+        replicate_mesh = dist.group.WORLD
+    owners = "all" if replicate_mesh is None else "shard"
+    return {"replicate_mesh": replicate_mesh, "owners": owners} | options
