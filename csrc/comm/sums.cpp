@@ -86,7 +86,7 @@ Piece own_share(const Axis& axis, const Shares& shares) {
   return {std::accumulate(shares.begin(), shares.begin() + axis.rank, int64_t{0}), shares[axis.rank]};
 }
 
-Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares, at::Tensor into) {
+Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares, at::Tensor into, at::Tensor room) {
   if (axis.absent()) co_return stack;
   const Piece own = own_share(axis, shares);
   const at::Tensor share = stack.narrow(0, own.begin, own.size);
@@ -96,7 +96,8 @@ Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares sha
     co_return sum;
   }
   const std::vector<int64_t> splits = splits_of(stack, shares);
-  at::Tensor pieces = at::empty({axis.size * share.numel()}, stack.options());
+  const int64_t arriving = axis.size * share.numel();
+  at::Tensor pieces = room.defined() ? room.narrow(0, 0, arriving) : at::empty({arriving}, stack.options());
   co_await scatter(pieces, stack, splits, axis);
   if (share.numel() > 0) add_pieces(sum, share, pieces, axis);
   co_return sum;

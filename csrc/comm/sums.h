@@ -28,9 +28,11 @@ Shares even_shares(int64_t count, int size);
 Piece own_share(const Axis& axis, const Shares& shares);
 
 // stack ← Σ over the axis of stack ([count, ...], contiguous), but of its entries only this rank's share, whole ones,
-// which is what it returns: in their place, or, where `into` is defined, there, and the stack is only read. On an
-// absent axis the stack itself.
-Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares, at::Tensor into = {});
+// which is what it returns: in their place, or, where `into` is defined, there, and the stack is only read. `room`:
+// where the ranks' terms of the share may arrive, one-dimensional; undefined: in memory of its own. On an absent axis
+// the stack itself.
+Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares, at::Tensor into = {},
+                            at::Tensor room = {});
 
 // stack ← the shares of all ranks, the inverse of sum_shares(); this rank's may lie in it. `completes`: sum_shares()
 // made them, and has counted the elements.

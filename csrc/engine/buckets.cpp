@@ -227,13 +227,19 @@ algorithms::AxisCost exchange_cost(const Bucket& bucket, std::size_t member) {
   return cost;
 }
 
+int64_t room_for_gradients(const Bucket& bucket) {
+  if (!bucket.averages || !bucket.sums.is_cpu()) return 0;
+  return bucket.axis.size * static_cast<int64_t>(bucket.sums.nbytes());
+}
+
 comm::Task<> update_bucket(const Bucket* bucket, std::vector<algorithms::Batch> batches, const Group* group,
-                           int64_t* zeroed) {
+                           at::Tensor room, int64_t* zeroed) {
   const Axis axis = bucket->axis;
   const comm::Shares elements = bucket->elements;
   if (bucket->averages) {
     const at::Tensor gradients = packed_gradients(*bucket, zeroed), sums = bucket->sums;
-    co_await comm::sum_shares(gradients, axis, comm::Order::any, elements, sums);
+    const at::Tensor arriving = room.numel() > 0 ? room.view(gradients.scalar_type()) : at::Tensor();
+    co_await comm::sum_shares(gradients, axis, comm::Order::any, elements, sums, arriving);
   }
   for (algorithms::Batch& batch : batches) {
     if (bucket->averages) {  // once only counts what is not finite

@@ -60,10 +60,13 @@ class SharedGroups {
 // Elements that the axis carries for one member of a bucket, as Traffic counts them, and bytes that this rank sends.
 algorithms::AxisCost exchange_cost(const Bucket& bucket, std::size_t member);
 
+// Bytes in which the gradients of what this rank owns may arrive, on a CPU, where new memory is slow at first.
+int64_t room_for_gradients(const Bucket& bucket);
+
 // Sums the gradients of a bucket at their owners, updates what this rank owns, batch after batch, and gives every rank
-// the weights of the others. `zeroed`: entries of gradients that are not finite count as zero, and there; null: they
-// propagate.
+// the weights of the others. `room`: that of room_for_gradients(), as bytes; it may be the workspace of the batches.
+// `zeroed`: entries of gradients that are not finite count as zero, and there; null: they propagate.
 comm::Task<> update_bucket(const Bucket* bucket, std::vector<algorithms::Batch> batches, const Group* group,
-                           int64_t* zeroed);
+                           at::Tensor room, int64_t* zeroed);
 
 }  // namespace torchdion::engine

@@ -49,7 +49,7 @@ void DeviceTasks::prepare(algorithms::Batch& batch) {
 void DeviceTasks::add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
   prepare(batch);
   const int64_t bytes = workspace * static_cast<int64_t>(c10::elementSize(batch.shape.computing));
-  tasks_.push_back({{std::move(batch)}, &group, {bytes}, std::move(what), nullptr});
+  tasks_.push_back({{std::move(batch)}, &group, {bytes}, 0, std::move(what), nullptr});
 }
 
 void DeviceTasks::add(const Bucket& bucket, std::vector<algorithms::Batch> batches, const Group& group,
@@ -59,7 +59,8 @@ void DeviceTasks::add(const Bucket& bucket, std::vector<algorithms::Batch> batch
     prepare(batches[i]);
     bytes.push_back(workspaces[i] * static_cast<int64_t>(c10::elementSize(batches[i].shape.computing)));
   }
-  tasks_.push_back({std::move(batches), &group, std::move(bytes), std::move(what), &bucket});
+  tasks_.push_back(
+      {std::move(batches), &group, std::move(bytes), room_for_gradients(bucket), std::move(what), &bucket});
 }
 
 void DeviceTasks::allocate(bool communicates) {
@@ -67,6 +68,7 @@ void DeviceTasks::allocate(bool communicates) {
   int64_t bytes = 0;
   for (const PlannedTask& task : tasks_) {
     for (const int64_t of_batch : task.bytes) bytes = std::max(bytes, of_batch);
+    bytes = std::max(bytes, task.room);
   }
   // A product's last bits may depend on where its operands begin in a cache line: every slot begins one, so that copies
   // of a matrix stay equal on ranks whose other matrices need workspaces of other sizes.
@@ -91,7 +93,8 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
       }
       if (!task.bucket) return task.group->algorithm->update(std::move(task.batches.front()), task.group->options);
       int64_t* zeroed = zeroed_.defined() ? zeroed_.mutable_data_ptr<int64_t>() : nullptr;
-      return update_bucket(task.bucket, std::move(task.batches), task.group, zeroed);
+      const at::Tensor room = workspace_of(slot, task.room, at::kByte);
+      return update_bucket(task.bucket, std::move(task.batches), task.group, room, zeroed);
     });
   }
   comm::Scheduler scheduler(slots_);

@@ -59,6 +59,7 @@ class DeviceTasks {
     std::vector<algorithms::Batch> batches;
     const Group* group;
     std::vector<int64_t> bytes;  // of workspace, of each batch
+    int64_t room;                // of a bucket's gradients, in the same memory
     std::string what;
     const Bucket* bucket;  // null: it is one batch
   };

@@ -31,7 +31,7 @@ def _torchdion(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int
         raise Problem(f"torchdion cannot be imported ({error}); run `make build` first") from error
     own = dict(hyperparameters)
     groups: list[dict[str, Any]] = _by_weight_decay(model, own["weight_decay"])
-    if name not in ("lion", "adamw"):
+    if name not in ("lion", "adamw", "dist_adamw"):
         scalar_lr = own.pop("scalar_lr") or own["lr"]
         groups = torchdion.param_groups(
             model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"]
@@ -51,6 +51,8 @@ def _torchdion(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int
             "demo": torchdion.DeMo,
             "lion": torchdion.Lion,
             "adamw": torchdion.AdamW,
+            "dist_muon": torchdion.DistMuon,
+            "dist_adamw": torchdion.DistAdamW,
         }
         optimizer: Optimizer = of_name[name](groups, **own)
         return optimizer

@@ -10,7 +10,17 @@ import torch
 from errors import Problem
 from flags import training_parser
 from model import Shape
-from presets import ADJUST_LR, GENERAL, OPTIMIZERS, PRESETS, STANDARD_LIBRARY, TORCHDION, hyperparameters, vocabulary
+from presets import (
+    ADJUST_LR,
+    GENERAL,
+    OPTIMIZERS,
+    PRESETS,
+    SHARED,
+    STANDARD_LIBRARY,
+    TORCHDION,
+    hyperparameters,
+    vocabulary,
+)
 from processes import Job
 
 
@@ -199,6 +209,8 @@ def _check_pieces(recipe: Recipe, job: Job) -> None:
         raise Problem(
             f"--optimizer {recipe.optimizer} runs on one process; --dp, --fs and --tp need {', '.join(TORCHDION)}"
         )
+    if recipe.optimizer in SHARED and job.fs * job.tp > 1:
+        raise Problem(f"--optimizer {recipe.optimizer} has all of the model on every process; --fs and --tp must be 1")
     if recipe.heads % job.tp:
         raise Problem(f"--tp {job.tp} does not divide --heads {recipe.heads}")
     if recipe.batch % job.data_ranks:

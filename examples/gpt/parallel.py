@@ -20,6 +20,7 @@ import torch.distributed as dist
 from data import Batch
 from errors import Problem
 from model import GPT
+from presets import SHARED
 from processes import Job, OneProcess
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore
@@ -53,7 +54,6 @@ class ManyProcesses(OneProcess):
         self.mesh = init_device_mesh(device_type, (job.dp, job.fs, job.tp), mesh_dim_names=("dp", "fs", "tp"))
         self.data = self.mesh["dp", "fs"]._flatten("data").get_group()
         self.speaks = dist.get_rank() == 0
-        self.optimizer_options: dict[str, Any] = {"replicate_mesh": self.mesh["dp"]} if job.compress else {}
 
     def distribute(self, model: GPT) -> nn.Module:
         job = self.job
@@ -68,6 +68,11 @@ class ManyProcesses(OneProcess):
                 fully_shard(block, mesh=shards)
             fully_shard(model, mesh=shards)
         return model
+
+    def optimizer_options(self, optimizer: str) -> dict[str, Any]:
+        if optimizer in SHARED:
+            return {"replicate_mesh": self.mesh["dp"], "replicate_mesh_grad_sync": self.job.compress}
+        return {"replicate_mesh": self.mesh["dp"]} if self.job.compress else {}
 
     def connect(self, forward: nn.Module, optimizer: Optimizer) -> None:
         if self.job.compress and isinstance(forward, DistributedDataParallel):

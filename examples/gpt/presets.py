@@ -53,7 +53,8 @@ _OF_FACTORS: dict[str, Any] = {
     "orthonormalize": "auto",
     "rcqr_oversample": 1.25,
 }
-TORCHDION = ("dion", "double_dion", "muon", "demo", "lion", "adamw")
+SHARED = ("dist_muon", "dist_adamw")  # whose processes share out the states
+TORCHDION = ("dion", "double_dion", "muon", "demo", "lion", "adamw", *SHARED)
 
 # The flags that an optimizer has, and their values unless given.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -90,9 +91,12 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     },
 }
 
+OPTIMIZERS["dist_muon"], OPTIMIZERS["dist_adamw"] = OPTIMIZERS["muon"], OPTIMIZERS["adamw"]
+
 # The values of --adjust-lr, of which either Muon has its own.
 ADJUST_LR = {
     "muon": ("spectral_norm", "rms_norm", "original", "none"),
+    "dist_muon": ("spectral_norm", "rms_norm", "original", "none"),
     "torch_muon": ("original", "match_rms_adamw"),
 }
 
@@ -101,6 +105,8 @@ TINY_RATES: dict[str, dict[str, float]] = {
     "dion": {"lr": 0.02},
     "double_dion": {"lr": 0.02},
     "muon": {"lr": 0.02},
+    "dist_muon": {"lr": 0.02},
+    "dist_adamw": {"lr": 0.005},
     "demo": {"lr": 0.001, "scalar_lr": 0.01},
     "lion": {"lr": 0.002},
     "adamw": {"lr": 0.005},

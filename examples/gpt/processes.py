@@ -40,13 +40,16 @@ class OneProcess:
 
     speaks = True
     """Whether this process writes the log and the lines on the screen."""
-    optimizer_options: dict[str, Any] = {}  # noqa: RUF012
     repeated_signals: tuple[signal.Signals, ...] = Interrupt.CAUGHT
     """Those that end the process at once when they come after another one."""
 
     def distribute(self, model: GPT) -> nn.Module:
         """Leaves this process its pieces of the model; returns what computes the logits."""
         return model
+
+    def optimizer_options(self, optimizer: str) -> dict[str, Any]:
+        """What torchdion's optimizer of this name is told of the processes."""
+        return {}
 
     def connect(self, forward: nn.Module, optimizer: Optimizer) -> None:
         """Tells the model whose gradients the optimizer will average by itself."""

@@ -58,7 +58,7 @@ class Trainer:
         forward = processes.distribute(self.model)
         self._train = train
         self._validation = processes.share(validation.evenly_spaced(recipe.val_sequences), "--val-sequences")
-        own = recipe.hyperparameters | processes.optimizer_options
+        own = recipe.hyperparameters | processes.optimizer_options(recipe.optimizer)
         self.optimizers = optimizers.build(recipe.optimizer, self.model, own, recipe.seed)
         processes.connect(forward, self.optimizers[0])
         self._forward = torch.compile(forward) if compiled else forward

@@ -171,7 +171,8 @@ void check(Options options) {
   const Recipe& recipe = options.recipe;
   for (const Field& field : all_fields(options)) {
     const bool given = std::find(options.given.begin(), options.given.end(), field.name) != options.given.end();
-    if (given && !field.optimizer.empty() && field.optimizer != recipe.optimizer) {
+    const bool is_its_own = field.optimizer == recipe.optimizer || "dist_" + field.optimizer == recipe.optimizer;
+    if (given && !field.optimizer.empty() && !is_its_own) {
       throw Problem(flag_of(field.name) + " has no effect with --optimizer " + recipe.optimizer);
     }
   }

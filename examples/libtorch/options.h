@@ -12,7 +12,8 @@ constexpr int64_t kVocabulary = 256;  // bytes
 constexpr int kMostRanks = 1024;
 
 // All that torchdion has.
-inline const std::vector<std::string> kOptimizers{"dion", "double_dion", "muon", "demo", "lion", "adamw"};
+inline const std::vector<std::string> kOptimizers{"dion", "double_dion", "muon",      "demo",
+                                                  "lion", "adamw",       "dist_muon", "dist_adamw"};
 
 // What fixes the losses of a run. Checkpoints hold it, and a resumed run keeps it.
 struct Recipe {

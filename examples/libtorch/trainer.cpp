@@ -48,12 +48,18 @@ std::unique_ptr<torchdion::Optimizer> optimizer_of(const GPT& model, const Recip
   const auto made = [&]<class Optimizer>(std::type_identity<Optimizer>) {
     return std::make_unique<Optimizer>(torchdion::param_groups(model, options, {"head"}));
   };
-  if (recipe.optimizer == "muon") {
+  if (recipe.optimizer == "muon" || recipe.optimizer == "dist_muon") {
     options.newton_schulz(newton_schulz(recipe.newton_schulz)).ns_steps(recipe.ns_steps);
-    return made(std::type_identity<torchdion::Muon>());
+    if (recipe.optimizer == "muon") return made(std::type_identity<torchdion::Muon>());
+    options.owners(torchdion::Owners::shard);
+    return made(std::type_identity<torchdion::DistMuon>());
   }
   if (recipe.optimizer == "lion") return made(std::type_identity<torchdion::Lion>());
   if (recipe.optimizer == "adamw") return made(std::type_identity<torchdion::AdamW>());
+  if (recipe.optimizer == "dist_adamw") {
+    options.owners(torchdion::Owners::shard);
+    return made(std::type_identity<torchdion::DistAdamW>());
+  }
   if (recipe.optimizer == "demo") {
     options.mu(0.999);
     return made(std::type_identity<torchdion::DeMo>());
@@ -122,13 +128,12 @@ std::string Trainer::sample(int64_t length) {
 }
 
 c10::impl::GenericDict Trainer::state() {
-  optimizer_->synchronize_for_checkpoint();  // momenta are each replica's own until then
   c10::impl::GenericDict weights = new_dict();
   for (const auto& item : model_->named_parameters()) weights.insert(item.key(), item.value().detach());
   c10::impl::GenericDict state = new_dict();
   state.insert("step", step_);
   state.insert("model", weights);
-  state.insert("optimizer", optimizer_->state_dict());
+  state.insert("optimizer", optimizer_->whole_state_dict());  // on all ranks, which may have something of their own
   state.insert("random", generator().get_state());
   return state;
 }

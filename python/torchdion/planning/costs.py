@@ -76,21 +76,27 @@ class EngineCost(NamedTuple):
 
 
 def engine_costs(
-    parameters: list[Planned], algorithm: str | None = None, replicas: _C.Axis | None = None
+    parameters: list[Planned],
+    algorithm: str | None = None,
+    replicas: _C.Axis | None = None,
+    has_owners: bool = False,
 ) -> list[EngineCost]:
     """Of each parameter under its own algorithm or this one, by the plan of a step on Meta tensors.
 
     Args:
         replicas: over which the optimizer averages.
+        has_owners: the replicas share out the states of what is whole on each of them.
     """
     groups = _C.Groups()
     added: list[list[int]] = []  # of each group of the engine its parameters
-    members: dict[tuple[int, str], list[int]] = {}
+    members: dict[tuple[int, str, bool], list[int]] = {}
     for index, planned in enumerate(parameters):
         own = algorithm or algorithm_of(planned.param, planned.group).name
-        members.setdefault((id(planned.group), own), []).append(index)
-    for (_, own), indices in members.items():
-        _add(groups, ALGORITHMS[own], [parameters[index] for index in indices], replicas)
+        is_cut = has_owners and not planned.piece.layout.is_local
+        members.setdefault((id(planned.group), own, is_cut), []).append(index)
+    for (_, own, is_cut), indices in members.items():
+        shared = replicas if has_owners and not is_cut else None
+        _add(groups, ALGORITHMS[own], [parameters[index] for index in indices], replicas, shared)
         added.append(indices)
     # What has no elements is in no batch.
     found = [EngineCost(Cost(state_bytes=STEP_BYTES), False)] * len(parameters)
@@ -102,8 +108,22 @@ def engine_costs(
     return found
 
 
-def _add(groups: _C.Groups, algorithm: Algorithm, members: list[Planned], replicas: _C.Axis | None) -> None:
+def _add(
+    groups: _C.Groups,
+    algorithm: Algorithm,
+    members: list[Planned],
+    replicas: _C.Axis | None,
+    shared: _C.Axis | None,
+) -> None:
+    """
+    Args:
+        shared: whose ranks share out the states.
+    """
     options = options_of(members[0].group)
+    shares: list[list[int]] = []
+    if shared is not None and not shared.absent:
+        own = options_of(members[0].group | {"algorithm": algorithm.name, "owners": "shard"})
+        shares = _C.shares_of([(0, list(one.param.shape)) for one in members], [own], shared)
     pieces = [torch.empty(one.piece.shape, dtype=one.param.dtype, device="meta") for one in members]
     layouts = [_with_replicas(one.piece.layout, replicas) for one in members]
     states: list[list[Tensor]] = []
@@ -111,12 +131,15 @@ def _add(groups: _C.Groups, algorithm: Algorithm, members: list[Planned], replic
     for state in algorithm.states:
         named = algorithm.name, state.name
         states.append([])
-        for one, layout in zip(members, layouts, strict=True):
+        for index, (one, layout) in enumerate(zip(members, layouts, strict=True)):
             sizes = _C.piece_of_state_sizes(*named, list(one.param.shape), list(one.piece.shape), options, layout)
+            if shares and shared is not None:
+                sizes = _C.owned_sizes(sizes, list(one.param.shape), shared, shares[index])
             states[-1].append(torch.empty(sizes, dtype=dtype_of(state.name, one.param, one.group), device="meta"))
         if state in algorithm.factors:
             factors.append([_C.whole_state_sizes(*named, list(one.param.shape), options) for one in members])
-    groups.add(algorithm.name, options, pieces, pieces, states, [], layouts, factors)
+    steps = [torch.empty((), device="meta")] * len(members) if shares else []
+    groups.add(algorithm.name, options, pieces, pieces, states, steps, layouts, factors, shares)
 
 
 def _with_replicas(layout: _C.Layout, replicas: _C.Axis | None) -> _C.Layout:

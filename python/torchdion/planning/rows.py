@@ -25,6 +25,8 @@ OPTIMIZERS = {
     "muon": "each rank owns some whole matrices and sends their updates back (replicate_mesh)",
     "muon_gathering": "elsewhere: every shard gathers every matrix and repeats Newton–Schulz on it",
     "demo": "replicas gather each other's largest cosine coefficients (replicate_mesh)",
+    "dist_muon": "each rank owns some whole matrices with their momenta, and sends their weights back (replicate_mesh)",
+    "dist_adamw": "each rank owns some entries of every parameter with their moments (replicate_mesh)",
     "lion": "gradients are averaged",
     "adamw": "gradients are averaged",
 }
@@ -165,14 +167,23 @@ def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, repl
     of_matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
     for algorithm, members in {"muon": matrices, "double_dion": of_matrices, "demo": of_matrices}.items():
         by_name[algorithm] = {**by_name["compressed"], **_by_name(members, algorithm, replicas)}
+    by_name["dist_adamw"] = _by_name(parameters, "adamw", replicas, has_owners=True)
+    others = [one for one in parameters if not algorithm_of(one.param, one.group).takes_matrices]
+    by_name["dist_muon"] = {
+        **_by_name(others, None, replicas, has_owners=True),
+        **_by_name(of_matrices, "muon", replicas, has_owners=True),
+    }
     return [_row_of(alike, by_name) for alike in alike_of(parameters, grid, replicas)]
 
 
 def _by_name(
-    parameters: list[Planned], algorithm: str | None = None, replicas: _C.Axis | None = None
+    parameters: list[Planned],
+    algorithm: str | None = None,
+    replicas: _C.Axis | None = None,
+    has_owners: bool = False,
 ) -> dict[str, EngineCost]:
     names = (one.name for one in parameters)
-    return dict(zip(names, engine_costs(parameters, algorithm, replicas), strict=True))
+    return dict(zip(names, engine_costs(parameters, algorithm, replicas, has_owners), strict=True))
 
 
 def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
@@ -208,7 +219,7 @@ def _costs(alike: Alike, costs: dict[str, dict[str, EngineCost]], is_matrix: boo
     return {
         "dion_compressed": found["compressed"],
         "dion_dense": dense,
-        **{name: found[name] for name in ("double_dion", "muon", "demo")},
+        **{name: found[name] for name in ("double_dion", "muon", "demo", "dist_muon", "dist_adamw")},
         "muon_gathering": muon_gathering(alike) if is_matrix else dense,
         **{name: averaged(alike, found[name]) for name in ("lion", "adamw")},
     }

@@ -60,7 +60,7 @@ def _states(key: str, training: Training, observed: list[Observed], alone: State
         for rank in observed
         for name, end in alone.states[key].items()
     }
-    momenta = "momenta (mean over dp)" if training.averages else "momenta"
+    momenta = "momenta (mean over dp)" if training.averages and not training.has_owners else "momenta"
     what = momenta if key == "momentum" else key
     return _largest(f"{what} against one process", errors)
 
@@ -139,7 +139,7 @@ def _dimensions_in_use(training: Training) -> set[str]:
     # DeMo has nothing to say where cuts fall between its chunks, Lion and AdamW nowhere.
     sums = training.algorithm not in ("demo", "lion", "adamw")
     used = {
-        "dp": sizes.dp > 1 and (training.averages or shares),
+        "dp": sizes.dp > 1 and (training.averages or shares or training.has_owners),
         "fs": sizes.fs > 1 and sums,
         "tp": sizes.tp > 1 and sums,
     }

@@ -37,9 +37,12 @@ with one process. Prints what was compared; the exit status is 0 only if all of 
 ORIENTATIONS = ("right", "left")
 METHODS = ("auto", "rcqr")
 
-OPTIMIZERS = tuple(ALGORITHMS)
+SHARED = {"dist_muon": "muon", "dist_adamw": "adamw"}
+"""What shares out the states of an algorithm among replicas."""
 
-RATES = {"lion": 1e-3, "adamw": 2e-3, "demo": 1e-3}
+OPTIMIZERS = (*ALGORITHMS, *SHARED)
+
+RATES = {"lion": 1e-3, "adamw": 2e-3, "dist_adamw": 2e-3, "demo": 1e-3}
 """Of those whose updates are as large in every entry; 0.02 of the others."""
 
 RANK_FRACTION = 0.25
@@ -131,6 +134,11 @@ def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
     for name in ("rank_fraction", "orientation", "orthonormalize"):
         if options.optimizer != "dion" and getattr(options, name) is not None:
             return f"argument --{name.replace('_', '-')}: is an option of dion, not of {options.optimizer}"
+    if options.optimizer in SHARED and options.mesh.dp != ranks:
+        return (
+            f"argument --mesh: must have dp alone with {options.optimizer}, whose parameters are whole on every rank, "
+            f"got {options.mesh}"
+        )
     if "RANK" in environment and environment.get("WORLD_SIZE") != str(ranks):
         return f"argument --mesh: must have torchrun's {environment.get('WORLD_SIZE')} ranks, got {ranks}"
     if options.checkpoints is not None and not os.access(options.checkpoints, os.W_OK):
@@ -189,7 +197,8 @@ def _training(options: argparse.Namespace, name: str, own: dict[str, Any]) -> Tr
         options.compress and options.optimizer != "demo",  # whose replicas are together not what one process is
         {"lr": RATES.get(options.optimizer, 0.02), **own},
         transport_of(options).device,
-        options.optimizer,
+        SHARED.get(options.optimizer, options.optimizer),
+        options.optimizer in SHARED,
     )
 
 

@@ -103,7 +103,8 @@ def _digests(run: Run) -> Iterator[tuple[str, Digest]]:
         yield name, _digest(param.detach(), False)
         decoupled = run.optimizer.decoupled_states(param)
         for key, tensor in run.optimizer.state[param].items():
-            yield f"{key} of {name}", _digest(tensor, key in decoupled)
+            is_own = key in decoupled or (run.has_owners and key != "step")
+            yield f"{key} of {name}", _digest(tensor, is_own)
 
 
 def _digest(tensor: Tensor, differs_over_dp: bool) -> Digest:

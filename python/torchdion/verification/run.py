@@ -32,6 +32,7 @@ class Training:
         options: of the optimizer.
         algorithm: of its matrices.
         device: the type of that on which parameters lie, of which each rank's current one is meant.
+        has_owners: replicas share out the states.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Training:
     options: dict[str, Any]
     device: str = "cpu"
     algorithm: str = "dion"
+    has_owners: bool = False
 
     @property
     def averages(self) -> bool:
@@ -67,9 +69,14 @@ class Run:
         self.averages = training.averages and mesh is not None
         if mesh is not None:
             self.model = distribute(self.network, mesh, training.sizes, self.averages)
-        replicas = mesh["dp"] if mesh is not None and self.averages else None
+        self.has_owners = training.has_owners and mesh is not None
+        own: dict[str, Any] = {}
+        if mesh is not None and (self.averages or self.has_owners):
+            own = {"replicate_mesh": mesh["dp"], "replicate_mesh_grad_sync": self.averages}
+        if self.has_owners:
+            own["owners"] = "shard"
         make: Any = Optimizer.of(training.algorithm)
-        self.optimizer: Optimizer = make(param_groups(self.network), **training.options, replicate_mesh=replicas)
+        self.optimizer: Optimizer = make(param_groups(self.network), **training.options, **own)
         if self.averages and isinstance(self.model, nn.parallel.DistributedDataParallel):
             self.model.register_comm_hook(self.optimizer, ddp_comm_hook)
         self.start = self.weights()
@@ -91,11 +98,14 @@ class Run:
         return {name: _whole(param) for name, param in self.network.named_parameters()}
 
     def state(self) -> State:
+        """To be called on every rank."""
+        members = [param for group in self.optimizer.param_groups for param in group["params"]]
+        names = {param: name for name, param in self.network.named_parameters()}
         states: dict[str, dict[str, Tensor]] = {}
-        for name, param in self.network.named_parameters():
-            for key, value in self.optimizer.state[param].items():
+        for index, values in self.optimizer.whole_state_dict()["state"].items():
+            for key, value in values.items():
                 if key != "step":
-                    states.setdefault(key, {})[name] = _whole(value)
+                    states.setdefault(key, {})[names[members[index]]] = value.detach().clone().cpu()
         return State(self.start, self.weights(), states)
 
     def save(self, folder: Path) -> None:

@@ -22,7 +22,10 @@ SHAPE = ["--layers", "2", "--d-model", "32", "--heads", "4", "--context", "16"]
 RUN = ["--batch", "8", "--steps", "10", "--val-every", "5", "--val-sequences", "8"]
 SMALL = [*SHAPE, *RUN, "--sample-length", "0", "--dtype", "float64", "--clip", "0", "--checkpoint-every", "4"]
 
-FLAGS = {"dion": [*SMALL, "--rank-fraction", "0.25"], "muon": [*SMALL, "--optimizer", "muon"]}
+FLAGS = {
+    "dion": [*SMALL, "--rank-fraction", "0.25"],
+    **{name: [*SMALL, "--optimizer", name] for name in ("muon", "dist_muon", "dist_adamw")},
+}
 
 
 def job(dp: int, fs: int, tp: int, compress: bool = False) -> list[str]:
@@ -30,7 +33,7 @@ def job(dp: int, fs: int, tp: int, compress: bool = False) -> list[str]:
 
 
 ONE, FSDP, TP = job(1, 1, 1), job(1, 2, 1), job(1, 1, 2)
-DDP, COMPRESSED = job(2, 1, 1), job(2, 2, 1, compress=True)
+DDP, COMPRESSED, REPLICAS = job(2, 1, 1), job(2, 2, 1, compress=True), job(2, 1, 1, compress=True)
 
 
 def losses(folder: Path) -> list[float]:
@@ -82,6 +85,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[floa
         pytest.param("muon", COMPRESSED, TP, id="muon, compressed to tp", marks=pytest.mark.long),
         pytest.param("muon", TP, FSDP, id="muon, tp to fsdp"),
         pytest.param("muon", FSDP, ONE, id="muon, fsdp to one", marks=pytest.mark.long),
+        pytest.param("dist_muon", DDP, ONE, id="dist_muon, averaged to one"),
+        pytest.param("dist_adamw", ONE, REPLICAS, id="dist_adamw, one to averaging", marks=pytest.mark.long),
+        pytest.param("dist_muon", REPLICAS, DDP, id="dist_muon, averaging to averaged", marks=pytest.mark.long),
     ],
 )
 def test_a_run_goes_on_with_other_processes(

@@ -20,7 +20,9 @@ import torchdion
 CPU = torch.device("cpu")
 MODEL = ["--layers", "1", "--d-model", "32", "--heads", "2", "--context", "16"]
 RUN = ["--batch", "12", "--steps", "20", "--val-sequences", "10"]
-OPTIMIZERS = ["torch_adamw", "torch_muon", "adamw", "lion", "demo", "double_dion", "muon", "dion"]
+OPTIMIZERS = [
+    "torch_adamw", "torch_muon", "adamw", "dist_adamw", "lion", "demo", "double_dion", "muon", "dist_muon", "dion"
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

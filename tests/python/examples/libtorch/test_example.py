@@ -196,14 +196,14 @@ def test_muon_learns_and_goes_on_after_a_kill_as_the_whole_run(place, monkeypatc
     assert [group["algorithm"] for group in others] == ["lion", "lion"]
 
 
-@pytest.mark.parametrize("optimizer", ["double_dion", "demo", "lion", "adamw"])
+@pytest.mark.parametrize("optimizer", ["double_dion", "demo", "lion", "adamw", "dist_muon", "dist_adamw"])
 def test_every_other_optimizer_learns_and_names_itself(place, optimizer):
     flags = [*SHAPE, "--optimizer", optimizer, "--lr", "0.002", "--steps", "12", "--checkpoint-every", "12"]
     printed = losses(succeed(place, TRAIN, *flags, "--run", f"whole-{optimizer}"))
     train_losses = [float(loss) for loss in re.findall(r"step \d+/12: loss ([\d.]+)", "\n".join(printed))]
     assert train_losses[-1] < train_losses[0] - 0.3
     matrices, *_ = checkpoint(place / f"whole-{optimizer}", 12)["optimizer"]["param_groups"]
-    assert matrices["algorithm"] == optimizer
+    assert matrices["algorithm"] == optimizer.removeprefix("dist_")
 
 
 def test_a_run_that_is_prolonged_goes_on_with_its_flags(place, uninterrupted):
@@ -250,7 +250,9 @@ REFUSED = {
     "text.txt --ranks 0": "--ranks must be a whole number of at least 1 and at most 1024, got '0'",
     "text.txt --ranks 3": "--batch must be a multiple of --ranks, got 32 and 3",
     "text.txt --device gpu": "--device must be cpu or cuda, got 'gpu'",
-    "text.txt --optimizer sgd": "--optimizer must be dion, double_dion, muon, demo, lion or adamw, got 'sgd'",
+    "text.txt --optimizer sgd": (
+        "--optimizer must be dion, double_dion, muon, demo, lion, adamw, dist_muon or dist_adamw, got 'sgd'"
+    ),
     "text.txt --newton-schulz gram": "--newton-schulz has no effect with --optimizer dion",
     "text.txt --optimizer muon --newton-schulz 5": "--newton-schulz must be jordan, polar_express or gram, got '5'",
     "text.txt --optimizer muon --ns-steps 0": "--ns-steps must be a whole number of at least 1 and at most 99, got '0'",
