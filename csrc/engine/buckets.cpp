@@ -1,6 +1,9 @@
 #include "engine/buckets.h"
 
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <numeric>
@@ -61,52 +64,50 @@ bool is_in_order(const std::vector<at::Tensor>& tensors) {
 // The members in the order of their owners, one-dimensional: in their own memory where they lie there so.
 at::Tensor packed_gradients(const Bucket& bucket, int64_t* zeroed) {
   if (is_in_order(bucket.G) && !zeroed) return bucket.G.front().view({-1});
-  const at::Tensor packed = at::empty({total(bucket.elements)}, bucket.G.front().options());
-  int64_t offset = 0;
-  for_each_part(bucket, [&](int, std::size_t i, Piece rows) {
-    const at::Tensor part = rows_of(bucket.G[i], rows), to = packed.narrow(0, offset, part.numel());
-    offset += part.numel();
-    if (!zeroed) {
-      to.view(part.sizes()).copy_(part);
-      return;
-    }
-    linalg::GradientRule rule;
-    rule.keep = 0;
-    rule.zeroed = zeroed;
-    linalg::accumulate_(linalg::Matrices(to.zero_().view({1, -1})), linalg::Matrices(part.contiguous().view({1, -1})),
-                        rule);
-  });
-  return packed;
+  std::vector<at::Tensor> parts;
+  for_each_part(bucket,
+                [&](int, std::size_t i, Piece rows) { parts.push_back(rows_of(bucket.G[i], rows).reshape({-1})); });
+  const at::Tensor packed = at::cat(parts);
+  if (!zeroed) return packed;
+  const at::Tensor finite = at::zeros_like(packed);
+  linalg::GradientRule rule;
+  rule.zeroed = zeroed;
+  linalg::accumulate_(linalg::Matrices(finite.view({1, -1})), linalg::Matrices(packed.view({1, -1})), rule);
+  return finite;
 }
 
 // Likewise the weights, of which those of this rank alone are filled in.
 at::Tensor packed_weights(const Bucket& bucket) {
   if (is_in_order(bucket.X)) return bucket.X.front().view({-1});
   const at::Tensor packed = at::empty({total(bucket.elements)}, bucket.X.front().options());
-  int64_t offset = comm::own_share(bucket.axis, bucket.elements).begin;
-  for (const at::Tensor& X : bucket.own_X) {
-    packed.narrow(0, offset, X.numel()).view(X.sizes()).copy_(X);
-    offset += X.numel();
-  }
+  const Piece own = comm::own_share(bucket.axis, bucket.elements);
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& X : bucket.own_X) parts.push_back(X.view({-1}));
+  at::Tensor place = packed.narrow(0, own.begin, own.size);
+  if (!parts.empty()) at::cat_out(place, parts);
   return packed;
 }
 
+// Weights ← those of all ranks.
 void unpack(const Bucket& bucket, const at::Tensor& packed) {
+  std::vector<at::Tensor> to, from;
   for (std::size_t k = 0; k < bucket.own.size(); ++k) {
     const std::size_t i = bucket.own[k];
     const at::Tensor part = rows_of(bucket.X[i], comm::own_share(bucket.axis, bucket.rows[i]));
-    if (!part.is_alias_of(bucket.own_X[k])) part.copy_(bucket.own_X[k]);
+    if (part.is_alias_of(bucket.own_X[k])) continue;  // updated where it lies
+    to.push_back(part);
+    from.push_back(bucket.own_X[k]);
   }
-  if (is_in_order(bucket.X)) return;
   int64_t offset = 0;
   for_each_part(bucket, [&](int rank, std::size_t i, Piece rows) {
-    const int64_t count = rows.size * elements_of_row(bucket.X[i]);
-    if (rank != bucket.axis.rank) {
-      const at::Tensor part = rows_of(bucket.X[i], rows);
-      part.copy_(packed.narrow(0, offset, count).view(part.sizes()));
+    const at::Tensor part = rows_of(bucket.X[i], rows);
+    if (rank != bucket.axis.rank && !is_in_order(bucket.X)) {
+      to.push_back(part);
+      from.push_back(packed.narrow(0, offset, part.numel()).view(part.sizes()));
     }
-    offset += count;
+    offset += part.numel();
   });
+  if (!to.empty()) at::_foreach_copy_(to, from);
 }
 
 // The matrices of a parameter's `unchanged` that lie in these rows.

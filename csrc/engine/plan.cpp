@@ -1,11 +1,10 @@
 #include "engine/plan.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 
 #include "engine/checks.h"
 #include "engine/copies.h"
@@ -34,10 +33,6 @@ constexpr int64_t kDeviceWorkspace = int64_t{456} << 20;
 constexpr int64_t kFewMatrices = 8;
 
 using Key = std::vector<int64_t>;
-
-int64_t product(at::IntArrayRef sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-}
 
 // The layouts of a group, each once, so that equal ones have the same number on every rank.
 class Layouts {
@@ -167,7 +162,7 @@ class Planner {
   }
 
   void add_matrices(Alike& alike, const at::Tensor& X, const ParameterShape& shape, const Layout& layout) const {
-    int64_t here = product(shape.stack), most = here;
+    int64_t here = c10::multiply_integers(shape.stack), most = here;
     if (!layout.batch.absent()) {
       most = here / shape.stack.front() * layout.batch.largest_piece(shape.stack.front());
       here = here / shape.stack.front() * layout.batch.piece(shape.stack.front()).size;

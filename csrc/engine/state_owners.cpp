@@ -3,9 +3,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -20,10 +20,6 @@ namespace torchdion::engine {
 
 namespace {
 
-int64_t product(at::IntArrayRef sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-}
-
 // What may have different owners: parts of dimension 0, alike in size.
 struct Units {
   int64_t count, rows;
@@ -36,7 +32,7 @@ const algorithms::Algorithm& algorithm_of(const Owned& owned) {
 
 Units units_of(const Owned& owned) {
   const std::vector<int64_t>& sizes = owned.sizes;
-  const int64_t length = sizes.empty() ? 1 : sizes.front(), numel = product(sizes);
+  const int64_t length = sizes.empty() ? 1 : sizes.front(), numel = c10::multiply_integers(sizes);
   if (numel == 0) return {1, length, 0};
   if (!algorithm_of(owned).takes_matrices()) return {length, 1, numel / length};
   const MatrixForm form = form_of(*owned.options);
@@ -140,7 +136,7 @@ at::Tensor gather_owned(const at::Tensor& part, at::IntArrayRef state, at::IntAr
     const Piece rows{begin, shares[rank]};
     begin += rows.size;
     const std::vector<int64_t> sizes = owned_sizes(state, parameter, rows);
-    if (product(sizes) == 0) continue;
+    if (c10::multiply_integers(sizes) == 0) continue;
     const at::Tensor own = rank == axis.rank ? part.contiguous() : at::empty(sizes, part.options());
     std::vector<at::Tensor> sent{comm::where_it_can_be_sent(own, axis)};
     c10d::BroadcastOptions options;
