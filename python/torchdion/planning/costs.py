@@ -11,6 +11,7 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.layout import Piece
 from torchdion.mixed_precision import dtype_of
+from torchdion.owners import Part
 from torchdion.table import ALGORITHMS, Algorithm, algorithm_of, options_of
 
 STEP_BYTES = torch.float32.itemsize
@@ -94,9 +95,10 @@ def engine_costs(
         own = algorithm or algorithm_of(planned.param, planned.group).name
         is_cut = has_owners and not planned.piece.layout.is_local
         members.setdefault((id(planned.group), own, is_cut), []).append(index)
-    for (_, own, is_cut), indices in members.items():
-        shared = replicas if has_owners and not is_cut else None
-        _add(groups, ALGORITHMS[own], [parameters[index] for index in indices], replicas, shared)
+    parts = _parts(parameters, members, replicas) if has_owners and replicas is not None else {}
+    for (_, own, _), indices in members.items():
+        own_parts = [parts[index] for index in indices if index in parts]
+        _add(groups, ALGORITHMS[own], [parameters[index] for index in indices], replicas, own_parts)
         added.append(indices)
     # What has no elements is in no batch.
     found = [EngineCost(Cost(state_bytes=STEP_BYTES), False)] * len(parameters)
@@ -108,22 +110,35 @@ def engine_costs(
     return found
 
 
+def _parts(
+    parameters: list[Planned], members: dict[tuple[int, str, bool], list[int]], replicas: _C.Axis
+) -> dict[int, Part]:
+    """Of the parameters that are whole on every rank, by their places: what this rank owns."""
+    if replicas.absent:
+        return {}
+    whole = [(own, indices) for (_, own, is_cut), indices in members.items() if not is_cut]
+    options = [
+        options_of(parameters[indices[0]].group | {"algorithm": own, "owners": "shard"}) for own, indices in whole
+    ]
+    sizes = [
+        (group, list(parameters[index].param.shape)) for group, (_, indices) in enumerate(whole) for index in indices
+    ]
+    shares = iter(_C.shares_of(sizes, options, replicas))
+    return {index: Part(replicas, next(shares)) for _, indices in whole for index in indices}
+
+
 def _add(
     groups: _C.Groups,
     algorithm: Algorithm,
     members: list[Planned],
     replicas: _C.Axis | None,
-    shared: _C.Axis | None,
+    parts: list[Part],
 ) -> None:
     """
     Args:
-        shared: whose ranks share out the states.
+        parts: what this rank owns of each; empty: all of their states.
     """
     options = options_of(members[0].group)
-    shares: list[list[int]] = []
-    if shared is not None and not shared.absent:
-        own = options_of(members[0].group | {"algorithm": algorithm.name, "owners": "shard"})
-        shares = _C.shares_of([(0, list(one.param.shape)) for one in members], [own], shared)
     pieces = [torch.empty(one.piece.shape, dtype=one.param.dtype, device="meta") for one in members]
     layouts = [_with_replicas(one.piece.layout, replicas) for one in members]
     states: list[list[Tensor]] = []
@@ -133,13 +148,15 @@ def _add(
         states.append([])
         for index, (one, layout) in enumerate(zip(members, layouts, strict=True)):
             sizes = _C.piece_of_state_sizes(*named, list(one.param.shape), list(one.piece.shape), options, layout)
-            if shares and shared is not None:
-                sizes = _C.owned_sizes(sizes, list(one.param.shape), shared, shares[index])
+            if parts:
+                sizes = parts[index].sizes(sizes, one.param)
             states[-1].append(torch.empty(sizes, dtype=dtype_of(state.name, one.param, one.group), device="meta"))
         if state in algorithm.factors:
             factors.append([_C.whole_state_sizes(*named, list(one.param.shape), options) for one in members])
-    steps = [torch.empty((), device="meta")] * len(members) if shares else []
-    groups.add(algorithm.name, options, pieces, pieces, states, steps, layouts, factors, shares)
+    steps = [torch.empty((), device="meta")] * len(members) if parts else []
+    groups.add(
+        algorithm.name, options, pieces, pieces, states, steps, layouts, factors, [part.shares for part in parts]
+    )
 
 
 def _with_replicas(layout: _C.Layout, replicas: _C.Axis | None) -> _C.Layout:

@@ -114,7 +114,7 @@ def test_passes_over_memory() -> None:
     passes = {name: cost.memory_bytes / (4 * 512 * 256) for name, cost in costs.items()}
     assert passes == {
         "dion_compressed": 9, "dion_dense": 9, "muon": 6.5, "muon_gathering": 5, "adamw": 7,
-        "double_dion": 15, "demo": 14, "lion": 5,
+        "double_dion": 15, "demo": 14, "lion": 5, "dist_muon": 6.5, "dist_adamw": 7,
     }  # fmt: skip
 
 

@@ -209,6 +209,33 @@ def test_the_plan_equals_what_eight_processes_count() -> None:
         assert torchdion.plan(block_model(blocks), sizes, **options).estimates == found.estimates, (sizes, options)
 
 
+def with_owners_and_planned(rank: int, world_size: int) -> list[tuple[str, dict[str, Any], Plan]]:
+    """The same of optimizers whose states the ranks share out."""
+    mesh = mesh_of(dp=world_size)
+    found = []
+    for name, made_by in (("dist_muon", torchdion.DistMuon), ("dist_adamw", torchdion.DistAdamW)):
+        model = block_model(device="cpu")
+        groups = torchdion.param_groups(model)
+        if name == "dist_adamw":
+            groups = [group | {"algorithm": "adamw"} for group in groups]
+        for param in model.parameters():
+            param.grad = param.detach().clone()
+        optimizer = made_by(groups, replicate_mesh=mesh)
+        optimizer.step()
+        found.append((name, optimizer.stats(), torchdion.plan(model, mesh)))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_plan_of_states_with_owners_equals_what_processes_count(ranks: int) -> None:
+    for of_rank in run_ranks(with_owners_and_planned, ranks):
+        for name, stats, found in of_rank:
+            cost = found.estimates[name].cost
+            assert cost.state_bytes == stats["state_bytes"]
+            assert cost.elements == counted(stats, "elements")
+            assert cost.bytes == counted(stats, "bytes")
+
+
 # ---- refusals ----
 
 
