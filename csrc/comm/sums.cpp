@@ -28,9 +28,9 @@ std::vector<int64_t> splits_of(const at::Tensor& stack, const Shares& shares) {
 
 bool is_half(const at::Tensor& tensor) { return tensor.element_size() < 4; }
 
-// sum ← Σ of the terms in their order, of halves in FP32, rounded once. `sum` may be one of them.
-template <class T>
-void add_on_cpu(T* sum, const std::vector<const T*>& terms, int64_t numel) {
+// sum ← Σ of the terms in their order, of halves in FP32, rounded at most once. `sum` may be one of them.
+template <class S, class T>
+void add_on_cpu(S* sum, const std::vector<const T*>& terms, int64_t numel) {
   using Wide = at::opmath_type<T>;
   constexpr int64_t kBlock = 512, kBlocksPerThread = 64;
   at::parallel_for(0, (numel + kBlock - 1) / kBlock, kBlocksPerThread, [&](int64_t first, int64_t end) {
@@ -43,23 +43,27 @@ void add_on_cpu(T* sum, const std::vector<const T*>& terms, int64_t numel) {
 #pragma GCC unroll 1
         for (int64_t j = 0; j < count; ++j) wide[j] += static_cast<Wide>(term[j]);
       }
-      for (int64_t j = 0; j < count; ++j) sum[begin + j] = static_cast<T>(wide[j]);
+      for (int64_t j = 0; j < count; ++j) sum[begin + j] = static_cast<S>(wide[j]);
     }
   });
 }
 
-// sum ← Σ of all ranks' pieces, in rank order; of halves on a GPU in that of torch, the same for equal shapes. On a CPU
-// `own`, this rank's, need not be among `pieces`, and may be where the sum is to be.
+// sum ← Σ of all ranks' pieces, in rank order; of halves on a GPU in that of torch, the same for equal shapes; it may
+// be FP32 of halves. On a CPU `own`, this rank's, need not be among `pieces`, and may be where the sum is to be.
 void add_pieces(const at::Tensor& sum, const at::Tensor& own, const at::Tensor& pieces, const Axis& axis) {
   const at::Tensor rows = pieces.view({axis.size, -1});
   if (sum.is_cpu()) {
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, sum.scalar_type(), "torchdion::add_pieces", [&] {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, own.scalar_type(), "torchdion::add_pieces", [&] {
       std::vector<const scalar_t*> terms;
       for (int rank = 0; rank < axis.size; ++rank) terms.push_back(rows[rank].const_data_ptr<scalar_t>());
       terms[axis.rank] = own.const_data_ptr<scalar_t>();
-      add_on_cpu(sum.data_ptr<scalar_t>(), terms, sum.numel());
+      if (sum.scalar_type() == own.scalar_type()) {
+        add_on_cpu(sum.data_ptr<scalar_t>(), terms, sum.numel());
+      } else {
+        add_on_cpu(sum.data_ptr<at::opmath_type<scalar_t>>(), terms, sum.numel());
+      }
     });
-  } else if (is_half(sum)) {  // torch sums them in FP32
+  } else if (is_half(own)) {  // torch sums them in FP32
     at::Tensor flat = sum.view({-1});
     at::sum_out(flat, rows, 0);
   } else {

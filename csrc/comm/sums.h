@@ -28,9 +28,9 @@ Shares even_shares(int64_t count, int size);
 Piece own_share(const Axis& axis, const Shares& shares);
 
 // stack ← Σ over the axis of stack ([count, ...], contiguous), but of its entries only this rank's share, whole ones,
-// which is what it returns: in their place, or, where `into` is defined, there, and the stack is only read. `room`:
-// where the ranks' terms of the share may arrive, one-dimensional; undefined: in memory of its own. On an absent axis
-// the stack itself.
+// which is what it returns: in their place, or, where `into` is defined, there, in FP32 where it is so, and the stack
+// is only read. `room`: where the ranks' terms of the share may arrive, one-dimensional; undefined: in memory of its
+// own. On an absent axis the stack itself.
 Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares, at::Tensor into = {},
                             at::Tensor room = {});
 

@@ -91,19 +91,25 @@ at::Tensor packed_weights(const Bucket& bucket) {
 // Weights ← those of all ranks.
 void unpack(const Bucket& bucket, const at::Tensor& packed) {
   std::vector<at::Tensor> to, from;
+  const auto write = [&](const at::Tensor& part, const at::Tensor& weights) {
+    if (part.is_neg()) {  // which no list of tensors may hold
+      part.copy_(weights);
+      return;
+    }
+    to.push_back(part);
+    from.push_back(weights);
+  };
   for (std::size_t k = 0; k < bucket.own.size(); ++k) {
     const std::size_t i = bucket.own[k];
     const at::Tensor part = rows_of(bucket.X[i], comm::own_share(bucket.axis, bucket.rows[i]));
     if (part.is_alias_of(bucket.own_X[k])) continue;  // updated where it lies
-    to.push_back(part);
-    from.push_back(bucket.own_X[k]);
+    write(part, bucket.own_X[k]);
   }
   int64_t offset = 0;
   for_each_part(bucket, [&](int rank, std::size_t i, Piece rows) {
     const at::Tensor part = rows_of(bucket.X[i], rows);
     if (rank != bucket.axis.rank && !is_in_order(bucket.X)) {
-      to.push_back(part);
-      from.push_back(packed.narrow(0, offset, part.numel()).view(part.sizes()));
+      write(part, packed.narrow(0, offset, part.numel()).view(part.sizes()));
     }
     offset += part.numel();
   });
@@ -187,7 +193,9 @@ void SharedGroups::add(const Group& group, std::size_t index, const std::vector<
     }
   }
   if (bucket.averages) {
-    bucket.sums = at::empty({bucket.elements[bucket.axis.rank]}, bucket.G.front().options());
+    const at::Tensor& G = bucket.G.front();
+    const at::ScalarType wide = linalg::compute_dtype({G.scalar_type()});
+    bucket.sums = at::empty({bucket.elements[bucket.axis.rank]}, G.options().dtype(wide));
   }
   Group own;
   own.algorithm = group.algorithm;
@@ -206,7 +214,7 @@ void SharedGroups::add(const Group& group, std::size_t index, const std::vector<
     }
     if (rows.size == 0) continue;
     bucket.own.push_back(member);
-    bucket.own_X.push_back(X.is_neg() ? X.resolve_neg() : X.contiguous());
+    bucket.own_X.push_back(X.resolve_neg().contiguous());
     own.X.push_back(bucket.own_X.back());
     own.G.push_back(bucket.averages ? bucket.sums.narrow(0, offset, X.numel()).view(X.sizes())
                                     : rows_of(group.G[i], rows));
@@ -230,7 +238,7 @@ algorithms::AxisCost exchange_cost(const Bucket& bucket, std::size_t member) {
 
 int64_t room_for_gradients(const Bucket& bucket) {
   if (!bucket.averages || !bucket.sums.is_cpu()) return 0;
-  return bucket.axis.size * static_cast<int64_t>(bucket.sums.nbytes());
+  return bucket.axis.size * bucket.sums.numel() * static_cast<int64_t>(bucket.G.front().element_size());
 }
 
 comm::Task<> update_bucket(const Bucket* bucket, std::vector<algorithms::Batch> batches, const Group* group,

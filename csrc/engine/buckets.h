@@ -26,7 +26,7 @@ struct Bucket {
   std::vector<std::size_t> parameters = {};  // the members' places in the group that was given
   std::vector<std::size_t> own = {};         // members of which this rank owns some, in their order
   std::vector<at::Tensor> own_X = {};        // of these, what is updated: a view, or a contiguous copy
-  at::Tensor sums = {};                      // where this rank's gradients are summed: its elements; undefined: nowhere
+  at::Tensor sums = {};                      // where this rank's are summed, halves in FP32; undefined: nowhere
 };
 
 // Groups as a step updates them on this rank.

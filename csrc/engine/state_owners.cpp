@@ -145,7 +145,7 @@ at::Tensor gather_owned(const at::Tensor& part, at::IntArrayRef state, at::IntAr
     parts.push_back(sent.front().to(part.device()));
   }
   if (parts.empty()) return at::empty(state, part.options());
-  return parts.size() == 1 ? parts.front().view(state) : at::cat(parts);
+  return parts.size() == 1 ? parts.front().clone().view(state) : at::cat(parts);
 }
 
 }  // namespace torchdion::engine

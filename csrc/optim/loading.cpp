@@ -65,6 +65,7 @@ struct SavedGroup {
   Entries options;
   std::vector<IValue> params;
   bool is_of_torch_muon;
+  IValue owner;  // of the parts that its states are; none: they have none
 
   SavedGroup(const IValue& saved, const std::string& where) {
     if (saved.isGenericDict()) {
@@ -77,6 +78,7 @@ struct SavedGroup {
                       "a parameter group must be a dict with the list 'params'", where);
     params = found->second.toListRef().vec();
     options.erase(found);
+    if (auto saved_owner = options.extract(optim::kOwnedBy)) owner = saved_owner.mapped();
     for (const algorithms::Option& option : algorithms::options()) {
       if (option.of_run) options.erase(std::string(option.name));
     }
@@ -108,6 +110,14 @@ std::map<Key, IValue> to_states(const GenericDict& saved) {
     states.emplace(*key, item.value());
   }
   return states;
+}
+
+// What a rank owns is none of another rank's: its part may be as large.
+void check_owner(const IValue& owner, const optim::Part* part, const std::string& where) {
+  if (owner.isNone() || (part && owner.isString() && owner.toStringRef() == part->owner())) return;
+  TORCH_CHECK_VALUE(false, prefix(), "the states must be whole", part ? " or those of rank " + part->owner() : "",
+                    ", got what is owned by rank ", owner.isString() ? owner.toStringRef() : optim::entry_text(owner),
+                    "; whole_state_dict() has those of all", where);
 }
 
 void check_is_state(const IValue& saved, const std::string& name) {
@@ -257,6 +267,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     unknown.push_back(optim::from_entries(group.options, options, where));
     const engine::GroupOptions values = optim::values_of(options, where);
     const optim::Parts parts = optim::parts_of(groups, private_->layouts);  // no later group changes those of this one
+    check_owner(group.owner, optim::part_of(parts, groups[i].params()), where);
     for (std::size_t k = 0; k < keys.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
       const std::string name = optim::parameter_name(k, i);

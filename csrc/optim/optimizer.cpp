@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "engine/state_owners.h"
 #include "engine/step.h"
 #include "one_sentence.h"
 #include "optim/agreement.h"
@@ -60,6 +61,16 @@ Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() = default;
 
+std::vector<OptimizerParamGroup> Optimizer::with_owners(std::vector<OptimizerParamGroup> param_groups) {
+  for (OptimizerParamGroup& group : param_groups) {
+    if (!group.has_options()) continue;
+    std::unique_ptr<torch::optim::OptimizerOptions> options = group.options().clone();
+    if (auto* ours = dynamic_cast<Options*>(options.get())) ours->owners(Owners::shard);
+    group.set_options(std::move(options));
+  }
+  return param_groups;
+}
+
 void Optimizer::add_param_group(const OptimizerParamGroup& param_group) try {
   const Speaking speaking(private_->words(*this));
   const auto& defaults = static_cast<const Options&>(this->defaults());
@@ -109,6 +120,7 @@ void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
     const Options& given = options_of(param_groups()[i], i);
     const engine::GroupOptions options = optim::values_of(given, optim::group_name(i));
     optim::check_layout(param, layout, options, name);
+    if (engine::has_owners(options.values)) engine::axis_of_owners(layout, name);
     const algorithms::Algorithm& algorithm = optim::algorithm_of(param, given);
     if (algorithm.check_layout) {  // of a new factor
       const bool right = options.values.text("orientation") == "right";

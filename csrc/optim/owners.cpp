@@ -43,4 +43,11 @@ const Part* part_of(const Parts& parts, const at::Tensor& param) {
   return found == parts.end() ? nullptr : &found->second;
 }
 
+const Part* part_of(const Parts& parts, const std::vector<at::Tensor>& params) {
+  for (const at::Tensor& param : params) {
+    if (const Part* part = part_of(parts, param)) return part;
+  }
+  return nullptr;
+}
+
 }  // namespace torchdion::optim

@@ -3,6 +3,7 @@
 
 #include <torchdion/optim.h>
 
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct Part {
   comm::Shares shares;  // entries of dimension 0, of each rank
   std::vector<int64_t> sizes;
 
+  // "1 of 4": this rank, as state dicts of its own name it.
+  std::string owner() const { return c10::str(axis.rank, " of ", axis.size); }
   Piece rows() const { return comm::own_share(axis, shares); }
   std::vector<int64_t> sizes_of(at::IntArrayRef state) const { return engine::owned_sizes(state, sizes, rows()); }
   at::Tensor of(const at::Tensor& state) const { return engine::owned_part(state, sizes, rows()); }
@@ -34,5 +37,10 @@ Parts parts_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, con
 
 // That of a parameter; null: all ranks have all of its states.
 const Part* part_of(const Parts& parts, const at::Tensor& param);
+// That of the first of them which has one.
+const Part* part_of(const Parts& parts, const std::vector<at::Tensor>& params);
+
+// The entry of a saved group that says whose parts its states are.
+inline constexpr auto kOwnedBy = "owned_by";
 
 }  // namespace torchdion::optim

@@ -58,7 +58,7 @@ IValue Optimizer::state_dict_of(bool whole) const try {
   const at::NoGradGuard no_grad;
   c10::Dict<int64_t, Tensors> states;
   c10::impl::GenericList groups(c10::AnyType::get());
-  const optim::Parts parts = whole ? optim::parts_of(param_groups(), private_->layouts) : optim::Parts();
+  const optim::Parts parts = optim::parts_of(param_groups(), private_->layouts);
   int64_t index = 0;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
     const Options& options = optim::options_of(param_groups()[i], i);
@@ -77,6 +77,8 @@ IValue Optimizer::state_dict_of(bool whole) const try {
       indices.push_back(index++);
     }
     entries["params"] = indices;
+    const optim::Part* part = optim::part_of(parts, param_groups()[i].params());
+    if (part && !whole) entries[optim::kOwnedBy] = part->owner();
     groups.push_back(to_dict(entries));
   }
   return to_dict({{"state", states}, {"param_groups", groups}});

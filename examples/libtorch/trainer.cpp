@@ -51,15 +51,11 @@ std::unique_ptr<torchdion::Optimizer> optimizer_of(const GPT& model, const Recip
   if (recipe.optimizer == "muon" || recipe.optimizer == "dist_muon") {
     options.newton_schulz(newton_schulz(recipe.newton_schulz)).ns_steps(recipe.ns_steps);
     if (recipe.optimizer == "muon") return made(std::type_identity<torchdion::Muon>());
-    options.owners(torchdion::Owners::shard);
     return made(std::type_identity<torchdion::DistMuon>());
   }
   if (recipe.optimizer == "lion") return made(std::type_identity<torchdion::Lion>());
   if (recipe.optimizer == "adamw") return made(std::type_identity<torchdion::AdamW>());
-  if (recipe.optimizer == "dist_adamw") {
-    options.owners(torchdion::Owners::shard);
-    return made(std::type_identity<torchdion::DistAdamW>());
-  }
+  if (recipe.optimizer == "dist_adamw") return made(std::type_identity<torchdion::DistAdamW>());
   if (recipe.optimizer == "demo") {
     options.mu(0.999);
     return made(std::type_identity<torchdion::DeMo>());

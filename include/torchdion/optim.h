@@ -226,6 +226,10 @@ class Optimizer : public torch::optim::Optimizer {
   Optimizer(const std::string& algorithm, const std::string& title,
             const std::vector<torch::optim::OptimizerParamGroup>& param_groups, Options defaults);
 
+  // The groups with Owners::shard among their options, where they have ours.
+  static std::vector<torch::optim::OptimizerParamGroup> with_owners(
+      std::vector<torch::optim::OptimizerParamGroup> param_groups);
+
  private:
   struct Private;
 
@@ -255,7 +259,14 @@ class OptimizerOf : public Optimizer {
 template <class Class, class Defaults>
 class SharedOptimizerOf : public OptimizerOf<Class, Defaults> {
  public:
-  using OptimizerOf<Class, Defaults>::OptimizerOf;
+  explicit SharedOptimizerOf(std::vector<torch::optim::OptimizerParamGroup> param_groups, Options defaults = Defaults())
+      : OptimizerOf<Class, Defaults>(Optimizer::with_owners(std::move(param_groups)), std::move(defaults)) {}
+  explicit SharedOptimizerOf(std::vector<at::Tensor> params, Options defaults = Defaults())
+      : OptimizerOf<Class, Defaults>(std::move(params), std::move(defaults)) {}
+
+  void add_param_group(const torch::optim::OptimizerParamGroup& param_group) {
+    Optimizer::add_param_group(Optimizer::with_owners({param_group}).front());
+  }
   static Options resolved(Options defaults) { return defaults.owners(Owners::shard); }
 };
 

@@ -7,14 +7,17 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.agreement import begin
+from torchdion.dtensor import is_dtensor
 from torchdion.layouts import Layouts
 from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
+from torchdion.optimizer_wide import check_of_run
 from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas
 from torchdion.owners import whole_sizes_of_states
 from torchdion.pieces import piece_of_state, whole_state
 from torchdion.replicas import ReplicatedOptimizer, decoupled_momenta
+from torchdion.state import check_keys
 from torchdion.stats import NO_STEPS
 from torchdion.table import algorithm_of, options_of
 from torchdion.words import speaking
@@ -59,22 +62,14 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self._refuse_if_broken()
         for group in self.param_groups:  # a schedule may have written NumPy's numbers, which not every unpickler knows
             group |= as_plain_numbers(group)
-        state_dict = super().state_dict()
+        check_of_run(self.param_groups, self.defaults)
+        hook = self.register_state_dict_post_hook(_with_owned_states, prepend=True)
+        try:
+            state_dict = super().state_dict()
+        finally:
+            hook.remove()
         self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
-        return self._with_owned_states(state_dict)
-
-    def _with_owned_states(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """States of which this rank has a part as what says so."""
-        parts = self._layouts.parts(self.param_groups)
-        if not parts:
-            return state_dict
-        states = dict(state_dict["state"])
-        for key, (_, param, group) in enumerate(self._members()):
-            if key in states and param in parts:
-                whole = whole_sizes_of_states(param, group)
-                shown = {name: parts[param].shown(states[key][name], sizes) for name, sizes in whole.items()}
-                states[key] = states[key] | shown
-        return {**state_dict, "state": states}
+        return state_dict
 
     @torch.no_grad()
     @speaking
@@ -90,6 +85,9 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
 
         def prepare() -> list[Tensor]:
             self._refuse_if_broken()
+            for name, param, group in self._members():
+                if self.state.get(param):
+                    check_keys(param, self.state[param], algorithm_of(param, group), name)
             return list(decoupled_momenta(self))
 
         momenta = begin(self, self._layouts, _C.Operation.whole_state_dict, prepare)
@@ -98,14 +96,17 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         parts = self._layouts.parts(self.param_groups)
         states = {}
         for key, (name, param, group) in enumerate(self._members()):
-            if key in state_dict["state"]:
-                states[key] = dict(state_dict["state"][key])
-                for state, sizes in whole_sizes_of_states(param, group).items():
-                    own = self.state[param][state]
-                    if param in parts:
-                        states[key][state] = parts[param].whole(own, sizes, param)
-                    else:
-                        states[key][state] = whole_state(own, state, param, group, self._layouts.of(param, group, name))
+            own = self.state.get(param)
+            if not own or key not in state_dict["state"]:
+                continue
+            states[key] = dict(state_dict["state"][key])
+            for declared in algorithm_of(param, group).states:
+                if param in parts:
+                    sizes = whole_sizes_of_states(param, group)[declared.name]
+                    states[key][declared.name] = parts[param].whole(own[declared.name], sizes, param)
+                elif is_dtensor(param):
+                    piece = self._layouts.of(param, group, name)
+                    states[key][declared.name] = whole_state(own[declared.name], declared.name, param, group, piece)
         return {**state_dict, "state": states}
 
     @speaking
@@ -156,3 +157,15 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                     resized = _C.resized_factor(algorithm.name, key, whole, r, group["seed"], index)
                     state[key] = piece_of_state(resized.to(param.device), key, param, group, piece)
         self._agreed = False
+
+
+def _with_owned_states(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """States of which this rank has a part as what says so."""
+    parts = optimizer._layouts.parts(optimizer.param_groups)
+    states = dict(state_dict["state"])
+    for key, (_, param, group) in enumerate(optimizer._members()):
+        if param in parts and states.get(key):
+            sizes = whole_sizes_of_states(param, group)
+            own = states[key]
+            states[key] = own | {name: parts[param].shown(own[name], sizes[name]) for name in sizes if name in own}
+    return {**state_dict, "state": states}

@@ -6,10 +6,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchdion.adamw import AdamW
-from torchdion.owners import sharing
+from torchdion.owners import SharesStates, sharing
 
 
-class DistAdamW(AdamW):
+class DistAdamW(SharesStates, AdamW):
     r"""AdamW whose states are shared out among the ranks of a job that all have the whole model (nanochat's DistAdamW).
 
     :class:`torchdion.AdamW` with ``owners="shard"``, the second stage of ZeRO (arXiv 1910.02054). Each rank owns some

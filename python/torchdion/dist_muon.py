@@ -6,10 +6,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchdion.muon import Muon
-from torchdion.owners import sharing
+from torchdion.owners import SharesStates, sharing
 
 
-class DistMuon(Muon):
+class DistMuon(SharesStates, Muon):
     r"""Muon whose momenta are shared out among the ranks of a job that all have the whole model (nanochat's DistMuon).
 
     :class:`torchdion.Muon` with ``owners="shard"``: each matrix has one owner, chosen so that all ranks have as much to

@@ -258,7 +258,7 @@ def _owned(original: Tensor, key: str, param: Tensor, part: Part | None, name: s
 
 
 def _expected(part: Part, param: Tensor, whole: list[int]) -> OwnedTensor:
-    return part.shown(torch.empty(part.sizes(whole, param)), whole)
+    return part.shown(torch.empty(part.sizes(whole, param), device="meta"), whole)
 
 
 def _rows(owned: OwnedTensor) -> str:

@@ -48,8 +48,14 @@ def check_optimizer_wide(group: dict[str, Any], wide: dict[str, Any], where: str
 def check_groups(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> list[_C.GroupOptions]:
     """What a step asks of all groups, and of what holds for the whole optimizer; returns the options of each."""
     options = [check_group(group, f" (parameter group {index})") for index, group in enumerate(groups)]
-    wide = optimizer_wide(groups)
-    for name in OF_RUN:
-        if wide[name] != defaults[name]:
-            raise ValueError(f"{front()}: {name} must be what it was at construction, got {wide[name]!r}")
+    optimizer_wide(groups)
+    check_of_run(groups, defaults)
     return options
+
+
+def check_of_run(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
+    """Raises ValueError where what no checkpoint changes has been changed."""
+    for group in groups:
+        for name in OF_RUN:
+            if group[name] != defaults[name]:
+                raise ValueError(f"{front()}: {name} must be what it was at construction, got {group[name]!r}")

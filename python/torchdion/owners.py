@@ -10,7 +10,7 @@ from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.meshes import Meshes
 from torchdion.owned_tensor import OwnedTensor
-from torchdion.parameters import describe, form_of
+from torchdion.parameters import describe, form_of, name_of
 from torchdion.table import State, algorithm_of, options_of
 from torchdion.words import front
 
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
     def shown(self, part: Tensor, state: list[int]) -> OwnedTensor:
         """A state as a state dict has it."""
-        begin = sum(self.shares[: self.axis.rank]) if part.shape != tuple(state) else 0
+        begin = sum(self.shares[: self.axis.rank]) if part.numel() > 0 and part.shape != tuple(state) else 0
         return OwnedTensor(part, state, begin)
 
 
@@ -58,12 +58,10 @@ class Owners:
         """Empty where all ranks have all states."""
         if axis.absent or not groups or groups[0]["owners"] != "shard":
             return {}
-        members = [
-            (index, param)
-            for index, group in enumerate(groups)
-            for param in group["params"]
-            if not is_lazy(param)  # of which there is no shape yet
-        ]
+        members = [(index, param) for index, group in enumerate(groups) for param in group["params"]]
+        for index, group in enumerate(groups):
+            for position, param in enumerate(group["params"]):  # which a wrapper may have replaced
+                _check_owned(param, name_of(group, position, f" (parameter group {index})"))
         forms = [(group["algorithm"], group["scalar_algorithm"], *form_of(group)) for group in groups]
         key = (forms, [(index, param.shape) for index, param in members])
         if key != self._key:
@@ -80,10 +78,34 @@ def check_owners(entries: list[Any], options: dict[str, Any], meshes: Meshes, wh
     if meshes.replicas is None:
         raise ValueError(f"{front()}: owners='shard' needs a replicate_mesh, whose ranks share out the states{where}")
     for index, entry in enumerate(entries):
-        if is_dtensor(entry[1] if isinstance(entry, tuple) else entry):
-            raise ValueError(
-                f"{front()}: {describe(entry, index, where)} must be a plain tensor under owners='shard', got a "
-                "DTensor; cut parameters have cut states without it"
+        _check_owned(entry[1] if isinstance(entry, tuple) else entry, describe(entry, index, where))
+
+
+def _check_owned(param: Tensor, name: str) -> None:
+    if is_dtensor(param):
+        raise ValueError(
+            f"{front()}: {name} must be a plain tensor under owners='shard', got a DTensor; cut parameters have cut "
+            "states without it"
+        )
+    if is_lazy(param):
+        raise ValueError(
+            f"{front()}: {name} must have a shape under owners='shard', got an uninitialized parameter; run a batch "
+            "through the model before the optimizer is made"
+        )
+
+
+class SharesStates:
+    """What the classes add whose states have owners wherever there are several processes."""
+
+    _layouts: Any
+
+    def _refuse_if_broken(self) -> None:
+        super()._refuse_if_broken()  # type: ignore[misc]
+        ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        if self._layouts.meshes.replicas is None and ranks > 1:
+            raise RuntimeError(
+                f"{front()}: this optimizer was made before init_process_group(), and would train alone on each of the "
+                f"{ranks} ranks; make it after, or give it a replicate_mesh"
             )
 
 

@@ -25,8 +25,8 @@ OPTIMIZERS = {
     "muon": "each rank owns some whole matrices and sends their updates back (replicate_mesh)",
     "muon_gathering": "elsewhere: every shard gathers every matrix and repeats Newton–Schulz on it",
     "demo": "replicas gather each other's largest cosine coefficients (replicate_mesh)",
-    "dist_muon": "each rank owns some whole matrices with their momenta, and sends their weights back (replicate_mesh)",
-    "dist_adamw": "each rank owns some entries of every parameter with their moments (replicate_mesh)",
+    "dist_muon": "each rank owns some whole matrices and their momenta (replicate_mesh; parameters that nothing cuts)",
+    "dist_adamw": "each rank owns some entries and their moments (replicate_mesh; parameters that nothing cuts)",
     "lion": "gradients are averaged",
     "adamw": "gradients are averaged",
 }

@@ -38,15 +38,15 @@ std::vector<OptimizerParamGroup> shared_groups(const Model& model, const Options
 }
 
 template <class Class>
-SharedCase shared_case(const std::string& name, Options options) {
-  return {name, [](std::vector<OptimizerParamGroup> groups) { return std::make_unique<Class>(groups); },
-          options.owners(Owners::shard)};
+SharedCase shared_case(const std::string& name, const Options& options) {
+  return {name, [](std::vector<OptimizerParamGroup> groups) { return std::make_unique<Class>(groups); }, options};
 }
 
 const SharedCase& shared_case_named(const std::string& name) {
   static const std::vector<SharedCase> cases{
       shared_case<DistMuon>("DistMuon", MuonOptions(0.02).precision(Precision::highest)),
-      shared_case<DistAdamW>("DistAdamW", AdamWOptions(0.01)), shared_case<Lion>("Lion", LionOptions(0.001))};
+      shared_case<DistAdamW>("DistAdamW", AdamWOptions(0.01)),
+      shared_case<Lion>("Lion", LionOptions(0.001).owners(Owners::shard))};
   return *std::find_if(cases.begin(), cases.end(), [&](const SharedCase& each) { return each.name == name; });
 }
 
@@ -169,7 +169,7 @@ TEST(SharedStatesOfOddTensors, AreThoseOfOrdinaryOnes) {
   const auto leaf = [](const at::Tensor& tensor) { return tensor.requires_grad_(); };
   const auto params_of = [&] {
     return std::vector{leaf(normal({20, 12}, 1).t()), leaf(normal({}, 2)), leaf(normal({0, 3}, 3)),
-                       leaf(normal({6, 1}, 4).expand({6, 1}))};
+                       leaf(normal({6, 1}, 4).expand({6, 1})), leaf(at::_neg_view(normal({4, 6}, 5).t()))};
   };
   const auto train = [](Optimizer& optimizer, const std::vector<at::Tensor>& params, int rank, int ranks) {
     for (int step = 0; step < 3; ++step) {
@@ -202,7 +202,7 @@ TEST(SharedStatesOfOddTensors, AreThoseOfOrdinaryOnes) {
     for (const at::Tensor& param : params) optimizer.set_layout(param, {.replicas = axes.dp});
     train(optimizer, params, axes.rank, 3);
     for (std::size_t i = 0; i < params.size(); ++i) {
-      EXPECT_TRUE(at::allclose(params[i], expected[i], 1e-12, 1e-14)) << i;
+      EXPECT_TRUE(at::allclose(params[i].resolve_neg(), expected[i].resolve_neg(), 1e-12, 1e-14)) << i;
       EXPECT_EQ(params[i].strides(), start[i].strides());
     }
     EXPECT_EQ(optimizer.stats().nonfinite_entries, axes.rank == 1 ? 3 : 0) << "each counts its own, once";
@@ -231,11 +231,50 @@ TEST(SharedStatesOfOneRank, AreRefusedOnAnother) {
   });
 }
 
+TEST(SharedStatesOfOneRank, AreRefusedOnAnotherThatOwnsAsMuch) {
+  std::vector<c10::IValue> saved(2);
+  Mesh mesh({2, 1, 1});
+  mesh.run([&](MeshAxes axes) {
+    SharedTraining training(shared_case_named("DistAdamW"), Model(), axes.dp);
+    training.steps(0, 1);
+    saved[axes.rank] = training.optimizer->state_dict();
+  });
+  mesh.run([&](MeshAxes axes) {
+    SharedTraining training(shared_case_named("DistAdamW"), Model(), axes.dp);
+    training.optimizer->load_state_dict(saved[axes.rank]);
+    const int other = 1 - axes.rank;
+    EXPECT_EQ(message_of([&] { training.optimizer->load_state_dict(saved[other]); }),
+              c10::str("torchdion::DistAdamW: the states must be whole or those of rank ", axes.rank,
+                       " of 2, got what is owned by rank ", other,
+                       " of 2; whole_state_dict() has those of all (parameter group 0 of the state dict)"));
+    const c10::impl::GenericDict groups = training.optimizer->whole_state_dict().toGenericDict();
+    EXPECT_FALSE(groups.at("param_groups").toListRef()[0].toGenericDict().contains("owned_by"));
+  });
+  const Model model;
+  DistAdamW one(model.params());
+  EXPECT_NE(message_of([&] { one.load_state_dict(saved[0]); }), "");
+}
+
+TEST(SharedStates, AreThoseOfGroupsThatAreAddedLater) {
+  Mesh({2, 1, 1}).run([](MeshAxes axes) {
+    const Model model;
+    DistAdamW optimizer(std::vector<at::Tensor>{model.weight});
+    OptimizerParamGroup later({model.square}, std::make_unique<AdamWOptions>(AdamWOptions(0.02)));
+    optimizer.add_param_group(later);
+    for (const at::Tensor& param : {model.weight, model.square}) {
+      optimizer.set_layout(param, {.replicas = axes.dp});
+      param.mutable_grad() = at::ones_like(param);
+    }
+    optimizer.step();
+    EXPECT_LT(optimizer.state_of(model.square).momentum().numel(), model.square.numel());
+  });
+}
+
 TEST(SharedStatesOfParameters, AreRefusedWhereTheyAreCutOrAlone) {
   Mesh({2, 2, 1}).run([](MeshAxes axes) {
     Model model;
     {
-      DistAdamW optimizer({model.weight, model.square});
+      DistAdamW optimizer(std::vector<at::Tensor>{model.weight, model.square});
       optimizer.set_layout(model.weight, {.replicas = axes.dp});
       model.give_gradients(1);
       EXPECT_EQ(
@@ -244,10 +283,10 @@ TEST(SharedStatesOfParameters, AreRefusedWhereTheyAreCutOrAlone) {
           "owners(Owners::shard) as those of other parameters have");
     }
     const at::Tensor piece = model.weight.detach().narrow(0, 0, 6).clone().requires_grad_();
-    DistAdamW optimizer({piece});
-    optimizer.set_layout(piece, {.rows = axes.fs, .replicas = axes.dp, .sizes = {12, 20}});
-    piece.mutable_grad() = at::ones_like(piece);
-    EXPECT_EQ(message_of([&] { optimizer.step(); }),
+    DistAdamW optimizer(std::vector<at::Tensor>{piece});
+    EXPECT_EQ(message_of([&] {
+                optimizer.set_layout(piece, {.rows = axes.fs, .replicas = axes.dp, .sizes = {12, 20}});
+              }),
               "torchdion::DistAdamW: parameter 0 (parameter group 0) must be whole on every rank under "
               "owners(Owners::shard), got one that is cut; fully sharded parameters have sharded states without it");
   });

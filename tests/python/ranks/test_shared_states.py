@@ -315,6 +315,127 @@ def test_halves_are_summed_in_fp32() -> None:
         assert set(dtypes) == {torch.float32}
 
 
+def odd_views(rank: int, ranks: int, name: str) -> tuple[list[Tensor], list[Tensor]]:
+    """Negative ones, which hold the opposite of their numbers, of one row and transposed."""
+    ends = []
+    for alone in (False, True):
+        torch.manual_seed(0)
+        whole = torch.randn(4, 6, 5, dtype=torch.float64)
+        params = [
+            nn.Parameter(torch.complex(whole[0], whole[1]).conj().imag),
+            nn.Parameter(torch._neg_view(whole[2].t())),
+            nn.Parameter(whole[3].t()),
+        ]
+        mesh = dist.new_group([rank], use_local_synchronization=True) if alone else dist.group.WORLD
+        made_by, options = MADE_BY[name]
+        optimizer = made_by(params, **options | {"replicate_mesh": mesh})
+        for step in range(3):
+            for index, param in enumerate(params):
+                generator = torch.Generator().manual_seed(10 * step + index)
+                every = torch.randn((ranks, *param.shape), generator=generator, dtype=torch.float64)
+                param.grad = every.mean(0) if alone else every[rank]
+            optimizer.step()
+        ends.append([param.detach().resolve_neg().clone() for param in params])
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize("name", ["DistMuon", "DistAdamW"])
+def test_views_of_negative_numbers_are_updated(name: str) -> None:
+    for found, expected in run_ranks(odd_views, 2, name):
+        for X, end in zip(found, expected, strict=True):
+            torch.testing.assert_close(X, end, rtol=1e-12, atol=1e-12)
+
+
+def with_large_halves(rank: int, ranks: int) -> list[Tensor]:
+    """Gradients whose sum FP16 does not hold, and whose mean it does."""
+    ends = []
+    config = torchdion.DionMixedPrecisionConfig(momentum_dtype=torch.float32, variance_dtype=torch.float32)
+    for made_by in (torchdion.DistAdamW, torchdion.DistMuon):
+        param = nn.Parameter(torch.ones(6, 4, dtype=torch.float16))
+        param.grad = torch.full_like(param, 40000)
+        made_by([param], lr=0.01, mixed_precision_config=config).step()
+        ends.append(param.detach())
+    return ends
+
+
+def test_sums_of_halves_do_not_overflow() -> None:
+    for ends in run_ranks(with_large_halves, 2):
+        for X in ends:
+            assert bool(((X < 1) & (X > 0.9)).all())
+
+
+def saved_by_all(rank: int, ranks: int, name: str) -> None:
+    """What one process has that has trained no further."""
+    model = Model()
+    optimizer = made(name, model)
+    assert optimizer.state[model.number] == {}, "which makes an entry without a state"
+    assert optimizer.whole_state_dict()["state"] == {}
+    optimizer.state_dict()
+    seen: list[tuple[int, ...]] = []
+
+    def look(_: Any, state_dict: dict[str, Any]) -> None:
+        seen.extend(tuple(state["momentum"].shape) for state in state_dict["state"].values() if state)
+
+    optimizer.register_state_dict_post_hook(look)
+    give_gradients(model, 0, rank, ranks)
+    optimizer.step()
+    whole = optimizer.whole_state_dict()
+    before = copy.deepcopy(whole)
+    give_gradients(model, 1, rank, ranks)
+    optimizer.step()
+    for key, state in whole["state"].items():
+        for kind, value in state.items():
+            assert kind == "step" or torch.equal(value, before["state"][key][kind])
+    assert sorted(seen) == sorted(tuple(param.shape) for group in model.groups() for param in group["params"])
+    optimizer.load_state_dict(before)
+    for group in optimizer.param_groups:
+        group["owners"] = "all"
+    with pytest.raises(ValueError, match="owners must be what it was at construction"):
+        optimizer.state_dict()
+
+
+@pytest.mark.parametrize("name", ["DistMuon", "DistAdamW"])
+def test_whole_state_dicts_are_copies_and_hooks_see_whole_shapes(name: str) -> None:
+    run_ranks(saved_by_all, 2, name)
+
+
+def of_owners_of_nothing(rank: int, ranks: int, folder: Path) -> None:
+    param = nn.Parameter(torch.ones(4, 4))
+    optimizer = torchdion.DistMuon([param])
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    torch.save(optimizer.state_dict(), folder / f"{rank}.pt")
+    dist.barrier()
+    if rank > 0:  # the first owns the matrix
+        optimizer.load_state_dict(torch.load(folder / f"{3 - rank}.pt", weights_only=True))
+
+
+def test_ranks_that_own_nothing_load_what_each_other_saved(tmp_path: Path) -> None:
+    run_ranks(of_owners_of_nothing, 3, tmp_path)
+
+
+def made_too_early(rank: int, ranks: int) -> None:
+    world, given = dist.group.WORLD, Model()
+    dist.group.WORLD = None  # as before init_process_group()
+    optimizer = torchdion.DistAdamW(given.groups(), replicate_mesh=None)
+    dist.group.WORLD = world
+    give_gradients(given, 0, rank, ranks)
+    with pytest.raises(RuntimeError, match=r"was made before init_process_group\(\), .* on each of the 2 ranks"):
+        optimizer.step()
+    with pytest.raises(ValueError, match="must have a shape under owners='shard'"):
+        torchdion.DistMuon([*nn.LazyLinear(3).parameters()])
+    model = Model()
+    optimizer = torchdion.DistAdamW([model.fused])
+    mesh = init_device_mesh("cpu", (ranks,))
+    optimizer.param_groups[0]["params"][0] = nn.Parameter(distribute_tensor(model.fused.detach(), mesh, [Shard(0)]))
+    with pytest.raises(ValueError, match="must be a plain tensor under owners='shard'"):
+        optimizer.step()
+
+
+def test_what_has_no_owners_after_all_is_refused_at_the_first_step() -> None:
+    run_ranks(made_too_early, 2)
+
+
 def refused(rank: int, ranks: int) -> None:
     model = Model()
     mesh = init_device_mesh("cpu", (ranks,))
