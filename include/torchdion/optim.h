@@ -166,8 +166,7 @@ class Optimizer : public torch::optim::Optimizer {
   // have a gradient of the parameter, or none has.
   //
   // Under Owners::shard each part of a parameter, which must be whole, has one owner among its replicas or copies,
-  // which keeps the state and updates it for all; parameters without either have no other ranks, and none may if one
-  // has not.
+  // which keeps the state and updates it for all. Either all parameters have such an axis or, on one process, none has.
   //
   // Give the parameters that share a line of ranks copies of one Axis: they are updated and counted together then.
   //

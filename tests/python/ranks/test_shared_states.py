@@ -1,8 +1,5 @@
 """owners="shard": ranks that all have the model share out its states, and take the steps of one process."""
 
-import copy
-import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,87 +7,12 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 from runs import error
+from shared_states import MADE_BY, STEPS, Model, check_close, give_gradients, made, trained, weights
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import torchdion
-from torchdion.owned_tensor import OwnedTensor
-
-STEPS = 6
-REPLICAS = 24  # gradients, which ranks average among themselves
-MADE_BY: dict[str, tuple[Any, dict[str, Any]]] = {
-    "DistMuon": (torchdion.DistMuon, {"lr": 0.02, "precision": "highest"}),
-    "DistMuon, nanochat's": (
-        torchdion.DistMuon,
-        {"lr": 0.02, "precision": "highest", "newton_schulz": "jordan", "adjust_lr": "original", "weight_decay": 0},
-    ),
-    "DistAdamW": (torchdion.DistAdamW, {"lr": 0.01}),
-    "Lion": (torchdion.Lion, {"lr": 0.003, "owners": "shard"}),
-}
-
-
-class Model(nn.Module):
-    """Every role of a parameter, none of which any number of ranks here divides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-
-        def parameter(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
-
-        self.matrices = nn.ParameterList([parameter(13, 7), parameter(7, 13), parameter(30, 30), parameter(5, 64)])
-        self.fused = parameter(21, 11)
-        self.experts = parameter(5, 6, 9)
-        self.convolution = parameter(6, 3, 3, 3)
-        self.embedding = parameter(101, 5)
-        self.vector, self.number, self.nothing = parameter(17), parameter(), parameter(0, 3)
-
-    def groups(self) -> list[dict[str, Any]]:
-        return [
-            {"params": [*self.matrices, self.convolution, self.vector, self.number, self.nothing]},
-            {"params": [self.fused], "blocks": 3},
-            {"params": [self.experts], "batch_dims": 1, "weight_decay": 0.1},
-            {"params": [self.embedding], "algorithm": "lion", "lr_multiplier": 0.1},
-        ]
-
-
-def give_gradients(model: nn.Module, step: int, rank: int, ranks: int) -> None:
-    """The mean of what falls to a rank of those that the step has."""
-    for index, param in enumerate(model.parameters()):
-        generator = torch.Generator().manual_seed(100 * step + index)
-        every = torch.randn((REPLICAS, *param.shape), generator=generator, dtype=torch.float64)
-        param.grad = every[rank::ranks].mean(0).to(param.dtype)
-
-
-def made(name: str, model: Model, **more: Any) -> Any:
-    made_by, options = MADE_BY[name]
-    if options.get("owners") and "replicate_mesh" not in more and dist.is_initialized():
-        more["replicate_mesh"] = dist.group.WORLD
-    elif options.get("owners") and "replicate_mesh" not in more:
-        more["owners"] = "all"
-    return made_by(model.groups(), **options | more)
-
-
-def trained(name: str, **more: Any) -> tuple[Model, Any]:
-    """By one process."""
-    model = Model()
-    optimizer = made(name, model, **more)
-    for step in range(STEPS):
-        give_gradients(model, step, 0, 1)
-        optimizer.step()
-    return model, optimizer
-
-
-def weights(model: nn.Module) -> list[Tensor]:
-    return [param.detach().clone() for param in model.parameters()]
-
-
-def check_close(found: list[Tensor], expected: list[Tensor], start: list[Tensor], most: float = 1e-10) -> None:
-    for X, end, begin in zip(found, expected, start, strict=True):
-        assert X.numel() == 0 or error(X, end, begin) <= most
 
 
 def on_ranks(rank: int, ranks: int, name: str, averages: bool) -> dict[str, Any]:
@@ -136,69 +58,6 @@ def test_ranks_take_the_steps_of_one_process(name: str, ranks: int, averages: bo
     assert sum(one["elements"] for one in found) == whole, "each entry has one owner"
     if ranks > 1 and "Muon" not in name:
         assert max(one["elements"] for one in found) <= whole / ranks + 64, "a row of the widest matrix"
-
-
-def whole_and_parts(rank: int, ranks: int, name: str, folder: Path) -> None:
-    """A state dict of one rank is none of another, and never taken for a whole one."""
-    model = Model()
-    optimizer = made(name, model)
-    give_gradients(model, 0, rank, ranks)
-    optimizer.step()
-    own = optimizer.state_dict()
-    torch.save(own, folder / f"{rank}.pt")
-    optimizer.load_state_dict(torch.load(folder / f"{rank}.pt", weights_only=True))
-    optimizer.load_state_dict(copy.deepcopy(own))
-    dist.barrier()
-    other = torch.load(folder / f"{(rank + 1) % ranks}.pt", weights_only=True)
-    with pytest.raises(ValueError, match=r"must be whole, or what this rank owns, .* whole_state_dict\(\) and torch"):
-        optimizer.load_state_dict(other)
-    full = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
-    momentum = next(state["momentum"] for state in full["state"].values() if state["momentum"].numel() > 0)
-    assert isinstance(momentum, OwnedTensor)
-    with pytest.raises(RuntimeError, match=r"whole_state_dict\(\) gives whole ones"):
-        momentum + 1
-    assert momentum.to(torch.float32).part.dtype == torch.float32
-    dist.barrier()
-
-
-@pytest.mark.parametrize("name", ["DistMuon", "DistAdamW"])
-def test_what_one_rank_owns_loads_nowhere_else(name: str, tmp_path: Path) -> None:
-    run_ranks(whole_and_parts, 3, name, tmp_path)
-    model = Model()
-    optimizer = made(name, model)
-    with pytest.raises(ValueError, match=r"^torchdion.Dist.*: the state momentum of parameter 0 .* must be whole, got"):
-        optimizer.load_state_dict(torch.load(tmp_path / "0.pt", weights_only=True))
-
-
-def copied(rank: int, ranks: int, name: str) -> list[Tensor]:
-    model = Model()
-    optimizer = made(name, model)
-    for step in range(STEPS):
-        if step == 2:
-            optimizer = copy.deepcopy(optimizer)
-        if step == 4:
-            optimizer = pickle.loads(pickle.dumps(optimizer))
-        if step in (2, 4):  # whose parameters are copies too
-            for param, own in zip(model.parameters(), params_of(optimizer, model), strict=True):
-                own.data = param.data
-        give_gradients(model, step, rank, ranks)
-        for param, own in zip(model.parameters(), params_of(optimizer, model), strict=True):
-            own.grad = param.grad
-        optimizer.step()
-    return weights(model)
-
-
-def params_of(optimizer: Any, model: Model) -> list[Tensor]:
-    """The optimizer's parameters in the order of the model's."""
-    own = [param for group in optimizer.param_groups for param in group["params"]]
-    ordered = [param for group in model.groups() for param in group["params"]]
-    by_id = {id(param): mine for param, mine in zip(ordered, own, strict=True)}
-    return [by_id[id(param)] for param in model.parameters()]
-
-
-def test_copies_and_pickles_go_on() -> None:
-    for found in run_ranks(copied, 2, "DistMuon"):
-        check_close(found, weights(trained("DistMuon")[0]), weights(Model()))
 
 
 def with_gaps(rank: int, ranks: int, name: str) -> tuple[list[Tensor], list[Tensor]]:
@@ -362,56 +221,6 @@ def test_sums_of_halves_do_not_overflow() -> None:
     for ends in run_ranks(with_large_halves, 2):
         for X in ends:
             assert bool(((X < 1) & (X > 0.9)).all())
-
-
-def saved_by_all(rank: int, ranks: int, name: str) -> None:
-    """What one process has that has trained no further."""
-    model = Model()
-    optimizer = made(name, model)
-    assert optimizer.state[model.number] == {}, "which makes an entry without a state"
-    assert optimizer.whole_state_dict()["state"] == {}
-    optimizer.state_dict()
-    seen: list[tuple[int, ...]] = []
-
-    def look(_: Any, state_dict: dict[str, Any]) -> None:
-        seen.extend(tuple(state["momentum"].shape) for state in state_dict["state"].values() if state)
-
-    optimizer.register_state_dict_post_hook(look)
-    give_gradients(model, 0, rank, ranks)
-    optimizer.step()
-    whole = optimizer.whole_state_dict()
-    before = copy.deepcopy(whole)
-    give_gradients(model, 1, rank, ranks)
-    optimizer.step()
-    for key, state in whole["state"].items():
-        for kind, value in state.items():
-            assert kind == "step" or torch.equal(value, before["state"][key][kind])
-    assert sorted(seen) == sorted(tuple(param.shape) for group in model.groups() for param in group["params"])
-    optimizer.load_state_dict(before)
-    for group in optimizer.param_groups:
-        group["owners"] = "all"
-    with pytest.raises(ValueError, match="owners must be what it was at construction"):
-        optimizer.state_dict()
-
-
-@pytest.mark.parametrize("name", ["DistMuon", "DistAdamW"])
-def test_whole_state_dicts_are_copies_and_hooks_see_whole_shapes(name: str) -> None:
-    run_ranks(saved_by_all, 2, name)
-
-
-def of_owners_of_nothing(rank: int, ranks: int, folder: Path) -> None:
-    param = nn.Parameter(torch.ones(4, 4))
-    optimizer = torchdion.DistMuon([param])
-    param.grad = torch.ones_like(param)
-    optimizer.step()
-    torch.save(optimizer.state_dict(), folder / f"{rank}.pt")
-    dist.barrier()
-    if rank > 0:  # the first owns the matrix
-        optimizer.load_state_dict(torch.load(folder / f"{3 - rank}.pt", weights_only=True))
-
-
-def test_ranks_that_own_nothing_load_what_each_other_saved(tmp_path: Path) -> None:
-    run_ranks(of_owners_of_nothing, 3, tmp_path)
 
 
 def made_too_early(rank: int, ranks: int) -> None:
