@@ -78,6 +78,7 @@ struct Cost {
   int64_t operations = 0;                                     // floating-point, of products and factorizations
   int64_t memory_bytes = 0;                                   // that passes over whole matrices read and write
   int64_t workspace = 0;                                      // elements of the computing dtype
+  int64_t workspace_in_flight = 0;                            // likewise, of what goes on after the step
   int64_t temporary_bytes = 0;                                // beside it, on a GPU
 };
 
@@ -89,6 +90,10 @@ struct Algorithm {
   std::span<const State> states;
   Cost (*cost)(const BatchShape& shape, const Layout& layout, const Options& options);
   comm::Task<> (*update)(Batch batch, Options options);
+  // What goes on when a step has returned, beside the forward and backward passes of the next one, with these options;
+  // null: nothing does. It writes states alone, and reads no gradient. Its batches have a workspace of their own.
+  comm::Task<> (*in_flight)(Batch batch, Options options) = nullptr;
+  bool (*is_delayed)(const Options& options) = nullptr;
   // null: every rank does all work.
   OwnedWork (*owned_work)(const BatchShape& shape, const Layout& layout, const Options& options) = nullptr;
   // Whether its owners are also among the ranks of Layout::copies; else its body sees no such axis.
@@ -105,6 +110,7 @@ struct Algorithm {
                        const std::string& name) = nullptr;
 
   bool takes_matrices() const { return takes == Takes::matrices; }
+  bool leaves_in_flight(const Options& options) const { return is_delayed && is_delayed(options); }
 };
 
 // The index of a state among those of the algorithm; -1: it has none of this name.

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/cat.h>
 
+#include <utility>
+
 #include "algorithms/exchange.h"
 #include "algorithms/power_iteration.h"
 #include "algorithms/shared.h"
@@ -23,6 +25,11 @@ constexpr Option kDoubleDionOptions[] = {
     kOrientationOption,
     kOrthonormalizeOption,
     kRcqrOversample,
+    {.name = "delayed",
+     .initial = false,
+     .allowed = kFlag,
+     .doc = "what replicas exchange goes on beside the next forward and backward pass, and counts a step later",
+     .waits = true},
     kSeed,
     kMomentumDtype,
     kQDtype,
@@ -47,30 +54,37 @@ constexpr State kDoubleDionStates[] = {
 
 enum { kOfUpdate, kOfReplicas };  // ranks
 
-// The state M₁ is that of the paper divided by μ₁, so that no step that is left out decays it.
-comm::Task<> double_dion(Batch batch, Options options) {
-  at::Tensor unchanged;
-  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
-  const double mu = options.number("mu");
-  const std::vector<Matrices>& states = batch.states;
-  const std::vector<int64_t>& ranks = batch.shape.ranks;
-  const bool compresses = batch.shape.decoupled;
-  const Axis dense = compresses ? Axis() : batch.layout.replicas;
-  PowerIteration first = power_iteration_of(batch, states[kReplicateMomentum], states[kReplicateQ], ranks[kOfReplicas],
-                                            0, compresses, unchanged, options);
-  const int64_t offset = aligned(workspace_of_iteration(batch.shape, batch.layout, ranks[kOfReplicas], options));
-  PowerIteration second = power_iteration_of(batch, states[kSharedMomentum], states[kSharedQ], ranks[kOfUpdate], offset,
-                                             /*averages=*/false, unchanged, options);
-  upload(batch, {&first, &second});
-  const Matrices B1 = first.B, B2 = second.B;
+bool is_delayed(const Options& options) { return options.flag("delayed"); }
 
-  // B₁ = μ₁ M₁ + G
+at::Tensor unchanged_of(const Batch& batch) {
+  return batch.unchanged.empty() ? at::Tensor() : at::cat(batch.unchanged);
+}
+
+PowerIteration first_iteration(const Batch& batch, const at::Tensor& unchanged, const Options& options) {
+  return power_iteration_of(batch, batch.states[kReplicateMomentum], batch.states[kReplicateQ],
+                            batch.shape.ranks[kOfReplicas], 0, batch.shape.decoupled, unchanged, options);
+}
+
+PowerIteration second_iteration(const Batch& batch, int64_t offset, const at::Tensor& unchanged,
+                                const Options& options) {
+  return power_iteration_of(batch, batch.states[kSharedMomentum], batch.states[kSharedQ], batch.shape.ranks[kOfUpdate],
+                            offset, /*averages=*/false, unchanged, options);
+}
+
+// B₁ = μ₁ M₁ + G. The state M₁ is that of the paper divided by μ₁, so that no step that is left out decays it.
+void add_gradients_(const Batch& batch, const Matrices& B1, const at::Tensor& unchanged, const Options& options) {
   linalg::GradientRule gradients = batch.gradients;
   gradients.keep = options.number("replicate_mu");
   if (options.flag("maximize")) gradients.factor *= -1;
-  gradients.unchanged = first.unchanged;
+  if (unchanged.defined()) gradients.unchanged = unchanged.const_data_ptr<float>();
   linalg::accumulate_(B1, batch.G, gradients);
-  co_await average_(B1, batch.workspace, dense, gradients.left_out, unchanged);
+}
+
+// What replicas exchange: B₁ becomes M₁, and M₂ becomes B₂.
+comm::Task<> first_stage(Batch batch, PowerIteration first, Matrices B2, at::Tensor unchanged) {
+  const Matrices B1 = first.B;
+  const Axis dense = batch.shape.decoupled ? Axis() : batch.layout.replicas;
+  co_await average_(B1, batch.workspace, dense, batch.gradients.left_out, unchanged);
 
   // P₁ = orthonormalize(B₁ Q₁);  R₁ = B₁ᵀ P₁;  M₁ = B₁ − P₁ R₁ᵀ
   first = co_await iterate(first);
@@ -79,14 +93,45 @@ comm::Task<> double_dion(Batch batch, Options options) {
   // B₂ = M₂ + P₁ R₁ᵀ;  Q₁ = column_normalize(R₁)
   linalg::gemm_(B2, first.Ps, first.Rs.t(), 1, 1, first.precision);
   co_await normalize_columns(first);
+}
 
+// What is alike on all replicas: from B₂ in the place of M₂.
+comm::Task<> second_stage(Batch batch, PowerIteration second, at::Tensor unchanged, Options options) {
   // P₂ = orthonormalize(B₂ Q₂);  R₂ = B₂ᵀ P₂;  M₂ = B₂ − (1 − μ₂) P₂ R₂ᵀ;  Q₂ = column_normalize(R₂)
   second = co_await iterate(second);
-  linalg::gemm_(B2, second.Ps, second.Rs.t(), -(1 - mu), 1, second.precision);
+  linalg::gemm_(second.B, second.Ps, second.Rs.t(), -(1 - options.number("mu")), 1, second.precision);
   co_await normalize_columns(second);
 
   // X = (1 − η λ) X − η sqrt(m/n) P₂ Q₂ᵀ
   update_weights_(batch, second, unchanged, options);
+}
+
+comm::Task<> double_dion(Batch batch, Options options) {
+  const at::Tensor unchanged = unchanged_of(batch);
+  if (is_delayed(options)) {  // M₂ has what was exchanged since the last step: it is B₂
+    PowerIteration second = second_iteration(batch, 0, unchanged, options);
+    Matrices B1 = batch.states[kReplicateMomentum];
+    linalg::upload({&B1});
+    upload(batch, {&second});
+    add_gradients_(batch, B1, unchanged, options);
+    co_await second_stage(batch, second, unchanged, options);
+    co_return;
+  }
+  PowerIteration first = first_iteration(batch, unchanged, options);
+  const int64_t of_first = workspace_of_iteration(batch.shape, batch.layout, batch.shape.ranks[kOfReplicas], options);
+  PowerIteration second = second_iteration(batch, aligned(of_first), unchanged, options);
+  upload(batch, {&first, &second});
+  add_gradients_(batch, first.B, unchanged, options);
+  co_await first_stage(batch, first, second.B, unchanged);
+  co_await second_stage(batch, second, unchanged, options);
+}
+
+comm::Task<> double_dion_in_flight(Batch batch, Options options) {
+  const at::Tensor unchanged = unchanged_of(batch);
+  PowerIteration first = first_iteration(batch, unchanged, options);
+  Matrices B2 = batch.states[kSharedMomentum];
+  linalg::upload({&B2, &first.B, &first.own_Q, &first.Ps, &first.Rs});
+  co_await first_stage(batch, first, B2, unchanged);
 }
 
 Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
@@ -94,7 +139,11 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
   const bool averages = !layout.replicas.absent();
   Cost cost;
   add_iteration(cost, shape, layout, r1, averages && shape.decoupled, options);
-  cost.workspace = aligned(cost.workspace);
+  if (is_delayed(options)) {
+    std::swap(cost.workspace, cost.workspace_in_flight);
+  } else {
+    cost.workspace = aligned(cost.workspace);
+  }
   add_iteration(cost, shape, layout, r2, /*averages=*/false, options);
   if (averages && !shape.decoupled) add_average(cost, shape, layout);
   cost.operations += shape.count * shape.rows * shape.cols * (8 * r1 + 8 * r2);
@@ -122,6 +171,8 @@ constexpr Algorithm kDoubleDion{
     .states = kDoubleDionStates,
     .cost = double_dion_cost,
     .update = double_dion,
+    .in_flight = double_dion_in_flight,
+    .is_delayed = is_delayed,
     .owned_work = work_of_iterations,
     .needs_equal_steps = has_sketch,
     .decouples = exchanged_factors_are_fewer,

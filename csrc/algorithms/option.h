@@ -49,7 +49,8 @@ struct Option {
   Allowed allowed;
   std::string_view doc;        // one line, with its source
   bool may_be_tensor = false;  // of one number, which steps read anew
-  Value waits = {};            // with this value the host waits for the device: no graph captures such a step
+  Value waits = {};            // with this value the host waits for the device, or works on after the step: no graph
+                               // captures such a step
   bool of_optimizer = false;   // alike in all groups
   bool of_run = false;         // no checkpoint changes it
 };

@@ -17,6 +17,15 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+// Whose end waits for a thread, which may need Python's lock.
+struct WithoutLock {
+  void operator()(engine::InFlight* in_flight) const {
+    const py::gil_scoped_release released;
+    delete in_flight;
+  }
+};
+using InFlightHolder = std::unique_ptr<engine::InFlight, WithoutLock>;
+
 py::object as_python(const engine::Count& count) {
   if (count.on_devices.empty()) return py::cast(count.known);
   at::Tensor sum = count.on_devices.front();
@@ -262,6 +271,10 @@ void bind_engine(py::module_& m) {
       .def_readonly("batches", &engine::Report::batches)
       .def_readonly("workspace_bytes", &engine::Report::workspace_bytes)
       .def_readonly("expected_traffic", &engine::Report::expected_traffic);
+  py::class_<engine::InFlight, InFlightHolder>(m, "InFlight")
+      .def("wait", &engine::InFlight::wait, py::call_guard<py::gil_scoped_release, PythonWords>())
+      .def_property_readonly("batches", &engine::InFlight::batches)
+      .def_property_readonly("completed", &engine::InFlight::completed);
   py::class_<engine::Step>(m, "Step")
       .def(py::init([](engine::Groups groups, Nonfinite nonfinite, std::optional<at::Tensor> grad_scale,
                        std::optional<at::Tensor> found_inf) {
@@ -271,6 +284,11 @@ void bind_engine(py::module_& m) {
            py::arg("groups"), py::arg("nonfinite"), py::arg("grad_scale") = py::none(),
            py::arg("found_inf") = py::none(), py::call_guard<PythonWords>())
       .def("run", &engine::Step::run, py::call_guard<py::gil_scoped_release, PythonWords>())
+      .def("axes_without_group",
+           [](engine::Step& self) {
+             return self.in_flight() ? self.in_flight()->axes_without_group() : std::vector<Axis>();
+           })
+      .def("take_in_flight", [](engine::Step& self) { return InFlightHolder(self.take_in_flight().release()); })
       .def_property_readonly("wrote", &engine::Step::wrote)
       .def_property_readonly("batches", &engine::Step::batches)
       .def_property_readonly("completed", &engine::Step::completed);

@@ -4,6 +4,7 @@
 
 #include "bindings/bindings.h"
 #include "comm/copies.h"
+#include "comm/line.h"
 #include "comm/pieces.h"
 #include "engine/agreement.h"
 #include "engine/claims.h"
@@ -78,6 +79,10 @@ void bind_layout(py::module_& m) {
       .def_readonly("size", &Axis::size)
       .def_property_readonly("name", &Axis::name)
       .def_property_readonly("absent", &Axis::absent)
+      .def_property_readonly(
+          "group",
+          [](const Axis& self) { return self.absent() ? c10::intrusive_ptr<c10d::ProcessGroup>() : self.line->group; })
+      .def("set_in_flight_group", &Axis::set_in_flight_group, py::arg("group"), py::call_guard<PythonWords>())
       .def(
           "piece",
           [](const Axis& self, int64_t length, std::optional<int> rank) {

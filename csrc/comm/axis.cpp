@@ -73,6 +73,17 @@ const std::string& Axis::name() const {
   return absent() ? none : line->options.name;
 }
 
+void Axis::set_in_flight_group(c10::intrusive_ptr<c10d::ProcessGroup> group) const try {
+  if (absent()) return;
+  TORCH_CHECK_VALUE(there(group)->getRank() == rank && group->getSize() == size && group != line->group,
+                    "torchdion::Axis: the group in flight must be another one of the same ranks, rank ", rank, " of ",
+                    size, " on the axis '", name(), "', got ",
+                    group == line->group ? "the same" : c10::str("rank ", group->getRank(), " of ", group->getSize()));
+  line->in_flight = std::make_shared<comm::Line>(comm::Line{std::move(group), line->options, {}});
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
+}
+
 AxisTraffic Axis::traffic() const { return absent() ? AxisTraffic{} : line->traffic; }
 
 Layout Layout::t() const {

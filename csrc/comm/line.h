@@ -12,7 +12,8 @@ struct Line {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   AxisOptions options;  // all set
   AxisTraffic traffic;
-  int64_t exchanges = 0;  // made of messages
+  int64_t exchanges = 0;                 // made of messages
+  std::shared_ptr<Line> in_flight = {};  // over the second group; null: there is none
 };
 
 // Whether the group moves tensors on such devices. NCCL alone moves none on the CPU, gloo moves those of CUDA too.

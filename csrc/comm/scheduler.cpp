@@ -32,9 +32,9 @@ Scheduler::Scheduler(int width) : width_(width) {
   if (width < 1) throw std::invalid_argument("Scheduler: width must be at least 1, got " + std::to_string(width));
 }
 
-void Scheduler::run(const std::vector<Factory>& tasks) {
+void Scheduler::run(const std::vector<Factory>& tasks, std::size_t early) {
   completed_ = 0;
-  std::deque<std::unique_ptr<Root>> alive;
+  std::deque<std::unique_ptr<Root>> alive, waiting;
   std::vector<int> free_slots;
   for (int slot = width_; slot-- > 0;) free_slots.push_back(slot);
   std::exception_ptr error;
@@ -47,35 +47,48 @@ void Scheduler::run(const std::vector<Factory>& tasks) {
   };
 
   auto next = tasks.begin();
-  while (!alive.empty() || (next != tasks.end() && !error)) {
-    // One new task a round: the tasks alive stay at different places of their work.
-    if (next != tasks.end() && !error && !free_slots.empty()) {
-      const int slot = free_slots.back(), number = static_cast<int>(next - tasks.begin());
-      try {
-        alive.push_back(std::make_unique<Root>(Root{(*next)(slot), slot, number, {}}));
-        alive.back()->task.start_at(&alive.back()->cursor);
-        free_slots.pop_back();
-      } catch (...) {
-        fail(std::current_exception(), number);
-      }
-      ++next;
+  // Makes the next task; whether there is one.
+  const auto start = [&](int slot, std::deque<std::unique_ptr<Root>>& roots) {
+    const int number = static_cast<int>(next - tasks.begin());
+    const Factory& make = *next++;
+    try {
+      roots.push_back(std::make_unique<Root>(Root{make(slot), slot, number, {}}));
+      roots.back()->task.start_at(&roots.back()->cursor);
+      return true;
+    } catch (...) {
+      fail(std::current_exception(), number);
+      return false;
     }
-    for (std::size_t turns = alive.size(); turns-- > 0;) {
-      std::unique_ptr<Root> root = std::move(alive.front());
-      alive.pop_front();
+  };
+  // Gives a turn to each of them.
+  const auto resume_all = [&](std::deque<std::unique_ptr<Root>>& roots) {
+    for (std::size_t turns = roots.size(); turns-- > 0;) {
+      std::unique_ptr<Root> root = std::move(roots.front());
+      roots.pop_front();
       resume(*root);
       if (!root->task.done()) {
-        alive.push_back(std::move(root));
+        roots.push_back(std::move(root));
         continue;
       }
-      free_slots.push_back(root->slot);
+      if (root->slot != kNoSlot) free_slots.push_back(root->slot);
       if (root->task.promise().error) {
         fail(root->task.promise().error, root->number);
       } else {
         ++completed_;
       }
     }
+  };
+
+  while (early-- > 0 && !error) start(kNoSlot, waiting);
+  resume_all(waiting);
+  while (!alive.empty() || (next != tasks.end() && !error)) {
+    // One new task a round: the tasks alive stay at different places of their work.
+    if (next != tasks.end() && !error && !free_slots.empty()) {
+      if (start(free_slots.back(), alive)) free_slots.pop_back();
+    }
+    resume_all(alive);
   }
+  while (!waiting.empty()) resume_all(waiting);
   stopping = outer;
   if (error) std::rethrow_exception(error);
 }

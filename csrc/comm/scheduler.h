@@ -14,8 +14,9 @@ namespace torchdion::comm {
 class Scheduler {
  public:
   // Makes one task when its turn comes. `slot` < width is unique among the tasks alive: the task may use what the
-  // caller has set aside for that slot, such as its workspace.
+  // caller has set aside for that slot, such as its workspace; early ones get kNoSlot.
   using Factory = std::function<Task<>(int slot)>;
+  static constexpr int kNoSlot = -1;
 
   // At most `width` tasks are alive at a time; 1 runs them one after the other, for debugging.
   explicit Scheduler(int width);
@@ -23,7 +24,9 @@ class Scheduler {
   // Runs every task to its end. When a task throws, no further one is started, those alive run until they have waited
   // for the collective that they have in flight (so that none outlives the memory it writes; without one, to their own
   // end), and the first exception is rethrown.
-  void run(const std::vector<Factory>& tasks);
+  // The first `early` of them are beside the others: all are started at once, and go on when the others have ended.
+  // What they exchange has as long.
+  void run(const std::vector<Factory>& tasks, std::size_t early = 0);
 
   // How many tasks of the last run() ended without an exception.
   std::size_t completed() const { return completed_; }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "comm/in_flight.h"
 #include "linalg/accumulate.h"
 #include "linalg/matrices.h"
 
@@ -21,6 +22,11 @@ constexpr int kWidth = 3;
 constexpr int64_t kCacheLine = 64;  // bytes
 
 }  // namespace
+
+// Averages of gradients need no workspace, and little time but that of their messages.
+bool DeviceTasks::is_early(const PlannedTask& task) {
+  return !task.bucket && task.batches.front().mean.defined() && task.bytes.front() == 0;
+}
 
 DeviceTasks::DeviceTasks(c10::Device device, const NonfinitePolicy& policy, const GradientScaling& scaling,
                          bool capturable)
@@ -46,10 +52,10 @@ void DeviceTasks::prepare(algorithms::Batch& batch) {
   batch.counts = {signal_.mutable_data_ptr<int64_t>(), signal_.mutable_data_ptr<int64_t>() + 1};
 }
 
-void DeviceTasks::add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
+void DeviceTasks::add(algorithms::Batch batch, Body body, const Group& group, int64_t workspace, std::string what) {
   prepare(batch);
   const int64_t bytes = workspace * static_cast<int64_t>(c10::elementSize(batch.shape.computing));
-  tasks_.push_back({{std::move(batch)}, &group, {bytes}, 0, std::move(what), nullptr});
+  tasks_.push_back({{std::move(batch)}, body, group.options, {bytes}, 0, std::move(what), nullptr, nullptr});
 }
 
 void DeviceTasks::add(const Bucket& bucket, std::vector<algorithms::Batch> batches, const Group& group,
@@ -59,11 +65,19 @@ void DeviceTasks::add(const Bucket& bucket, std::vector<algorithms::Batch> batch
     prepare(batches[i]);
     bytes.push_back(workspaces[i] * static_cast<int64_t>(c10::elementSize(batches[i].shape.computing)));
   }
-  tasks_.push_back(
-      {std::move(batches), &group, std::move(bytes), room_for_gradients(bucket), std::move(what), &bucket});
+  tasks_.push_back({std::move(batches),
+                    nullptr,
+                    {},
+                    std::move(bytes),
+                    room_for_gradients(bucket),
+                    std::move(what),
+                    &bucket,
+                    &group});
 }
 
 void DeviceTasks::allocate(bool communicates) {
+  const auto later = std::stable_partition(tasks_.begin(), tasks_.end(), is_early);
+  early_ = later - tasks_.begin();
   slots_ = communicates ? kWidth : 1;
   int64_t bytes = 0;
   for (const PlannedTask& task : tasks_) {
@@ -91,7 +105,7 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
         algorithms::Batch& batch = task.batches[i];
         batch.workspace = workspace_of(slot, task.bytes[i], batch.shape.computing);
       }
-      if (!task.bucket) return task.group->algorithm->update(std::move(task.batches.front()), task.group->options);
+      if (!task.bucket) return task.body(std::move(task.batches.front()), std::move(task.options));
       int64_t* zeroed = zeroed_.defined() ? zeroed_.mutable_data_ptr<int64_t>() : nullptr;
       const at::Tensor room = workspace_of(slot, task.room, at::kByte);
       return update_bucket(task.bucket, std::move(task.batches), task.group, room, zeroed);
@@ -99,7 +113,7 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
   }
   comm::Scheduler scheduler(slots_);
   try {
-    scheduler.run(factories);
+    scheduler.run(factories, early_);
     completed = before + scheduler.completed();
   } catch (const c10::DistBackendError& error) {
     completed = before + scheduler.completed();
@@ -110,6 +124,17 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
     completed = before + scheduler.completed();
     throw;
   }
+}
+
+void DeviceTasks::take_off() {
+  for (PlannedTask& task : tasks_) {
+    layouts_.push_back(task.batches.front().layout);
+    task.batches.front().layout = comm::in_flight(layouts_.back());
+  }
+}
+
+void DeviceTasks::land() const {
+  for (const Layout& layout : layouts_) comm::land(layout);
 }
 
 // At once for all parameters of the device.

@@ -33,8 +33,10 @@ class DeviceTasks {
   DeviceTasks(c10::Device device, const NonfinitePolicy& policy, const GradientScaling& scaling, bool capturable);
 
   // Adds a task of one batch, or of all those of a bucket, each with so many elements of workspace, and gives them what
-  // the device's batches share. `what`: its name in the error of a collective.
-  void add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what);
+  // the device's batches share. `body`: of the group's algorithm, with whose options it runs. `what`: its name in the
+  // error of a collective.
+  using Body = comm::Task<> (*)(algorithms::Batch batch, algorithms::Options options);
+  void add(algorithms::Batch batch, Body body, const Group& group, int64_t workspace, std::string what);
   void add(const Bucket& bucket, std::vector<algorithms::Batch> batches, const Group& group,
            const std::vector<int64_t>& workspaces, std::string what);
   // Workspaces for as many tasks as are alive at a time.
@@ -45,6 +47,10 @@ class DeviceTasks {
   void run(std::size_t& completed, std::size_t before, std::size_t planned);
   // Each count of steps grows by one, unless the step is left out.
   void increment(const Groups& groups) const;
+  // What tasks exchange from now on goes over the second groups of their axes, which all have, see
+  // comm/in_flight.h; and, when they have ended: it counts as the axes' own.
+  void take_off();
+  void land() const;
   // Adds what the tasks have counted.
   void report(Report& report) const;
 
@@ -57,21 +63,26 @@ class DeviceTasks {
  private:
   struct PlannedTask {
     std::vector<algorithms::Batch> batches;
-    const Group* group;
-    std::vector<int64_t> bytes;  // of workspace, of each batch
-    int64_t room;                // of a bucket's gradients, in the same memory
+    Body body;                    // of a batch
+    algorithms::Options options;  // with which it runs
+    std::vector<int64_t> bytes;   // of workspace, of each batch
+    int64_t room;                 // of a bucket's gradients, in the same memory
     std::string what;
     const Bucket* bucket;  // null: it is one batch
+    const Group* group;    // of a bucket
   };
 
+  static bool is_early(const PlannedTask& task);
   linalg::GradientRule rule() const;
   void prepare(algorithms::Batch& batch);
   at::Tensor workspace_of(int slot, int64_t bytes, at::ScalarType dtype) const;
 
   c10::Device device_;
   std::vector<PlannedTask> tasks_;
+  std::vector<Layout> layouts_ = {};  // of those that have taken off
   at::Tensor workspace_;
-  int slots_ = 1;  // tasks alive at a time
+  int slots_ = 1;          // tasks alive at a time, beside early ones
+  std::size_t early_ = 0;  // how many of the first tasks are, see comm::Scheduler
   at::Tensor left_out_;
   at::Tensor zeroed_;   // int64: gradient entries that counted as zero
   at::Tensor signal_;   // int64: without_signal and in_margin of Report

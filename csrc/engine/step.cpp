@@ -116,12 +116,16 @@ void Step::make_tasks() {
     tasks.allocate(!plan_.axes.empty());
     count_ += tasks.size();
   }
+  if (in_flight_) in_flight_->allocate(!plan_.axes.empty());
 }
 
 // Those of an updated group, from the batches of all.
 void Step::add_tasks(std::size_t index, std::vector<algorithms::Batch>& batches) {
   const Group& group = groups_.updated().all[index];
   const Bucket* bucket = groups_.bucket_of(index);
+  const bool leaves_in_flight = group.algorithm->leaves_in_flight(group.options);
+  if (leaves_in_flight && !in_flight_) in_flight_ = std::make_unique<InFlight>();
+  if (leaves_in_flight) in_flight_->keep(group);
   std::vector<algorithms::Batch> of_bucket;
   std::vector<int64_t> workspaces;
   for (std::size_t i = 0; i < batches.size(); ++i) {
@@ -134,8 +138,9 @@ void Step::add_tasks(std::size_t index, std::vector<algorithms::Batch>& batches)
       continue;
     }
     std::string what = alike.layout.is_local() ? "" : plan_.description(planned, groups_.updated());
+    if (leaves_in_flight) in_flight_->add(batches[i], group, planned.cost.workspace_in_flight, what);
     DeviceTasks& tasks = tasks_on(group.X[alike.members.front()].device());
-    tasks.add(std::move(batches[i]), group, planned.cost.workspace, std::move(what));
+    tasks.add(std::move(batches[i]), group.algorithm->update, group, planned.cost.workspace, std::move(what));
   }
   if (!bucket) return;
   std::string what = c10::str(bucket->X.size(), " parameters under ", group.algorithm->title);
@@ -174,11 +179,16 @@ void Step::find_zero_gradients() {
 
 Report Step::run() {
   at::NoGradGuard no_grad;
+  if (in_flight_) in_flight_->check_axes();
   Report report;
   report.batches = static_cast<int64_t>(batches());
   for (const DeviceTasks& tasks : devices_) report.workspace_bytes += tasks.workspace_bytes();
+  if (in_flight_) report.workspace_bytes += in_flight_->workspace_bytes();
   report.skipped = decide_whether_left_out(report);
-  if (report.skipped) return report;
+  if (report.skipped) {
+    in_flight_.reset();
+    return report;
+  }
   report.expected_traffic = plan_.expected_traffic;
 
   find_zero_gradients();
@@ -190,6 +200,7 @@ Report Step::run() {
   }
   finish();
   for (const DeviceTasks& tasks : devices_) tasks.report(report);
+  if (in_flight_) in_flight_->start();
   return report;
 }
 

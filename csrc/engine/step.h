@@ -2,11 +2,13 @@
 // here. A Step is made in two parts, so that all that can be refused or allocated is, before the first write.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "engine/batches.h"
 #include "engine/device_tasks.h"
 #include "engine/groups.h"
+#include "engine/in_flight.h"
 #include "engine/nonfinite_policy.h"
 #include "engine/plan.h"
 
@@ -20,6 +22,11 @@ class Step {
 
   // Updates the parameters and their state. When it throws after wrote(), they are no longer what any step leaves.
   Report run();
+
+  // What it leaves under way, null for nothing: before run(), to give second groups to its axes; after it, started, for
+  // who waits for it.
+  InFlight* in_flight() { return in_flight_.get(); }
+  std::unique_ptr<InFlight> take_in_flight() { return std::move(in_flight_); }
 
   bool wrote() const { return wrote_; }
   std::size_t batches() const { return count_; }
@@ -42,6 +49,7 @@ class Step {
   GradientScaling scaling_;
   Plan plan_;
   std::vector<DeviceTasks> devices_;  // in the order of the devices' first parameters
+  std::unique_ptr<InFlight> in_flight_;
   Copies copies_;
   std::size_t count_ = 0, completed_ = 0;  // tasks: of batches, or of a bucket's
   bool wrote_ = false;

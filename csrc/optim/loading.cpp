@@ -285,6 +285,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   optim::checked(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);
   optim::check_shared_rates(groups);
 
+  private_->in_flight.reset();  // it is of states that go, and so is its error
   param_groups_ = std::move(groups);
   state_ = std::move(states);
   private_->unknown = std::move(unknown);

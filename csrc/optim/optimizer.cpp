@@ -156,6 +156,7 @@ void Optimizer::Private::step(Optimizer& optimizer) try {
     engine::Report report = planned.step->run();
     planned.inputs->keep_new_states();
     count(std::move(report), is_captured);
+    in_flight = planned.step->take_in_flight();
   } catch (...) {
     if (planned.step->wrote() && !is_captured) {
       broken = "the last step failed after " + std::to_string(planned.step->completed()) + " of " +
@@ -165,6 +166,20 @@ void Optimizer::Private::step(Optimizer& optimizer) try {
   }
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
+}
+
+void Optimizer::Private::flush() {
+  const std::unique_ptr<engine::InFlight> ending = std::move(in_flight);
+  if (!ending) return;
+  try {
+    const engine::Report report = ending->wait();
+    without_signal.add(report.without_signal);
+    in_margin.add(report.in_margin);
+  } catch (...) {
+    broken = "what the last step had left in flight failed after " + std::to_string(ending->completed()) + " of " +
+             std::to_string(ending->batches()) + " batches";
+    throw;
+  }
 }
 
 // Checked on this rank, and on all others.
@@ -180,6 +195,7 @@ optim::Planned Optimizer::Private::plan(Optimizer& optimizer) {
     for (std::size_t i = 0; i < groups.size(); ++i) planned.inputs->add(groups[i], i, options[i]);
     planned.step =
         std::make_unique<engine::Step>(planned.inputs->groups, optim::first_options(groups, defaults).nonfinite());
+    if (planned.step->in_flight()) planned.step->in_flight()->check_axes();
   };
   // A captured step has no time for what ranks have to say, once they have compared their parameters.
   if (agreed && optim::first_options(groups, defaults).capturable()) {
@@ -219,6 +235,7 @@ void Optimizer::Private::count(engine::Report report, bool is_captured) {
 
 const ParamState& Optimizer::state_of(const at::Tensor& param) const try {
   const Speaking speaking(private_->words(*this));
+  private_->flush();
   const auto found = state().find(param.unsafeGetTensorImpl());
   TORCH_CHECK_VALUE(found != state().end(), prefix(),
                     param.defined() ? c10::str("a parameter of shape ", param.sizes()) : "an undefined parameter",
@@ -228,7 +245,9 @@ const ParamState& Optimizer::state_of(const at::Tensor& param) const try {
   rethrow_in_one_sentence();
 }
 
-Stats Optimizer::stats() const {
+Stats Optimizer::stats() const try {
+  const Speaking speaking(private_->words(*this));
+  private_->flush();
   Stats stats = private_->stats;
   stats.skipped_steps = private_->skipped.total();
   stats.nonfinite_entries = private_->nonfinite.total();
@@ -236,6 +255,8 @@ Stats Optimizer::stats() const {
   stats.columns_in_margin = private_->in_margin.total();
   stats.traffic = optim::traffic_of(private_->layouts);
   return stats;
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
 }
 
 }  // namespace torchdion

@@ -41,6 +41,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("top_k", o.top_k());
   visit("replicate_mu", o.replicate_mu());
   visit("replicate_rank_fraction", o.replicate_rank_fraction());
+  visit("delayed", o.delayed());
   visit("orientation", o.orientation());
   visit("orthonormalize", o.orthonormalize());
   visit("rcqr_oversample", o.rcqr_oversample());

@@ -37,6 +37,7 @@ struct Optimizer::Private {
   std::string algorithm, title;  // of groups that name none; of the class, as sentences call it
   Stats stats;                   // without the traffic, which the axes count, and these:
   engine::Count skipped, nonfinite, without_signal, in_margin;
+  std::unique_ptr<engine::InFlight> in_flight;  // of the last step; null: it has left nothing, or that has ended
   optim::Layouts layouts;
   bool agreed = false;                  // ranks say nothing before their steps: they did, and steps are capturable
   bool decoupled = false;               // a step may have taken momenta of replicas apart since they were equal
@@ -44,14 +45,19 @@ struct Optimizer::Private {
   std::string broken;                   // why the parameters are no longer what any step leaves; empty: they are
   std::vector<optim::Entries> unknown;  // of each group that was loaded: the entries that are no options of ours
 
-  void refuse_if_broken() const { TORCH_CHECK(broken.empty(), prefix(), broken, "; load a checkpoint"); }
+  // Waits for what is in flight, which counts then.
+  void flush();
+  void refuse_if_broken() {
+    flush();
+    TORCH_CHECK(broken.empty(), prefix(), broken, "; load a checkpoint");
+  }
   // As sentences speak while a method runs. The optimizer must outlive them.
   Words words(const Optimizer& optimizer) const;
   void step(Optimizer& optimizer);
   optim::Planned plan(Optimizer& optimizer);
   void agree(const Optimizer& optimizer, const optim::Handshake& handshake) const;
   // For a handshake: throws where what this rank holds is no state of ours, or broken.
-  void check(const Optimizer& optimizer) const;
+  void check(const Optimizer& optimizer);
   // A step that was taken, or only recorded by a graph.
   void count(engine::Report report, bool is_captured);
   // Also by steps that a graph replayed, which only the state counts.

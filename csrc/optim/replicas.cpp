@@ -94,7 +94,7 @@ void Optimizer::Private::refuse_if_decoupled(const Optimizer& optimizer) const {
   }
 }
 
-void Optimizer::Private::check(const Optimizer& optimizer) const {
+void Optimizer::Private::check(const Optimizer& optimizer) {
   refuse_if_broken();
   replicas(optimizer);  // refuses options and states that are not ours
 }
@@ -121,7 +121,11 @@ void Optimizer::synchronize_for_checkpoint() try {
 void Optimizer::check_replicas(const Axis& copies) const try {
   const Speaking speaking(private_->words(*this));
   std::vector<Replica> all;
-  private_->agree(*this, {engine::Operation::check_replicas, [&] { all = private_->replicas(*this); }, copies});
+  const auto prepare = [&] {
+    private_->flush();
+    all = private_->replicas(*this);
+  };
+  private_->agree(*this, {engine::Operation::check_replicas, prepare, copies});
   std::map<const void*, std::vector<const Replica*>> lines;  // which of them have the same replicas to compare with
   std::vector<const Axis*> axes;                             // in an order that all ranks share
   for (const Replica& replica : all) {
@@ -155,7 +159,11 @@ void Optimizer::check_replicas(const Axis& copies) const try {
 void Optimizer::synchronize_replicas(const Axis& copies) try {
   const Speaking speaking(private_->words(*this));
   std::vector<Replica> all;
-  private_->agree(*this, {engine::Operation::synchronize_replicas, [&] { all = private_->replicas(*this); }, copies});
+  const auto prepare = [&] {
+    private_->flush();
+    all = private_->replicas(*this);
+  };
+  private_->agree(*this, {engine::Operation::synchronize_replicas, prepare, copies});
   const at::NoGradGuard no_grad;
   for (const Replica& replica : all) {
     for (const at::Tensor& tensor : replica.common) {

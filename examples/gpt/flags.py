@@ -127,6 +127,8 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add("--factorization", choices=("power_iteration", "svd"), help="dion: how (power_iteration)")
     add("--replicate-mu", type=below_one, help="double_dion: momentum of each replica's own (0.999)")
     add("--replicate-rank-fraction", type=rank_share, help="double_dion: rank that replicas exchange (1/128)")
+    add("--delayed", action=argparse.BooleanOptionalAction,
+        help="double_dion: replicas exchange beside the next forward and backward pass (off)")  # fmt: skip
     add("--chunk-size", type=whole(1, 1024), help="demo: sides of the chunks that are transformed (64)")
     add("--top-k", type=whole(1), help="demo: coefficients of a chunk that are exchanged (32)")
     add("--scalar-algorithm", choices=("lion", "adamw"), help="rule for embedding and head (lion)")

@@ -64,6 +64,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "rank_fraction": 0.25,
         "replicate_mu": 0.999,
         "replicate_rank_fraction": 1 / 128,
+        "delayed": False,
     },
     "muon": {
         **_OF_MATRICES,

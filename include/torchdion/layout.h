@@ -73,6 +73,11 @@ struct Axis {
   int64_t largest_piece(int64_t length) const;
   const std::string& name() const;
   AxisTraffic traffic() const;
+
+  // A second group of the same ranks, in the same order, for what goes on when a step has returned, beside whatever the
+  // program sends over the first: Options::delayed(true) needs one. All copies of the axis get it.
+  // Throws c10::ValueError for a group of other ranks.
+  void set_in_flight_group(c10::intrusive_ptr<c10d::ProcessGroup> group) const;
 };
 
 // What the job does to the matrices of one parameter.

@@ -56,6 +56,7 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(int64_t, top_k) = 32;                         // DeMo: coefficients of a chunk that are exchanged
   TORCH_ARG(double, replicate_mu) = 0.999;                // Double Dion: μ₁ of each replica's own momentum
   TORCH_ARG(double, replicate_rank_fraction) = 1. / 128;  // Double Dion: r₁ / min(m, n) of what replicas exchange
+  TORCH_ARG(bool, delayed) = false;                       // Double Dion: it is exchanged after the step, see step()
   TORCH_ARG(Orientation, orientation) = Orientation::right;
   TORCH_ARG(Orthonormalize, orthonormalize) = Orthonormalize::automatic;
   TORCH_ARG(double, rcqr_oversample) = 1.25;          // k / r
@@ -180,6 +181,11 @@ class Optimizer : public torch::optim::Optimizer {
   // A CUDA graph captures it under capturable(true): steps are counted on the device, rates read there, and
   // Nonfinite::skip_step is seen to there. Take a step or more before, which make the state and let ranks agree: of
   // later steps nothing is compared. After load_state_dict() or resize_rank() capture anew (docs/cuda.md).
+  //
+  // Under delayed(true) a step of Double Dion returns before replicas have exchanged what they have: a thread of one
+  // core, or streams of GPUs, do it beside the next forward and backward pass, over a second group that each axis must
+  // have (Axis::set_in_flight_group). Every method here waits for it, as the destructor does; no one else may touch the
+  // states of matrices before. What fails there is thrown by the method that waits.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // The state of a parameter; throws c10::ValueError for one that has none yet.

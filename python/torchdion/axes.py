@@ -110,6 +110,10 @@ class Axes:
             self._groups[ranks] = new_group(ranks)
         return self._groups[ranks]
 
+    def open_in_flight(self, axis: _C.Axis) -> None:
+        """Gives an axis a second group, for what goes on between steps; all of its ranks do so at once."""
+        axis.set_in_flight_group(new_group(dist.get_process_group_ranks(axis.group), like=axis.group))
+
     def traffic(self) -> dict[str, dict[str, dict[str, int]]]:
         """What the axes carried: by name of the axis, kind of collective and unit."""
         total: dict[str, dict[str, dict[str, int]]] = {}

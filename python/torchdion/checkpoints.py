@@ -30,6 +30,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     _counts: dict[str, Any]
 
     def __getstate__(self) -> dict[str, Any]:
+        self._flush()
         # torch keeps none but its own
         own = ("_broken", "_counts", "_decoupled", "_layouts", "_step_supports_amp_scaling", "_steps_when_equal")
         return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
@@ -53,7 +54,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
 
     @speaking
     def state_dict(self) -> dict[str, Any]:
-        """As torch's. Refuses to save what a failed step left behind.
+        """As torch's. Refuses to save what a failed step left behind; waits for what a delayed one left in flight.
 
         Raises:
             RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see

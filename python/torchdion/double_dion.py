@@ -30,6 +30,11 @@ class DoubleDion(Optimizer):
     Only P₁ and R₁, (m + n) r₁ elements, are averaged over ``replicate_mesh``; the second stage is alike on all
     replicas. M₁ is that of the paper divided by μ₁. On one process it is the same algorithm.
 
+    Under ``delayed`` the second stage takes P₁ and R₁ of the step before. Until the next step, the states of matrices
+    belong to what is in flight: ``state_dict()``, ``synchronize_for_checkpoint()``, every other method here that looks
+    at them, and the end of the process wait for it, alone, and raise what has failed. M₂ has the product P₁R₁ᵀ by then,
+    so that a run goes on from a checkpoint bit for bit, delayed or not.
+
     Args:
         params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
             below are those of :class:`torchdion.Dion`.
@@ -38,6 +43,9 @@ class DoubleDion(Optimizer):
         replicate_mu: momentum decay μ₁ of each replica's own momentum, in [0, 1).
         rank_fraction: r₂ / min(m, n) in (0, 1].
         replicate_rank_fraction: r₁ / min(m, n) in (0, 1].
+        delayed: a step updates by what replicas have exchanged since the step before, and returns before they exchange
+            P₁ and R₁ of its own gradients: that goes on beside the next forward and backward pass, on one core or a
+            stream of its own, over process groups of its own. See below.
         rank_multiple_of: both ranks are rounded up to a multiple of this, at most min(m, n).
         betas, weight_decay, cautious_wd, epsilon, orientation, orthonormalize, rcqr_oversample, scalar_algorithm: as in
             :class:`torchdion.Dion`.
@@ -81,6 +89,7 @@ class DoubleDion(Optimizer):
         epsilon: float = 1e-8,
         rank_fraction: float = 0.25,
         replicate_rank_fraction: float = 1 / 128,
+        delayed: bool = False,
         rank_multiple_of: int = 1,
         orientation: Orientation = "right",
         orthonormalize: Orthonormalize = "auto",

@@ -55,6 +55,7 @@ def load_checked(
             group |= {name: optimizer.defaults[name] for name in OF_RUN}
         for param, state in states.items():
             optimizer.state[param] = state | optimizer.state.get(param, {})
+        optimizer._in_flight = None  # it is of states that have gone, and so is its error
         optimizer._broken = None
         optimizer._momenta_are_equal()
 

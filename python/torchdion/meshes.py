@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from torchdion.torch_versions import GroupName, resolve_process_group
+from torchdion.torch_versions import GroupName, resolve_process_group, timeout_of
 from torchdion.words import front, shown
 
 
@@ -79,8 +79,11 @@ def read_meshes(replicate_mesh: Any, outer_shard_mesh: Any, inner_shard_mesh: An
     return Meshes(None if replicate_mesh is None else _line_of(replicate_mesh), grad_sync, shards)
 
 
-def new_group(ranks: Sequence[int]) -> ProcessGroup:
+def new_group(ranks: Sequence[int], like: ProcessGroup | None = None) -> ProcessGroup:
     """A group of these ranks, which they all make at once, whatever the others do.
+
+    Args:
+        like: of whose backends and time limit it is; None: of the default group's.
 
     Where the default group is bound to a device (``init_process_group(device_id=...)``), torch would split that group's
     communicator, and every rank of the world would have to take part: those of another pipeline stage do not.
@@ -89,7 +92,11 @@ def new_group(ranks: Sequence[int]) -> ProcessGroup:
     assert world is not None
     bound, world.bound_device_id = world.bound_device_id, None
     try:
-        group = dist.new_group(list(ranks), use_local_synchronization=True)
+        backend, timeout = (None, None) if like is None else (dist.get_backend_config(like), timeout_of(like))
+        order: dict[str, Any] = (
+            {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
+        )  # which not every version of torch has
+        group = dist.new_group(list(ranks), timeout, backend, use_local_synchronization=True, **order)
         assert isinstance(group, ProcessGroup)  # this rank is one of them
         return group
     finally:

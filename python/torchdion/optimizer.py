@@ -141,6 +141,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             step, writes = self._planned_step(created)
             self._decoupled = self._decoupled or self._layouts.axes.averages
             report = step.run()
+            self._leave(step.take_in_flight())
             if isinstance(report.skipped, Tensor) or not report.skipped:
                 writes.finish()
         except BaseException:
@@ -176,4 +177,6 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
 
         agree(self, self._layouts, provide=provide)
         self._agreed = True
+        for axis in planned[0].axes_without_group():
+            self._layouts.axes.open_in_flight(axis)
         return planned

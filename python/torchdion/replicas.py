@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.agreement import Prepared, begin
 from torchdion.dtensor import local_part
+from torchdion.in_flight import InFlightOptimizer
 from torchdion.layouts import Layouts
 from torchdion.parameters import name_of
 from torchdion.state import check_keys
@@ -19,14 +19,13 @@ from torchdion.words import front, speaking
 from torchdion.wrappers import Writes, is_freed, readable
 
 
-class ReplicatedOptimizer(Optimizer):
+class ReplicatedOptimizer(InFlightOptimizer):
     """Replicas of ``replicate_mesh`` hold the same weights and states to the last bit, with one exception.
 
     A matrix that is compressed, because (m + n) r < m n, has a *decoupled* momentum: each replica's own. The mean over
     the replicas is the momentum of a run on one process (arXiv 2504.05295, Theorem 4.1).
     """
 
-    _broken: str | None  # why the parameters are no longer what any step leaves
     _layouts: Layouts
     _decoupled = False  # a step may have taken momenta apart since they were equal
     _steps_when_equal = 0.0  # of all parameters together
@@ -78,6 +77,7 @@ class ReplicatedOptimizer(Optimizer):
         """
 
         def prepare() -> list[tuple[str, Tensor]]:
+            self._flush()
             return [(name, readable(tensor, name)) for name, tensor in _common(self)]
 
         named, copies = self._begin(_C.Operation.check_replicas, group, prepare)
@@ -105,6 +105,7 @@ class ReplicatedOptimizer(Optimizer):
         writes = Writes()
 
         def prepare() -> list[Tensor]:
+            self._flush()
             writes.params += [param for _, param, _ in self._members()]
             return [writes.to(tensor, name) for name, tensor in _common(self)]
 
@@ -113,10 +114,6 @@ class ReplicatedOptimizer(Optimizer):
             for tensor in common:
                 _C.copy_from_first(tensor, copies)
             writes.finish()
-
-    def _refuse_if_broken(self) -> None:
-        if self._broken is not None:
-            raise RuntimeError(f"{front()}: {self._broken}; load a checkpoint")
 
     def _begin(
         self, operation: _C.Operation, group: ProcessGroup | None, prepare: Callable[[], Prepared]

@@ -23,13 +23,24 @@ NO_STEPS: dict[str, Any] = {
 def count(counts: dict[str, Any], report: _C.Report) -> None:
     """Adds a step."""
     counts["steps"] += 1
-    found = (report.skipped, report.nonfinite, report.without_signal, report.in_margin)
-    for name, more in zip(_LAZY, found, strict=True):
-        if not (isinstance(more, Tensor) and is_capturing(more)):  # a replay would not add to it
-            if isinstance(more, Tensor) and isinstance(counts[name], Tensor):
-                more = more.to(counts[name].device)
-            counts[name] = counts[name] + more
+    _add(counts, "skipped_steps", report.skipped)
+    _add(counts, "nonfinite_entries", report.nonfinite)
+    count_signal(counts, report)
     counts |= {name: getattr(report, name) for name in ("batches", "workspace_bytes", "expected_traffic")}
+
+
+def count_signal(counts: dict[str, Any], report: _C.Report) -> None:
+    """Adds the columns of a step's factors, or of what it had left in flight."""
+    _add(counts, "columns_without_signal", report.without_signal)
+    _add(counts, "columns_in_margin", report.in_margin)
+
+
+def _add(counts: dict[str, Any], name: str, more: Any) -> None:
+    if isinstance(more, Tensor) and is_capturing(more):
+        return  # a replay would not add to it
+    if isinstance(more, Tensor) and isinstance(counts[name], Tensor):
+        more = more.to(counts[name].device)
+    counts[name] = counts[name] + more
 
 
 def as_numbers(counts: dict[str, Any]) -> dict[str, Any]:
@@ -42,6 +53,9 @@ class CountedOptimizer(Optimizer):
 
     _counts: dict[str, Any]
     _layouts: Layouts
+
+    def _flush(self) -> None:
+        """Nothing is under way."""
 
     def stats(self) -> dict[str, Any]:
         """What the optimizer has done and what it holds.
@@ -67,7 +81,10 @@ class CountedOptimizer(Optimizer):
               bytes of ``completion``; ``agreement`` has those of the flags on which ranks agree before a step;
             - ``expected_traffic``: the elements that the last step had to send by the formulas of the paper's Table 2,
               by mesh dimension.
+
+        Waits for what the last step of a delayed :class:`torchdion.DoubleDion` has left in flight.
         """
+        self._flush()
         return {
             **as_numbers(self._counts),
             "parameters": parameters_by_algorithm(self.param_groups),

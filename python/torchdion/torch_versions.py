@@ -3,11 +3,14 @@
 Versions from 2.10 to 2.15 agree on these. csrc/torch_versions.h is the same for C++.
 """
 
+from datetime import timedelta
+
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, TCPStore
 from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
 from torch._compile import _disable_dynamo as disable_dynamo
+from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import GroupName
 from torch.nn.utils.parametrizations import _WeightNorm as WeightNorm
 
@@ -20,12 +23,19 @@ __all__ = [
     "gradient_dtype",
     "import_dynamo",
     "resolve_process_group",
+    "timeout_of",
 ]
 
 
 def gradient_dtype(param: Tensor) -> torch.dtype:
     """That autograd gives the gradients of a parameter; not every version lets a program choose it."""
     return getattr(param, "grad_dtype", None) or param.dtype
+
+
+def timeout_of(group: ProcessGroup) -> timedelta | None:
+    """How long a group's collectives wait; None where its backend does not say."""
+    options = getattr(group._get_backend(group._device_types[0]), "options", None)
+    return getattr(options, "_timeout", None)
 
 
 def import_dynamo() -> None:

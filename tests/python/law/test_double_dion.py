@@ -46,6 +46,9 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
         ((2, 2, 2), {"orientation": "right", "orthonormalize": "rcqr"}),
         ((2, 3, 1), {"orientation": "right"}),
         ((3, 1, 1), {"replicate_rank_fraction": 0.6, "rank_fraction": 0.7}),  # replicas average gradients
+        ((2, 2, 2), {"orientation": "left", "delayed": True}),
+        ((2, 3, 1), {"orientation": "right", "orthonormalize": "rcqr", "delayed": True}),
+        ((3, 1, 1), {"replicate_rank_fraction": 0.6, "rank_fraction": 0.7, "delayed": True}),
     ],
     ids=str,
 )

@@ -146,10 +146,11 @@ def run_on_mesh(job: Job) -> Run:
         optimizer.step()
         for param in params:
             param.requires_grad_(True)
+    stats = optimizer.stats()  # ends what is in flight
     return Run(
         X=[whole(param) for param in params],
         states=[{name: whole(state) for name, state in optimizer.state[param].items()} for param in params],
-        stats=optimizer.stats(),
+        stats=stats,
         replica=mesh.get_local_rank("dp"),
     )
 

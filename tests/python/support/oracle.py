@@ -93,15 +93,20 @@ class DoubleDionState(NamedTuple):
 
 
 def double_dion(state: DoubleDionState, G: Tensor, lr: float, options: dict[str, Any]) -> DoubleDionState:
-    """Algorithm 6 of arXiv 2504.05295 with a Householder QR, M₁ before the decay that ends it there."""
+    """Algorithm 6 of arXiv 2504.05295 with a Householder QR, M₁ before the decay that ends it there.
+
+    Delayed, the second stage has what the first one of the step before has added to M₂.
+    """
     X, M2, Q2, M1, Q1 = (tensor.double() for tensor in state[:5])
     m, n = X.shape
     B1 = options["replicate_mu"] * M1 + G.double()
-    approximation, _, Q1, first = power_iteration(B1, Q1, options)
-    B2 = M2 + approximation
-    M1 = B1 - approximation
+    exchanged, _, Q1, first = power_iteration(B1, Q1, options)
+    B2 = M2 if options["delayed"] else M2 + exchanged
+    M1 = B1 - exchanged
     approximation, update, Q2, second = power_iteration(B2, Q2, options)
     M2 = B2 - (1 - options["mu"]) * approximation
+    if options["delayed"]:
+        M2 = M2 + exchanged
     X = decayed(X, update, lr, options) - lr * (m / n) ** 0.5 * update
     return DoubleDionState(X, M2, Q2, M1, Q1, max(first, second))
 

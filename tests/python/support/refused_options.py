@@ -35,6 +35,7 @@ GROUP_REFUSED = {
     "top_k": ("an integer ≥ 1", [0, -1, 8.0, "8", None]),
     "replicate_mu": ("in [0, 1)", [-0.1, 1.0, NAN, "0.9", None]),
     "replicate_rank_fraction": ("in (0, 1]", [0, 1.5, NAN, "1", None]),
+    "delayed": ("True or False", [0, 1, None, "yes"]),
     "algorithm": ("one of 'dion', 'muon', 'double_dion', 'demo', 'lion', 'adamw'", ["sgd", None, 0]),
     "lr_multiplier": ("a finite number ≥ 0", [-1, NAN, INF, "1", None]),
     "batch_dims": ("None or an integer ≥ 0", [-1, 1.0, "1", True]),

@@ -1,0 +1,44 @@
+#include "comm/in_flight.h"
+
+#include "comm/line.h"
+
+namespace torchdion::comm {
+
+namespace {
+
+void move_counts(Traffic& to, Traffic& from) {
+  to.calls += from.calls;
+  to.elements += from.elements;
+  to.bytes += from.bytes;
+  from = {};
+}
+
+}  // namespace
+
+bool has_in_flight_group(const Axis& axis) { return axis.absent() || axis.line->in_flight; }
+
+Axis in_flight(const Axis& axis) {
+  Axis other = axis;
+  if (!axis.absent()) other.line = axis.line->in_flight;
+  return other;
+}
+
+Layout in_flight(Layout layout) {
+  for (Axis* axis : {&layout.rows, &layout.cols, &layout.replicas}) *axis = in_flight(*axis);
+  return layout;
+}
+
+void land(const Axis& axis) {
+  if (axis.absent()) return;
+  AxisTraffic &to = axis.line->traffic, &from = axis.line->in_flight->traffic;
+  for (Traffic AxisTraffic::*kind : {&AxisTraffic::all_reduce, &AxisTraffic::reduce_scatter, &AxisTraffic::all_gather,
+                                     &AxisTraffic::all_to_all, &AxisTraffic::completion, &AxisTraffic::agreement}) {
+    move_counts(to.*kind, from.*kind);
+  }
+}
+
+void land(const Layout& layout) {
+  for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas}) land(*axis);
+}
+
+}  // namespace torchdion::comm
