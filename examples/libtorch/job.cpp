@@ -7,9 +7,9 @@
 #include <torchdion/process_group.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #ifdef USE_C10D_NCCL
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -48,9 +48,8 @@ at::Device device_of(at::DeviceType type, int rank, int size) {
 }
 
 // gloo moves what lies on the CPU, and without NCCL what lies on CUDA too.
-c10::intrusive_ptr<c10d::ProcessGroup> group_of(int rank, int size, const std::string& meeting_place,
+c10::intrusive_ptr<c10d::ProcessGroup> group_of(int rank, int size, const c10::intrusive_ptr<c10d::Store>& store,
                                                 at::Device device) {
-  const auto store = c10::make_intrusive<c10d::FileStore>(meeting_place, size);
   auto group = torchdion::gloo_group(store, rank, size, {.hostname = "127.0.0.1"});
   if (device.is_cuda()) {
 #ifdef USE_C10D_NCCL
@@ -176,13 +175,18 @@ Job::Job(at::DeviceType type) : device_(device_of(type, 0, 1)) {}
 Job::Job(int rank, int size, const std::string& meeting_place, at::DeviceType type)
     : rank_(rank),
       size_(size),
-      device_(device_of(type, rank, size)),
-      group_(group_of(rank, size, meeting_place, device_)),
-      replicas_(group_, {.name = "replicas"}) {}
+      device_(device_of(type, rank, size)) {
+  const auto store = c10::make_intrusive<c10d::FileStore>(meeting_place, size);
+  group_ = group_of(rank, size, store, device_);
+  in_flight_ = group_of(rank, size, c10::make_intrusive<c10d::PrefixStore>("in flight", store), device_);
+  replicas_ = torchdion::Axis(group_, {.name = "replicas"});
+  replicas_.set_in_flight_group(in_flight_);
+}
 
 Job::~Job() {
 #ifdef USE_C10D_NCCL
-  if (group_ && device_.is_cuda()) group_->getBackend(at::kCUDA)->shutdown();  // it warns where nobody does that
+  if (!group_ || !device_.is_cuda()) return;
+  for (const auto& group : {group_, in_flight_}) group->getBackend(at::kCUDA)->shutdown();  // else it warns
 #endif
 }
 

@@ -33,7 +33,7 @@ class Job {
  private:
   int rank_ = 0, size_ = 1;
   at::Device device_;
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_, in_flight_;
   torchdion::Axis replicas_;
 };
 

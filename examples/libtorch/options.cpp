@@ -121,6 +121,8 @@ std::vector<Field> fields(Recipe& recipe) {
       {"optimizer", &recipe.optimizer, kOptimizers, "of the blocks' matrices; the others have Lion"},
       {"lr", &recipe.lr, Range{0, false, kInfinity}, "base learning rate; of lion, adamw and demo try 0.002"},
       {"rank_fraction", &recipe.rank_fraction, Range{0, false, 1}, "Dion's rank over a matrix's smaller side", "dion"},
+      {"delayed", &recipe.delayed, Words{"off", "on"}, "replicas exchange beside the next step's passes",
+       "double_dion"},
       {"newton_schulz", &recipe.newton_schulz, Words{"jordan", "polar_express", "gram"}, "Muon's iteration", "muon"},
       {"ns_steps", &recipe.ns_steps, Range{1, true, 99}, "how many of them", "muon"},
       {"weight_decay", &recipe.weight_decay, Range{0, true, kInfinity}, "on the blocks' matrices"},

@@ -26,6 +26,7 @@ struct Recipe {
   std::string optimizer = "dion";  // a name in kOptimizers
   double lr = 0.02;
   double rank_fraction = 1;                     // Dion's
+  std::string delayed = "off";                  // Double Dion's, or "on"
   std::string newton_schulz = "polar_express";  // Muon's, as ns_steps
   int64_t ns_steps = 5;
   double weight_decay = 0.01;

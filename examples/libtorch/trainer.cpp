@@ -62,7 +62,7 @@ std::unique_ptr<torchdion::Optimizer> optimizer_of(const GPT& model, const Recip
   }
   options.seed(recipe.seed);
   if (recipe.optimizer == "double_dion") {
-    options.rank_fraction(0.25);
+    options.rank_fraction(0.25).delayed(recipe.delayed == "on");
     return made(std::type_identity<torchdion::DoubleDion>());
   }
   options.rank_fraction(recipe.rank_fraction);

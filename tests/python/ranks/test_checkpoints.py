@@ -19,9 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.tensor import distribute_tensor
-from trainings import CAN_HAVE_OWNERS, LAYOUTS, OWNERS, Layout, Network, Training
-
-from torchdion.table import ALGORITHMS
+from trainings import CAN_HAVE_OWNERS, LAYOUTS, OWNERS, VARIANTS, Layout, Network, Training
 
 BEFORE, STEPS = 3, 8
 
@@ -120,7 +118,7 @@ def test_a_training_goes_on_in_any_layout_from_the_checkpoint_of_any_other(
     check(ends, source, target)
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "dion"])
+@pytest.mark.parametrize("algorithm", [name for name in VARIANTS if name != "dion"])
 def test_a_training_by_any_other_algorithm_does_too(algorithm: str, tmp_path: Path) -> None:
     # Replicas of DeMo are together not what one process is.
     layouts = (LAYOUTS[0], LAYOUTS[6], LAYOUTS[5 if algorithm == "demo" else 7])

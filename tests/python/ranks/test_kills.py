@@ -16,12 +16,16 @@ import torch.distributed as dist
 from rank_server import Job
 from ranks import call_of, outcomes_of, run_ranks
 from torch import Tensor
-from trainings import LAYOUTS, OWNERS, Training
+from trainings import LAYOUTS, OWNERS, Layout, Training
 
 from torchdion.verification.rank import Outcome
 
-KILLED = {"dion": LAYOUTS[2], "muon": OWNERS[0]}
-"""By algorithm: fully sharded over two, and with momenta that two share out."""
+KILLED = {
+    "dion": LAYOUTS[2],
+    "muon": OWNERS[0],
+    "delayed double_dion": Layout("compressed", (2,), ("dp",)),
+}
+"""By algorithm: fully sharded over two, with momenta that two share out, and with what two exchange in flight."""
 WITHIN = 30.0  # seconds in which survivors end
 
 
@@ -69,7 +73,9 @@ def to_the_end(rank: int, world_size: int, folder: Path | None, algorithm: str, 
     if folder is not None:
         training, step = begin(folder, algorithm)
         assert step == start
-    training.run(start, stop)
+    for step in range(start, stop):
+        training.run(step, step + 1)
+        training.optimizer.synchronize_for_checkpoint()  # as before a save
     return training.weights()
 
 

@@ -60,11 +60,18 @@ OWNERS = (Layout("owners", (2,), ("dp",)), Layout("owners", (3,), ("dp",)))
 
 CAN_HAVE_OWNERS = OPTIONS["owners"]["algorithms"]
 
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ALGORITHMS},
+    "delayed double_dion": ("double_dion", {"delayed": True}),
+}
+"""Algorithms with options that change what a checkpoint must hold."""
+
 
 class Training:
     """The network and its optimizer on a layout; all layouts follow one trajectory."""
 
     def __init__(self, layout: Layout, model: nn.Module | None = None, algorithm: str = "dion", **options: Any) -> None:
+        algorithm, own = VARIANTS[algorithm]
         self.model = (model or Network()).double()
         self.mesh = init_device_mesh("cpu", layout.sizes, mesh_dim_names=layout.dims) if layout.sizes else None
         self.averages = layout.name in ("compressed", "owners")
@@ -74,7 +81,7 @@ class Training:
         groups = torchdion.param_groups(self.model)
         for group in groups:  # `algorithm` in the place of Dion, or of all if it takes elements
             if "algorithm" not in group or not ALGORITHMS[algorithm].takes_matrices:
-                group["algorithm"] = algorithm
+                group |= {"algorithm": algorithm, **own}
         made_by: Any = torchdion.Dion
         if layout.name == "owners":
             made_by, options = Optimizer.of(algorithm), {"owners": "shard", **options}

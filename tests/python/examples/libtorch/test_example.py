@@ -255,6 +255,7 @@ REFUSED = {
     ),
     "text.txt --newton-schulz gram": "--newton-schulz has no effect with --optimizer dion",
     "text.txt --optimizer muon --newton-schulz 5": "--newton-schulz must be jordan, polar_express or gram, got '5'",
+    "text.txt --delayed on": "--delayed has no effect with --optimizer dion",
     "text.txt --optimizer muon --ns-steps 0": "--ns-steps must be a whole number of at least 1 and at most 99, got '0'",
     "text.txt --optimizer muon --rank-fraction 0.5": "--rank-fraction has no effect with --optimizer muon",
     "text.txt --device": "--device needs a value after it",

@@ -58,9 +58,12 @@ def test_four_processes_train_to_the_losses_of_one_and_the_first_alone_prints(
         assert error < of_momenta
 
 
-def test_interrupted_processes_agree_on_a_step_and_go_on_as_the_whole_run(place):
-    whole = losses(succeed(place, TRAIN_IN_FOUR, *IN_RANKS, "--run", "whole four"))
-    command = [*shlex.split(TRAIN_IN_FOUR), *IN_RANKS, "--run", "stopped four"]
+@pytest.mark.parametrize(
+    "train", [TRAIN_IN_FOUR, f"{TRAIN} --ranks 2 --optimizer double_dion --delayed on"], ids=["dion", "delayed"]
+)
+def test_interrupted_processes_agree_on_a_step_and_go_on_as_the_whole_run(place, tmp_path, train):
+    whole = losses(succeed(place, train, *IN_RANKS, "--run", str(tmp_path / "whole")))
+    command = [*shlex.split(train), *IN_RANKS, "--run", str(tmp_path / "stopped")]
     status, output = ended_after(place, "step 7/20: loss", lambda process: process.terminate(), *command)
     assert status == 128 + signal.SIGTERM
     *begun, last = losses(output)

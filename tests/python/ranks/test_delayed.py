@@ -1,0 +1,170 @@
+"""What a delayed step leaves in flight: who waits for it, when a process ends, and when a rank is lost."""
+
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import RankDied, run_ranks
+from torch.nn import Parameter
+from trainings import Layout, Training
+
+import torchdion
+
+REPLICAS = Layout("compressed", (2,), ("dp",))
+DELAYED = "delayed double_dion"
+
+WAITS: dict[str, Callable[[Any], object]] = {
+    "state_dict": lambda optimizer: optimizer.state_dict(),
+    "whole_state_dict": lambda optimizer: optimizer.whole_state_dict(),
+    "synchronize_for_checkpoint": lambda optimizer: optimizer.synchronize_for_checkpoint(),
+    "check_replicas": lambda optimizer: optimizer.check_replicas(),
+    "synchronize_replicas": lambda optimizer: optimizer.synchronize_replicas(),
+    "resize_rank": lambda optimizer: optimizer.resize_rank(),
+    "stats": lambda optimizer: optimizer.stats(),
+    "deepcopy": copy.deepcopy,
+    "pickle": pickle.dumps,
+}
+
+
+def what_waits(rank: int, world_size: int) -> dict[str, bool]:
+    """For each method, whether the momentum is what the step leaves when it has returned."""
+    ended = Training(REPLICAS, algorithm=DELAYED)
+    ended.run(0, 3)
+    ended.optimizer.stats()
+    found = {}
+    for name, wait in WAITS.items():
+        training = Training(REPLICAS, algorithm=DELAYED)
+        training.run(0, 3)
+        assert training.optimizer._in_flight is not None
+        try:
+            wait(training.optimizer)
+        except RuntimeError as error:
+            assert name == "state_dict" and "synchronize_for_checkpoint" in str(error), name
+        found[name] = training.optimizer._in_flight is None and all(
+            torch.equal(training.optimizer.state[own]["momentum"], ended.optimizer.state[other]["momentum"])
+            for own, other in zip(training.model.parameters(), ended.model.parameters(), strict=True)
+        )
+    return found
+
+
+def test_all_that_looks_at_states_waits() -> None:
+    for found in run_ranks(what_waits, 2):
+        assert found == dict.fromkeys(WAITS, True)
+
+
+def counters(rank: int, world_size: int) -> dict[str, Any]:
+    training = Training(REPLICAS, algorithm=DELAYED)
+    training.run(0, 4)
+    stats = training.optimizer.stats()
+    sent = sum(kind["elements"] for kind in stats["traffic"]["dp"].values())
+    assert sent == 4 * stats["expected_traffic"]["dp"]
+    plain = Training(REPLICAS, algorithm="double_dion")
+    plain.run(0, 4)
+    assert plain.optimizer.stats()["traffic"] == stats["traffic"]
+    return stats
+
+
+def test_what_is_in_flight_is_counted_when_it_has_ended() -> None:
+    run_ranks(counters, 2)
+
+
+def test_the_option_may_change_between_steps() -> None:
+    """The momentum has what was exchanged, whether a stage has seen it or not: none of it is lost or counted twice."""
+    G = torch.randn(20, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    momenta = []
+    for delayed in ([False, False], [True, False], [False, True], [True, True]):
+        X = Parameter(torch.zeros(20, 30, dtype=torch.float64))
+        options = {"mu": 0.999999999999, "replicate_rank_fraction": 1.0, "replicate_mu": 0.0, "weight_decay": 0.0}
+        optimizer = torchdion.DoubleDion([X], lr=0.1, **options)
+        for setting in delayed:
+            optimizer.param_groups[0]["delayed"] = setting
+            X.grad = G.clone()
+            optimizer.step()
+        optimizer.stats()
+        momenta.append(optimizer.state[X]["momentum"])
+    for momentum in momenta:  # of full rank, nothing stays in M₁, and M₂ forgets nothing
+        assert torch.allclose(momentum, 2 * G, rtol=1e-9, atol=1e-9)
+
+
+def test_a_graph_cannot_have_it() -> None:
+    X = Parameter(torch.zeros(4, 4))
+    with pytest.raises(ValueError, match="delayed=True .*capturable=True"):
+        torchdion.DoubleDion([X], delayed=True, capturable=True)
+
+
+# The last step of rank 1 begins to write when rank 0 has ended, or would have.
+ENDING = """
+import ctypes, sys, time
+import torch, torch.distributed as dist
+import torchdion
+rank, store, destroys = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "destroys"
+torch.set_num_threads(1)
+dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+params = [torch.nn.Parameter(torch.zeros(60, 60)) for _ in range(3)]
+optimizer = torchdion.DoubleDion(params, lr=0.1, replicate_rank_fraction=0.1, delayed=True,
+                                 replicate_mesh=dist.group.WORLD)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(optimizer))  # no one ends it before the process does
+plan = optimizer._planned_step
+def plan_late(created):
+    planned = plan(created)
+    time.sleep(3)
+    return planned
+for step in range(2):
+    if rank == step == 1:
+        optimizer._planned_step = plan_late
+    for param in params:
+        param.grad = torch.randn(60, 60, generator=torch.Generator().manual_seed(rank + 2 * step))
+    optimizer.step()
+if rank == 1:
+    optimizer.stats()
+    print("all is exchanged")
+if destroys:
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["destroys", "ends"])
+def test_a_process_that_ends_leaves_no_other_one_waiting(how: str, tmp_path: Path) -> None:
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-c", ENDING]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), how], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True, env=environment)
+        for rank in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[1][0] == "all is exchanged\n"
+    assert not any("Error" in error for _, error in outputs), outputs
+
+
+def after_a_death(rank: int, world_size: int, folder: Path) -> None:
+    training = Training(REPLICAS, algorithm=DELAYED)
+    training.run(0, 2)
+    optimizer = training.optimizer
+    optimizer.synchronize_for_checkpoint()
+    saved = copy.deepcopy(optimizer.state_dict())
+    dist.barrier()
+    training.run(2, 3)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="^torchdion: the .* over the axis 'dp' of 2 ranks failed"):
+        training.run(3, 5)
+    optimizer.load_state_dict(saved)  # what goes on of states that have gone harms no others
+    optimizer.state_dict()
+    (folder / "went on").touch()
+
+
+def test_a_rank_that_is_lost_is_an_error_of_the_next_step(tmp_path: Path) -> None:
+    with pytest.raises(RankDied, match="rank 1 died of SIGKILL"):
+        run_ranks(after_a_death, 2, tmp_path, time_limit=30)
+    assert (tmp_path / "went on").exists()
