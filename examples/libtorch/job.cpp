@@ -173,9 +173,7 @@ int wait_for_children(int count) {
 Job::Job(at::DeviceType type) : device_(device_of(type, 0, 1)) {}
 
 Job::Job(int rank, int size, const std::string& meeting_place, at::DeviceType type)
-    : rank_(rank),
-      size_(size),
-      device_(device_of(type, rank, size)) {
+    : rank_(rank), size_(size), device_(device_of(type, rank, size)) {
   const auto store = c10::make_intrusive<c10d::FileStore>(meeting_place, size);
   group_ = group_of(rank, size, store, device_);
   in_flight_ = group_of(rank, size, c10::make_intrusive<c10d::PrefixStore>("in flight", store), device_);
