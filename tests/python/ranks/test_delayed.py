@@ -97,7 +97,7 @@ def test_the_option_may_change_between_steps() -> None:
 
 def test_a_graph_cannot_have_it() -> None:
     X = Parameter(torch.zeros(4, 4))
-    with pytest.raises(ValueError, match="delayed=True .*capturable=True"):
+    with pytest.raises(ValueError, match=r"delayed=True .*capturable=True"):
         torchdion.DoubleDion([X], delayed=True, capturable=True)
 
 
@@ -157,7 +157,7 @@ def after_a_death(rank: int, world_size: int, folder: Path) -> None:
     training.run(2, 3)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="^torchdion: the .* over the axis 'dp' of 2 ranks failed"):
+    with pytest.raises(RuntimeError, match=r"^torchdion: the .* over the axis 'dp' of 2 ranks failed"):
         training.run(3, 5)
     optimizer.load_state_dict(saved)  # what goes on of states that have gone harms no others
     optimizer.state_dict()
