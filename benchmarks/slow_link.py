@@ -4,14 +4,19 @@
 
 The GPT of examples/gpt on its data (bytes), trained by examples/gpt's own trainer on gloo ranks of this machine, one
 thread each. Every rank lives in a network namespace of its own (links.py: root, iproute2) behind a link that carries
-`--rates` Mbit/s in each direction. First every optimizer trains at full speed, then they take turns, step by step, at
-each rate. One JSON line for each number of ranks, rate and optimizer:
+`--rates` Mbit/s in each direction. The optimizers take turns, step by step, at full speed and at each rate, and train
+to the end at full speed. One JSON line for each number of ranks, rate and optimizer:
 
-    seconds            the median step: batch, forward, backward, update; of the slowest rank
+    seconds            the median step: batch, forward, backward, update; of the slowest rank. Of a delayed optimizer
+                       one of several in a row, which waits for what the one before has left in flight
     optimizer seconds  of them within step(), which for compressed Dion includes all communication
+    computation        the median step at full speed
+    communication      how long `megabytes` take at the measured rate
+    this / larger      the step over the larger of the two: 1 where one hides the other
+    this / sum         the step over their sum: 1 where they follow each other
     megabytes          that a rank's link carried away per step, by the interface's counter; it counts the headers of
                        packets, but only once those of a large one that the link passes whole
-    counted megabytes  that the optimizer's counters say it sent (compressed Dion)
+    counted megabytes  that the optimizer's counters say it sent (either Dion, compressed)
     AdamW / this       the step of DistributedDataParallel with AdamW over this one; so for torch.optim.Muon (AdamW
                        for what is no matrix) and for dense gradients, Dion r = d/16. All three overlap the averaging
                        of gradients with the backward pass, in buckets of the default size
@@ -33,11 +38,13 @@ from errors import Problem, run_script
 from links import joined
 from measure import emit, table
 from ranks import RankTimeout, run_ranks
-from slow_link_ranks import CONTENDERS, Plan, train
+from slow_link_ranks import CONTENDERS, WARM_UP, Plan, train
 
-WARM_UP = 2  # after the first step DistributedDataParallel makes its buckets anew
 RIVALS = {"AdamW / this": "AdamW", "Muon / this": "Muon (torch)", "dense / this": "Dion r = d/16, dense"}
-COLUMNS = ("ranks", "Mbit/s", "optimizer", "seconds", "optimizer seconds", "megabytes", *RIVALS, "loss")
+COLUMNS = (
+    "ranks", "Mbit/s", "optimizer", "seconds", "computation", "communication", "this / larger", "this / sum", *RIVALS,
+    "loss",
+)  # fmt: skip
 
 
 def measure(ranks: int, given: argparse.Namespace, end: float) -> list[dict[str, Any]]:
@@ -76,16 +83,17 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     for panel, rate in zip(panels, rates, strict=True):
         for place, name in enumerate(CONTENDERS):
             shown = [row for row in rows if row["Mbit/s"] == rate and row["optimizer"] == name]
-            positions = [index + 0.16 * (place - 2) for index in range(len(shown))]
-            bars = panel.bar(positions, [row["seconds"] for row in shown], 0.16, color=f"C{place}", label=name)
-            panel.bar_label(bars, [f"{row['seconds']:.2g}" for row in shown], fontsize=7)
+            width = 0.8 / len(CONTENDERS)
+            positions = [index + width * (place - (len(CONTENDERS) - 1) / 2) for index in range(len(shown))]
+            bars = panel.bar(positions, [row["seconds"] for row in shown], width, color=f"C{place}", label=name)
+            panel.bar_label(bars, [f"{row['seconds']:.2g}" for row in shown], fontsize=6)
         panel.set_xticks(range(len(ranks)), [f"{count} ranks" for count in ranks])
         panel.set_title(f"{rate:g} Mbit/s")
     panels[0].set_ylabel("seconds per training step")
     figure.suptitle(
         f"GPT of {rows[0]['parameters'] / 1e6:.1f}M parameters, {rows[0]['tokens']} tokens per rank and step"
     )
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CONTENDERS))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=150)
 
 
@@ -94,7 +102,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rates", type=float, nargs="+", default=[1000.0, 100.0], help="Mbit/s")
     parser.add_argument("--rounds", type=int, default=5, help="steps timed for each optimizer at each rate")
-    parser.add_argument("--steps", type=int, default=30, help="of each optimizer, the timed ones included")
+    parser.add_argument("--steps", type=int, default=40, help="of each optimizer, the timed ones included")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--d-model", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8)
@@ -109,8 +117,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--ranks must be 2 or more, got {min(given.ranks)}")
     if min(given.rates) <= 0:
         parser.error(f"--rates must be positive, got {min(given.rates):g}")
-    if given.rounds < 1 or given.steps < given.rounds * len(given.rates) + WARM_UP:
-        parser.error(f"--steps must be at least --rounds at each of --rates, and {WARM_UP} before, got {given.steps}")
+    least = 2 * given.rounds * (len(given.rates) + 1) + WARM_UP  # a delayed optimizer takes two for a timed one
+    if given.rounds < 1 or given.steps < least:
+        parser.error(
+            f"--steps must be at least {least}, for --rounds at full speed and at each rate, got {given.steps}"
+        )
     return given
 
 

@@ -82,6 +82,18 @@ struct Cost {
   int64_t temporary_bytes = 0;                                // beside it, on a GPU
 };
 
+// What goes on beside a step and when it has returned, until the next one begins. Its batches have a workspace of their
+// own, for as long.
+struct Delayed {
+  bool (*is_asked_for)(const Options& options);
+  // Before the body of any batch: takes in the gradients.
+  void (*take_off)(const Batch& batch, const Options& options);
+  // Writes states that the body does not touch; knows neither weights nor gradients.
+  comm::Task<> (*in_flight)(Batch batch, Options options);
+  // After all of that, before anyone looks at states: gives what was found to those that the body has.
+  void (*land)(const Batch& batch, const Options& options);
+};
+
 struct Algorithm {
   std::string_view name;   // of groups and state dicts
   std::string_view title;  // in sentences
@@ -90,10 +102,7 @@ struct Algorithm {
   std::span<const State> states;
   Cost (*cost)(const BatchShape& shape, const Layout& layout, const Options& options);
   comm::Task<> (*update)(Batch batch, Options options);
-  // What goes on when a step has returned, beside the forward and backward passes of the next one, with these options;
-  // null: nothing does. It writes states alone, and reads no gradient. Its batches have a workspace of their own.
-  comm::Task<> (*in_flight)(Batch batch, Options options) = nullptr;
-  bool (*is_delayed)(const Options& options) = nullptr;
+  const Delayed* delayed = nullptr;  // null: a step is over when it returns
   // null: every rank does all work.
   OwnedWork (*owned_work)(const BatchShape& shape, const Layout& layout, const Options& options) = nullptr;
   // Whether its owners are also among the ranks of Layout::copies; else its body sees no such axis.
@@ -110,7 +119,7 @@ struct Algorithm {
                        const std::string& name) = nullptr;
 
   bool takes_matrices() const { return takes == Takes::matrices; }
-  bool leaves_in_flight(const Options& options) const { return is_delayed && is_delayed(options); }
+  bool leaves_in_flight(const Options& options) const { return delayed && delayed->is_asked_for(options); }
 };
 
 // The index of a state among those of the algorithm; -1: it has none of this name.

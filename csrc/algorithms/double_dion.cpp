@@ -80,8 +80,8 @@ void add_gradients_(const Batch& batch, const Matrices& B1, const at::Tensor& un
   linalg::accumulate_(B1, batch.G, gradients);
 }
 
-// What replicas exchange: B₁ becomes M₁, and M₂ becomes B₂.
-comm::Task<> first_stage(Batch batch, PowerIteration first, Matrices B2, at::Tensor unchanged) {
+// What replicas exchange, P₁ and R₁: B₁ becomes M₁.
+comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first, at::Tensor unchanged) {
   const Matrices B1 = first.B;
   const Axis dense = batch.shape.decoupled ? Axis() : batch.layout.replicas;
   co_await average_(B1, batch.workspace, dense, batch.gradients.left_out, unchanged);
@@ -90,9 +90,19 @@ comm::Task<> first_stage(Batch batch, PowerIteration first, Matrices B2, at::Ten
   first = co_await iterate(first);
   linalg::gemm_(B1, first.Ps, first.Rs.t(), -1, 1, first.precision);
 
-  // B₂ = M₂ + P₁ R₁ᵀ;  Q₁ = column_normalize(R₁)
+  // Q₁ = column_normalize(R₁)
+  PowerIteration of_Q = first;
+  if (first.R.scalar_type() == at::kDouble) {  // which may be scaled there
+    of_Q.R = first.R.clone();
+    of_Q.Rs = Matrices(of_Q.R);
+  }
+  co_await normalize_columns(of_Q);
+  co_return first;
+}
+
+// B₂ = M₂ + P₁ R₁ᵀ
+void add_exchanged_(const Matrices& B2, const PowerIteration& first) {
   linalg::gemm_(B2, first.Ps, first.Rs.t(), 1, 1, first.precision);
-  co_await normalize_columns(first);
 }
 
 // What is alike on all replicas: from B₂ in the place of M₂.
@@ -110,10 +120,7 @@ comm::Task<> double_dion(Batch batch, Options options) {
   const at::Tensor unchanged = unchanged_of(batch);
   if (is_delayed(options)) {  // M₂ has what was exchanged since the last step: it is B₂
     PowerIteration second = second_iteration(batch, 0, unchanged, options);
-    Matrices B1 = batch.states[kReplicateMomentum];
-    linalg::upload({&B1});
     upload(batch, {&second});
-    add_gradients_(batch, B1, unchanged, options);
     co_await second_stage(batch, second, unchanged, options);
     co_return;
   }
@@ -122,17 +129,31 @@ comm::Task<> double_dion(Batch batch, Options options) {
   PowerIteration second = second_iteration(batch, aligned(of_first), unchanged, options);
   upload(batch, {&first, &second});
   add_gradients_(batch, first.B, unchanged, options);
-  co_await first_stage(batch, first, second.B, unchanged);
+  first = co_await first_stage(batch, first, unchanged);
+  add_exchanged_(second.B, first);
   co_await second_stage(batch, second, unchanged, options);
 }
 
-comm::Task<> double_dion_in_flight(Batch batch, Options options) {
+void take_off(const Batch& batch, const Options& options) {
+  Matrices B1 = batch.states[kReplicateMomentum], G = batch.G;
+  linalg::upload({&B1, &G});
+  Batch of_gradients = batch;
+  of_gradients.G = G;
+  add_gradients_(of_gradients, B1, unchanged_of(batch), options);
+}
+
+comm::Task<> in_flight(Batch batch, Options options) {
   const at::Tensor unchanged = unchanged_of(batch);
   PowerIteration first = first_iteration(batch, unchanged, options);
-  Matrices B2 = batch.states[kSharedMomentum];
-  linalg::upload({&B2, &first.B, &first.own_Q, &first.Ps, &first.Rs});
-  co_await first_stage(batch, first, B2, unchanged);
+  linalg::upload({&first.B, &first.own_Q, &first.Ps, &first.Rs});
+  first = co_await first_stage(batch, first, unchanged);
 }
+
+void land(const Batch& batch, const Options& options) {
+  add_exchanged_(batch.states[kSharedMomentum], first_iteration(batch, {}, options));
+}
+
+constexpr Delayed kDelayed{is_delayed, take_off, in_flight, land};
 
 Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
   const int64_t r1 = shape.ranks[kOfReplicas], r2 = shape.ranks[kOfUpdate];
@@ -171,8 +192,7 @@ constexpr Algorithm kDoubleDion{
     .states = kDoubleDionStates,
     .cost = double_dion_cost,
     .update = double_dion,
-    .in_flight = double_dion_in_flight,
-    .is_delayed = is_delayed,
+    .delayed = &kDelayed,
     .owned_work = work_of_iterations,
     .needs_equal_steps = has_sketch,
     .decouples = exchanged_factors_are_fewer,

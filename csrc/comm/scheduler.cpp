@@ -32,7 +32,7 @@ Scheduler::Scheduler(int width) : width_(width) {
   if (width < 1) throw std::invalid_argument("Scheduler: width must be at least 1, got " + std::to_string(width));
 }
 
-void Scheduler::run(const std::vector<Factory>& tasks, std::size_t early) {
+void Scheduler::run(const std::vector<Factory>& tasks, std::size_t early, const std::function<void()>& then) {
   completed_ = 0;
   std::deque<std::unique_ptr<Root>> alive, waiting;
   std::vector<int> free_slots;
@@ -81,6 +81,13 @@ void Scheduler::run(const std::vector<Factory>& tasks, std::size_t early) {
 
   while (early-- > 0 && !error) start(kNoSlot, waiting);
   resume_all(waiting);
+  if (then && !error) {
+    try {
+      then();
+    } catch (...) {
+      fail(std::current_exception(), 0);
+    }
+  }
   while (!alive.empty() || (next != tasks.end() && !error)) {
     // One new task a round: the tasks alive stay at different places of their work.
     if (next != tasks.end() && !error && !free_slots.empty()) {

@@ -25,8 +25,8 @@ class Scheduler {
   // for the collective that they have in flight (so that none outlives the memory it writes; without one, to their own
   // end), and the first exception is rethrown.
   // The first `early` of them are beside the others: all are started at once, and go on when the others have ended.
-  // What they exchange has as long.
-  void run(const std::vector<Factory>& tasks, std::size_t early = 0);
+  // What they exchange has as long. `then` is called between.
+  void run(const std::vector<Factory>& tasks, std::size_t early = 0, const std::function<void()>& then = {});
 
   // How many tasks of the last run() ended without an exception.
   std::size_t completed() const { return completed_; }

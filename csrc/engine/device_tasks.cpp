@@ -52,10 +52,25 @@ void DeviceTasks::prepare(algorithms::Batch& batch) {
   batch.counts = {signal_.mutable_data_ptr<int64_t>(), signal_.mutable_data_ptr<int64_t>() + 1};
 }
 
-void DeviceTasks::add(algorithms::Batch batch, Body body, const Group& group, int64_t workspace, std::string what) {
+void DeviceTasks::add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
   prepare(batch);
   const int64_t bytes = workspace * static_cast<int64_t>(c10::elementSize(batch.shape.computing));
-  tasks_.push_back({{std::move(batch)}, body, group.options, {bytes}, 0, std::move(what), nullptr, nullptr});
+  tasks_.push_back({{std::move(batch)},
+                    group.algorithm,
+                    group.options,
+                    {bytes},
+                    0,
+                    std::move(what),
+                    nullptr,
+                    nullptr,
+                    /*in_flight=*/false});
+}
+
+void DeviceTasks::add_in_flight(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
+  batch.workspace = at::empty({workspace}, at::TensorOptions(batch.shape.computing).device(device_));
+  bytes_in_flight_ += static_cast<int64_t>(batch.workspace.nbytes());
+  add(std::move(batch), group, 0, std::move(what));
+  tasks_.back().in_flight = true;
 }
 
 void DeviceTasks::add(const Bucket& bucket, std::vector<algorithms::Batch> batches, const Group& group,
@@ -65,14 +80,8 @@ void DeviceTasks::add(const Bucket& bucket, std::vector<algorithms::Batch> batch
     prepare(batches[i]);
     bytes.push_back(workspaces[i] * static_cast<int64_t>(c10::elementSize(batches[i].shape.computing)));
   }
-  tasks_.push_back({std::move(batches),
-                    nullptr,
-                    {},
-                    std::move(bytes),
-                    room_for_gradients(bucket),
-                    std::move(what),
-                    &bucket,
-                    &group});
+  tasks_.push_back({std::move(batches), group.algorithm, group.options, std::move(bytes), room_for_gradients(bucket),
+                    std::move(what), &bucket, &group, /*in_flight=*/false});
 }
 
 void DeviceTasks::allocate(bool communicates) {
@@ -96,16 +105,18 @@ at::Tensor DeviceTasks::workspace_of(int slot, int64_t bytes, at::ScalarType dty
   return workspace_[slot].narrow(0, 0, bytes).view(dtype);
 }
 
-void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t planned) {
+void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t planned,
+                      const std::function<void()>& then) {
   const c10::DeviceGuard guard(device_);
   std::vector<comm::Scheduler::Factory> factories;
   for (PlannedTask& task : tasks_) {
     factories.push_back([this, &task](int slot) {
+      if (task.in_flight) return task.algorithm->delayed->in_flight(task.batches.front(), task.options);
       for (std::size_t i = 0; i < task.batches.size(); ++i) {
         algorithms::Batch& batch = task.batches[i];
         batch.workspace = workspace_of(slot, task.bytes[i], batch.shape.computing);
       }
-      if (!task.bucket) return task.body(std::move(task.batches.front()), std::move(task.options));
+      if (!task.bucket) return task.algorithm->update(std::move(task.batches.front()), task.options);
       int64_t* zeroed = zeroed_.defined() ? zeroed_.mutable_data_ptr<int64_t>() : nullptr;
       const at::Tensor room = workspace_of(slot, task.room, at::kByte);
       return update_bucket(task.bucket, std::move(task.batches), task.group, room, zeroed);
@@ -113,7 +124,7 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
   }
   comm::Scheduler scheduler(slots_);
   try {
-    scheduler.run(factories, early_);
+    scheduler.run(factories, early_, then);
     completed = before + scheduler.completed();
   } catch (const c10::DistBackendError& error) {
     completed = before + scheduler.completed();
@@ -127,14 +138,27 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
 }
 
 void DeviceTasks::take_off() {
+  const c10::DeviceGuard guard(device_);
+  for (const PlannedTask& task : tasks_) {
+    if (!task.algorithm->leaves_in_flight(task.options)) continue;
+    task.algorithm->delayed->take_off(task.batches.front(), task.options);
+  }
+}
+
+void DeviceTasks::change_groups() {
   for (PlannedTask& task : tasks_) {
     layouts_.push_back(task.batches.front().layout);
     task.batches.front().layout = comm::in_flight(layouts_.back());
   }
 }
 
-void DeviceTasks::land() const {
+void DeviceTasks::count() const {
   for (const Layout& layout : layouts_) comm::land(layout);
+}
+
+void DeviceTasks::land() {
+  const c10::DeviceGuard guard(device_);
+  for (const PlannedTask& task : tasks_) task.algorithm->delayed->land(task.batches.front(), task.options);
 }
 
 // At once for all parameters of the device.

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -33,43 +34,48 @@ class DeviceTasks {
   DeviceTasks(c10::Device device, const NonfinitePolicy& policy, const GradientScaling& scaling, bool capturable);
 
   // Adds a task of one batch, or of all those of a bucket, each with so many elements of workspace, and gives them what
-  // the device's batches share. `body`: of the group's algorithm, with whose options it runs. `what`: its name in the
-  // error of a collective.
-  using Body = comm::Task<> (*)(algorithms::Batch batch, algorithms::Options options);
-  void add(algorithms::Batch batch, Body body, const Group& group, int64_t workspace, std::string what);
+  // the device's batches share. `what`: its name in the error of a collective.
+  void add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what);
+  // What a batch leaves in flight, which keeps its workspace.
+  void add_in_flight(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what);
   void add(const Bucket& bucket, std::vector<algorithms::Batch> batches, const Group& group,
            const std::vector<int64_t>& workspaces, std::string what);
   // Workspaces for as many tasks as are alive at a time.
   void allocate(bool communicates);
 
   // Waits for all tasks. `completed` becomes the number of those that have ended, also when one fails; the error of a
-  // collective names the batch: `before` of the step's `planned` ones are on other devices.
-  void run(std::size_t& completed, std::size_t before, std::size_t planned);
+  // collective names the batch: `before` of the step's `planned` ones are on other devices. `then` is called when what
+  // is to be averaged is under way, before other tasks begin.
+  void run(std::size_t& completed, std::size_t before, std::size_t planned, const std::function<void()>& then = {});
   // Each count of steps grows by one, unless the step is left out.
   void increment(const Groups& groups) const;
-  // What tasks exchange from now on goes over the second groups of their axes, which all have, see
-  // comm/in_flight.h; and, when they have ended: it counts as the axes' own.
+  // Before anything runs: what leaves something in flight takes off.
   void take_off();
-  void land() const;
+  // Of tasks in flight. What they exchange from now on goes over the second groups of their axes, which all have, see
+  // comm/in_flight.h. When they have ended, it counts as the axes' own; and what they have found goes to the states.
+  void change_groups();
+  void count() const;
+  void land();
   // Adds what the tasks have counted.
   void report(Report& report) const;
 
   c10::Device device() const { return device_; }
   std::size_t size() const { return tasks_.size(); }
-  int64_t workspace_bytes() const { return workspace_.numel(); }
+  int64_t workspace_bytes() const { return workspace_.numel() + bytes_in_flight_; }
   // One FP32 number, not 0 where the step is left out; undefined where only the host decides.
   const at::Tensor& left_out() const { return left_out_; }
 
  private:
   struct PlannedTask {
     std::vector<algorithms::Batch> batches;
-    Body body;                    // of a batch
-    algorithms::Options options;  // with which it runs
-    std::vector<int64_t> bytes;   // of workspace, of each batch
-    int64_t room;                 // of a bucket's gradients, in the same memory
+    const algorithms::Algorithm* algorithm;
+    algorithms::Options options;
+    std::vector<int64_t> bytes;  // of workspace, of each batch
+    int64_t room;                // of a bucket's gradients, in the same memory
     std::string what;
     const Bucket* bucket;  // null: it is one batch
     const Group* group;    // of a bucket
+    bool in_flight;
   };
 
   static bool is_early(const PlannedTask& task);
@@ -79,7 +85,8 @@ class DeviceTasks {
 
   c10::Device device_;
   std::vector<PlannedTask> tasks_;
-  std::vector<Layout> layouts_ = {};  // of those that have taken off
+  std::vector<Layout> layouts_ = {};  // as those in flight had them
+  int64_t bytes_in_flight_ = 0;       // of their workspaces
   at::Tensor workspace_;
   int slots_ = 1;          // tasks alive at a time, beside early ones
   std::size_t early_ = 0;  // how many of the first tasks are, see comm::Scheduler

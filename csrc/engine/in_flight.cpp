@@ -60,7 +60,7 @@ void InFlight::add(const algorithms::Batch& batch, const Group& group, int64_t w
     if (!axis->absent() && std::none_of(axes_.begin(), axes_.end(), is_same)) axes_.push_back(*axis);
   }
   const c10::Device device = batch.X.device;
-  tasks_on(device).add(std::move(rest), group.algorithm->in_flight, group, workspace, std::move(what));
+  tasks_on(device).add_in_flight(std::move(rest), group, workspace, std::move(what));
   ++count_;
 }
 
@@ -94,7 +94,7 @@ void InFlight::start() {
   under_way_ = true;
   bool needs_thread = false;
   for (DeviceTasks& tasks : devices_) {
-    tasks.take_off();
+    tasks.change_groups();
     if (tasks.device().is_cpu()) {
       needs_thread = true;
     } else {
@@ -139,10 +139,12 @@ Report InFlight::wait() {
   under_way_ = false;
   for (const auto& side : sides_) side->end.block(side->implementation.getStream(side->stream.device()));
   for (const DeviceTasks& tasks : devices_) {
-    tasks.land();
+    tasks.count();
     tasks.report(report);
   }
   if (error_) std::rethrow_exception(error_);
+  const at::NoGradGuard no_grad;
+  for (DeviceTasks& tasks : devices_) tasks.land();
   return report;
 }
 

@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "engine/checks.h"
 #include "engine/gradients.h"
@@ -140,7 +142,7 @@ void Step::add_tasks(std::size_t index, std::vector<algorithms::Batch>& batches)
     std::string what = alike.layout.is_local() ? "" : plan_.description(planned, groups_.updated());
     if (leaves_in_flight) in_flight_->add(batches[i], group, planned.cost.workspace_in_flight, what);
     DeviceTasks& tasks = tasks_on(group.X[alike.members.front()].device());
-    tasks.add(std::move(batches[i]), group.algorithm->update, group, planned.cost.workspace, std::move(what));
+    tasks.add(std::move(batches[i]), group, planned.cost.workspace, std::move(what));
   }
   if (!bucket) return;
   std::string what = c10::str(bucket->X.size(), " parameters under ", group.algorithm->title);
@@ -193,14 +195,20 @@ Report Step::run() {
 
   find_zero_gradients();
   wrote_ = true;
+  std::function<void()> take_off;
+  if (in_flight_) {
+    take_off = [this] {
+      for (DeviceTasks& tasks : devices_) tasks.take_off();
+      in_flight_->start();
+    };
+  }
   std::size_t before = 0;
   for (DeviceTasks& tasks : devices_) {
-    tasks.run(completed_, before, batches());
+    tasks.run(completed_, before, batches(), std::exchange(take_off, {}));
     before += tasks.size();
   }
   finish();
   for (const DeviceTasks& tasks : devices_) tasks.report(report);
-  if (in_flight_) in_flight_->start();
   return report;
 }
 

@@ -90,17 +90,21 @@ def namespaces_can_be_made() -> None:
 
 
 def test_steps_are_timed_and_counted_over_links_that_limit(started: list[Program]) -> None:
-    program = Program(str(BENCHMARKS / "slow_link.py"), *SHAPE.split(), "--steps", "3", "--rounds", "1")
+    program = Program(str(BENCHMARKS / "slow_link.py"), *SHAPE.split(), "--steps", "7", "--rounds", "1")
     started.append(program)
     output, errors = program.process.communicate(timeout=200)
     assert (program.process.returncode, errors) == (0, "")
     program.assert_nothing_is_left()
     rows = {row["optimizer"]: row for row in map(json.loads, filter(lambda line: line[0] == "{", output.splitlines()))}
-    assert len(rows) == 5
+    assert len(rows) == 7
     assert 30 < rows["AdamW"]["measured Mbit/s"] <= 100
     for row in rows.values():
         assert row["AdamW / this"] == pytest.approx(rows["AdamW"]["seconds"] / row["seconds"], rel=1e-3)
         assert row["seconds"] > row["megabytes"] * 8 / 100 * 0.9  # nothing passes faster than the link
+        parts = row["computation"], row["communication"]
+        assert row["communication"] == pytest.approx(row["megabytes"] * 8 / row["measured Mbit/s"], rel=1e-3)
+        for ratio, of in {"this / larger": max(parts), "this / sum": sum(parts)}.items():
+            assert row[ratio] == pytest.approx(row["seconds"] / of, rel=1e-3)
     few, dense = rows["Dion r = d/16"], rows["Dion r = d/16, dense"]
     assert 1 < few["megabytes"] / few["counted megabytes"] < 1.3  # headers and acknowledgements
     assert dense["megabytes"] > dense["parameters"] * 4 / 1e6
