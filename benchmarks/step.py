@@ -27,6 +27,10 @@ BASELINES = ("AdamW foreach", "AdamW fused", "Muon (torch)")  # of the columns' 
 POOL = 3  # gradients taken in turn, so that no step sees those of the last
 
 
+WARM_UP = 2  # steps
+OF_DOUBLE_DION = 48  # the momentum of its second stage gains r₁ dimensions a step, and conditions P₂ badly before
+
+
 def contenders() -> dict[str, Callable[..., Optimizer]]:
     made: dict[str, Callable[..., Optimizer]] = {
         f"Dion {name}": partial(torchdion.Dion, lr=1e-3, rank_fraction=fraction) for name, fraction in RANKS.items()
@@ -66,9 +70,9 @@ def benchmark(list_name: str, spectrum: str, rounds: int, only: list[str] | None
         give_gradients(0)
         first[name] = statistics.median(seconds(make(params).step) for _ in range(3))
         optimizer: Optimizer = make(params)
-        optimizer.step()
-        give_gradients(1)
-        optimizer.step()
+        for index in range(OF_DOUBLE_DION if name.startswith("Double Dion") else WARM_UP):
+            give_gradients(index)
+            optimizer.step()
         steps[name] = optimizer.step
     median, rate = interleaved(steps, rounds, give_gradients)
 

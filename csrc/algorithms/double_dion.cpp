@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "algorithms/exchange.h"
@@ -60,9 +61,22 @@ at::Tensor unchanged_of(const Batch& batch) {
   return batch.unchanged.empty() ? at::Tensor() : at::cat(batch.unchanged);
 }
 
+int64_t room_for_turned(const BatchShape& shape, int64_t r) {
+  return shape.count * std::max(shape.rows, shape.cols) * r;
+}
+
+int64_t workspace_of_first(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const int64_t r1 = shape.ranks[kOfReplicas];
+  return workspace_of_iteration(shape, layout, r1, options) + room_for_turned(shape, r1);
+}
+
 PowerIteration first_iteration(const Batch& batch, const at::Tensor& unchanged, const Options& options) {
-  return power_iteration_of(batch, batch.states[kReplicateMomentum], batch.states[kReplicateQ],
-                            batch.shape.ranks[kOfReplicas], 0, batch.shape.decoupled, unchanged, options);
+  const int64_t r1 = batch.shape.ranks[kOfReplicas],
+                end = workspace_of_iteration(batch.shape, batch.layout, r1, options);
+  PowerIteration first = power_iteration_of(batch, batch.states[kReplicateMomentum], batch.states[kReplicateQ], r1, 0,
+                                            batch.shape.decoupled, unchanged, options);
+  first.room_for_turned = batch.workspace.narrow(0, end, room_for_turned(batch.shape, r1));
+  return first;
 }
 
 PowerIteration second_iteration(const Batch& batch, int64_t offset, const at::Tensor& unchanged,
@@ -125,7 +139,7 @@ comm::Task<> double_dion(Batch batch, Options options) {
     co_return;
   }
   PowerIteration first = first_iteration(batch, unchanged, options);
-  const int64_t of_first = workspace_of_iteration(batch.shape, batch.layout, batch.shape.ranks[kOfReplicas], options);
+  const int64_t of_first = workspace_of_first(batch.shape, batch.layout, options);
   PowerIteration second = second_iteration(batch, aligned(of_first), unchanged, options);
   upload(batch, {&first, &second});
   add_gradients_(batch, first.B, unchanged, options);
@@ -160,6 +174,7 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
   const bool averages = !layout.replicas.absent();
   Cost cost;
   add_iteration(cost, shape, layout, r1, averages && shape.decoupled, options);
+  cost.workspace += room_for_turned(shape, r1);
   if (is_delayed(options)) {
     std::swap(cost.workspace, cost.workspace_in_flight);
   } else {

@@ -56,8 +56,9 @@ struct PowerIteration {
   const float* left_out = nullptr;   // where it is there and not 0, no P has any signal
   const float* unchanged = nullptr;  // of each matrix the same
   Precision precision = Precision::highest;
-  at::Tensor room_for_svd = {};  // where P is to be the leading singular vectors of B: as many elements as B has
-  at::Tensor scale = {};         // with which R is to be measured, see orthonormalize_sum_(); iterate() finds it
+  at::Tensor room_for_turned = {};  // as many elements as the larger of P and R: see multiply_()
+  at::Tensor room_for_svd = {};     // where P is to be the leading singular vectors of B: as many elements as B has
+  at::Tensor scale = {};            // with which R is to be measured, see orthonormalize_sum_(); iterate() finds it
 
   linalg::Matrices Q() const { return whole_Q.defined() ? linalg::Matrices(whole_Q) : own_Q; }
 };
