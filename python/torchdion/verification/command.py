@@ -103,6 +103,11 @@ def parser() -> OneSentenceParser:
         "--orthonormalize", choices=("auto", "cholesky_qr", "rcqr"), help="dion: one instead of auto and rcqr"
     )
     options.add_argument(
+        "--delayed",
+        action="store_true",
+        help="double_dion: replicas exchange beside the next forward and backward pass",
+    )
+    options.add_argument(
         "--checkpoints", type=Path, metavar="FOLDER", help="where all machines see what one writes (a temporary one)"
     )
     options.add_argument("--time-limit", type=seconds, default=300.0, help="after which ranks are ended (300 s)")
@@ -134,6 +139,8 @@ def refused(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
     for name in ("rank_fraction", "orientation", "orthonormalize"):
         if options.optimizer != "dion" and getattr(options, name) is not None:
             return f"argument --{name.replace('_', '-')}: is an option of dion, not of {options.optimizer}"
+    if options.delayed and options.optimizer != "double_dion":
+        return f"argument --delayed: is an option of double_dion, not of {options.optimizer}"
     if options.optimizer in SHARED and options.mesh.dp != ranks:
         return (
             f"argument --mesh: must have dp alone with {options.optimizer}, whose parameters are whole on every rank, "
@@ -173,7 +180,8 @@ def transport_of(options: argparse.Namespace) -> Transport:
 
 def trainings_of(options: argparse.Namespace) -> list[Training]:
     if options.optimizer != "dion":
-        return [_training(options, options.optimizer, {})]
+        own = {"delayed": True} if options.delayed else {}
+        return [_training(options, ", ".join([options.optimizer, *own]), own)]
     orientations = ORIENTATIONS if options.orientation is None else (options.orientation,)
     methods = METHODS if options.orthonormalize is None else (options.orthonormalize,)
     fraction = RANK_FRACTION if options.rank_fraction is None else options.rank_fraction

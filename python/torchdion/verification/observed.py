@@ -99,6 +99,7 @@ def _refused(optimizer: Optimizer, mesh: DeviceMesh) -> str:
 
 
 def _digests(run: Run) -> Iterator[tuple[str, Digest]]:
+    run.optimizer.stats()  # ends what is in flight
     for name, param in run.network.named_parameters():
         yield name, _digest(param.detach(), False)
         decoupled = run.optimizer.decoupled_states(param)

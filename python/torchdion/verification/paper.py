@@ -43,6 +43,7 @@ class PaperOptimizer:
         self.others = {name: torch.zeros_like(param) for name, param, _ in self.members}
         self.steps = 0
         self.lr, self.is_right = training.options["lr"], training.options.get("orientation", "right") == "right"
+        self.is_delayed = training.options.get("delayed", False)
         self.of_matrices: Callable[[str, Tensor], Tensor] = getattr(self, f"_{training.algorithm}")
 
     @torch.no_grad()
@@ -64,13 +65,14 @@ class PaperOptimizer:
         return shape_factor(G) * update
 
     def _double_dion(self, name: str, G: Tensor) -> Tensor:
-        """Algorithm 6 of arXiv 2504.05295; others are M₁."""
+        """Algorithm 6 of arXiv 2504.05295; others are M₁. Delayed, what is exchanged counts a step later."""
         B = REPLICATE_MU * self.others[name] + G
-        approximation, _ = self._factored(B, "replicate_Q", name)
-        self.others[name] = B - approximation
-        B = self.momenta[name] + approximation
+        exchanged, _ = self._factored(B, "replicate_Q", name)
+        self.others[name] = B - exchanged
+        B = self.momenta[name] if self.is_delayed else self.momenta[name] + exchanged
         approximation, update = self._factored(B, "Q", name)
-        self.momenta[name] = B - (1 - MU) * approximation
+        B -= (1 - MU) * approximation
+        self.momenta[name] = B + exchanged if self.is_delayed else B
         return shape_factor(G) * update
 
     def _factored(self, B: Tensor, key: str, name: str) -> tuple[Tensor, Tensor]:

@@ -253,7 +253,7 @@ def test_what_is_no_matrix_sends_its_gradient_over_the_replicas_and_nothing_else
 
 @pytest.mark.filterwarnings("ignore:.*is one of:UserWarning")
 @pytest.mark.parametrize("grad_sync", [True, False])
-@pytest.mark.parametrize("sizes", some_of(MESHES, [(1, 8, 1), (2, 2, 2), (2, 3, 1)]))
+@pytest.mark.parametrize("sizes", some_of(MESHES, [(2, 2, 2)]))
 def test_muons_counters_equal_the_formula_and_the_paper_at_most(sizes: tuple[int, int, int], grad_sync: bool) -> None:
     """mn elements on each axis (arXiv 2504.05295, Table 2)."""
     options = {"replicate_mesh_grad_sync": grad_sync}

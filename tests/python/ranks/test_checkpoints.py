@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from long_cases import all_but
 from ranks import run_ranks
 from runs import error
 from torch import Tensor
@@ -118,7 +119,9 @@ def test_a_training_goes_on_in_any_layout_from_the_checkpoint_of_any_other(
     check(ends, source, target)
 
 
-@pytest.mark.parametrize("algorithm", [name for name in VARIANTS if name != "dion"])
+@pytest.mark.parametrize(
+    "algorithm", all_but([name for name in VARIANTS if name != "dion"], long=["lion", "double_dion"])
+)
 def test_a_training_by_any_other_algorithm_does_too(algorithm: str, tmp_path: Path) -> None:
     # Replicas of DeMo are together not what one process is.
     layouts = (LAYOUTS[0], LAYOUTS[6], LAYOUTS[5 if algorithm == "demo" else 7])

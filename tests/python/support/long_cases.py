@@ -12,6 +12,11 @@ def some_of(values: Iterable[Any], short: Collection[Any]) -> list[Any]:
     return [pytest.param(value, id=str(value), marks=() if value in short else pytest.mark.long) for value in values]
 
 
+def all_but(values: Iterable[Any], long: Collection[Any]) -> list[Any]:
+    """All values, by their str(), of which these are long."""
+    return some_of(values := list(values), [value for value in values if value not in long])
+
+
 def grid(*axes: Mapping[str, Any], long: Collection[str] = ()) -> list[Any]:
     """All combinations of the axes' values, each axis by the names that its values have in the names of the tests.
 

@@ -25,6 +25,7 @@ SMALL = [*SHAPE, *RUN, "--sample-length", "0", "--dtype", "float64", "--clip", "
 FLAGS = {
     "dion": [*SMALL, "--rank-fraction", "0.25"],
     **{name: [*SMALL, "--optimizer", name] for name in ("muon", "dist_muon", "dist_adamw")},
+    "delayed": [*SMALL, "--optimizer", "double_dion", "--delayed"],
 }
 
 
@@ -112,8 +113,9 @@ def test_a_run_goes_on_with_other_processes(
     [
         pytest.param("dion", FSDP, id="fsdp"),
         pytest.param("dion", COMPRESSED, id="compressed", marks=pytest.mark.long),
-        pytest.param("muon", FSDP, id="muon, fsdp"),
+        pytest.param("muon", FSDP, id="muon, fsdp", marks=pytest.mark.long),
         pytest.param("muon", COMPRESSED, id="muon, compressed", marks=pytest.mark.long),
+        pytest.param("delayed", REPLICAS, id="delayed double_dion, replicas"),
     ],
 )
 def test_on_the_same_processes_it_goes_on_bit_for_bit(tmp_path: Path, optimizer: str, mesh: list[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from long_cases import all_but
 
 from torchdion import _C
 from torchdion.table import ALGORITHMS
@@ -75,12 +76,18 @@ def test_a_working_installation_passes_every_check() -> None:
     )
 
 
-@pytest.mark.parametrize("optimizer", [name for name in ALGORITHMS if name != "dion"])
+@pytest.mark.parametrize(
+    "optimizer",
+    all_but(
+        [*(name for name in ALGORITHMS if name != "dion"), "double_dion --delayed"],
+        long=["demo", "lion", "adamw", "double_dion"],
+    ),
+)
 def test_every_other_optimizer_passes_every_check_too(optimizer: str) -> None:
-    process = started("--mesh", "dp=2,fs=2", "--steps", "4", "--optimizer", optimizer)
+    process = started("--mesh", "dp=2,fs=2", "--steps", "4", "--optimizer", *optimizer.split())
     table, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    checks = 8 + len(ALGORITHMS[optimizer].states)
+    checks = 8 + len(ALGORITHMS[optimizer.split()[0]].states)
     assert f"{checks} of {checks} checks pass" in table
     errors = [float(number) for number in re.findall(r"one process +(\S+) +1e-10 ", table)]
     assert len(errors) == checks - 7
@@ -232,6 +239,7 @@ WRONG_ARGUMENTS = {
     "--checkpoints /nowhere": "argument --checkpoints: must be a folder that can be written to, got /nowhere",
     "--mesh dp=2 --backend nccl": "argument --backend: nccl needs a GPU for each of the 2 ranks, and 0 were found",
     "--backend nccl --device cpu": "argument --device: must be cuda with nccl, got cpu",
+    "--delayed": "argument --delayed: is an option of double_dion, not of dion",
     "--mesh dp=2 --device cuda": "argument --device: must be cpu, as no GPU was found, got cuda",
 }
 
