@@ -41,7 +41,7 @@ linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const O
   how.oversample = options.number("rcqr_oversample");
   how.random = linalg::RandomMatrix::sketch(options.integer("seed"), batch.step);
   how.random.steps_before = batch.steps_before;
-  how.precision = linalg::precision_on(batch.X.device, precision_asked(options));
+  how.precision = linalg::precision_on(batch.workspace.device(), precision_asked(options));
   const at::ScalarType dtype = batch.workspace.scalar_type();
   const double rounding = linalg::rounding_noise(dtype, batch.shape.n, how.precision);
   how.noise = {rounding, rounding, linalg::signal_margin(dtype, how.precision)};
@@ -53,7 +53,7 @@ linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const O
 // C = α A B of few columns. BLAS on a CPU takes thrice as long where the columns of a large A are contiguous, but not
 // to find Cᵀ = Bᵀ Aᵀ, which is turned then.
 void multiply_(const Matrices& C, const Matrices& A, const Matrices& B, double alpha, const PowerIteration& iteration) {
-  if (!iteration.room_for_turned.defined() || A.row_major()) {
+  if (!iteration.room_for_turned.defined() || A.row_major() || !A.device.is_cpu()) {
     linalg::gemm_(C, A, B, alpha, 0, iteration.precision);
     return;
   }

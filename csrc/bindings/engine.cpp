@@ -17,14 +17,16 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Whose end waits for a thread, which may need Python's lock.
+// Of what may wait for a thread at its end, which may need Python's lock.
 struct WithoutLock {
-  void operator()(engine::InFlight* in_flight) const {
+  template <class T>
+  void operator()(T* object) const {
     const py::gil_scoped_release released;
-    delete in_flight;
+    delete object;
   }
 };
 using InFlightHolder = std::unique_ptr<engine::InFlight, WithoutLock>;
+using StepHolder = std::unique_ptr<engine::Step, WithoutLock>;
 
 py::object as_python(const engine::Count& count) {
   if (count.on_devices.empty()) return py::cast(count.known);
@@ -275,11 +277,11 @@ void bind_engine(py::module_& m) {
       .def("wait", &engine::InFlight::wait, py::call_guard<py::gil_scoped_release, PythonWords>())
       .def_property_readonly("batches", &engine::InFlight::batches)
       .def_property_readonly("completed", &engine::InFlight::completed);
-  py::class_<engine::Step>(m, "Step")
+  py::class_<engine::Step, StepHolder>(m, "Step")
       .def(py::init([](engine::Groups groups, Nonfinite nonfinite, std::optional<at::Tensor> grad_scale,
                        std::optional<at::Tensor> found_inf) {
              engine::GradientScaling scaling{grad_scale.value_or(at::Tensor()), found_inf.value_or(at::Tensor())};
-             return std::make_unique<engine::Step>(std::move(groups), nonfinite, std::move(scaling));
+             return StepHolder(new engine::Step(std::move(groups), nonfinite, std::move(scaling)));
            }),
            py::arg("groups"), py::arg("nonfinite"), py::arg("grad_scale") = py::none(),
            py::arg("found_inf") = py::none(), py::call_guard<PythonWords>())

@@ -17,6 +17,10 @@ void move_counts(Traffic& to, Traffic& from) {
 
 bool has_in_flight_group(const Axis& axis) { return axis.absent() || axis.line->in_flight; }
 
+bool is_under_way(const Axis& axis) { return axis.line->in_flight && axis.line->in_flight->is_under_way; }
+
+void set_under_way(const Axis& axis, bool is_under_way) { axis.line->in_flight->is_under_way = is_under_way; }
+
 Axis in_flight(const Axis& axis) {
   Axis other = axis;
   if (!axis.absent()) other.line = axis.line->in_flight;
@@ -28,17 +32,15 @@ Layout in_flight(Layout layout) {
   return layout;
 }
 
-void land(const Axis& axis) {
-  if (axis.absent()) return;
-  AxisTraffic &to = axis.line->traffic, &from = axis.line->in_flight->traffic;
-  for (Traffic AxisTraffic::*kind : {&AxisTraffic::all_reduce, &AxisTraffic::reduce_scatter, &AxisTraffic::all_gather,
-                                     &AxisTraffic::all_to_all, &AxisTraffic::completion, &AxisTraffic::agreement}) {
-    move_counts(to.*kind, from.*kind);
+void move_counts(const Layout& layout) {
+  for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas}) {
+    if (axis->absent()) continue;
+    AxisTraffic &to = axis->line->traffic, &from = axis->line->in_flight->traffic;
+    for (Traffic AxisTraffic::*kind : {&AxisTraffic::all_reduce, &AxisTraffic::reduce_scatter, &AxisTraffic::all_gather,
+                                       &AxisTraffic::all_to_all, &AxisTraffic::completion, &AxisTraffic::agreement}) {
+      move_counts(to.*kind, from.*kind);
+    }
   }
-}
-
-void land(const Layout& layout) {
-  for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas}) land(*axis);
 }
 
 }  // namespace torchdion::comm

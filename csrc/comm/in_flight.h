@@ -8,12 +8,15 @@ namespace torchdion::comm {
 // Whether it is absent or has such a group.
 bool has_in_flight_group(const Axis& axis);
 
+// Whether its second group carries something that has not been waited for, and that it does or no longer does.
+bool is_under_way(const Axis& axis);
+void set_under_way(const Axis& axis, bool is_under_way);
+
 // The same line of ranks over its second group. Counts are its own until land().
 Axis in_flight(const Axis& axis);
 Layout in_flight(Layout layout);
 
-// Moves to the axis what was counted in flight, which has ended.
-void land(const Axis& axis);
-void land(const Layout& layout);
+// Moves to the axes what was counted in flight, which has ended.
+void move_counts(const Layout& layout);
 
 }  // namespace torchdion::comm

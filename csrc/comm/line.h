@@ -14,6 +14,7 @@ struct Line {
   AxisTraffic traffic;
   int64_t exchanges = 0;                 // made of messages
   std::shared_ptr<Line> in_flight = {};  // over the second group; null: there is none
+  bool is_under_way = false;             // of a second one: it carries what a step has left
 };
 
 // Whether the group moves tensors on such devices. NCCL alone moves none on the CPU, gloo moves those of CUDA too.

@@ -152,13 +152,22 @@ void DeviceTasks::change_groups() {
   }
 }
 
-void DeviceTasks::count() const {
-  for (const Layout& layout : layouts_) comm::land(layout);
+void DeviceTasks::move_counts() const {
+  for (const Layout& layout : layouts_) comm::move_counts(layout);
 }
 
 void DeviceTasks::land() {
   const c10::DeviceGuard guard(device_);
   for (const PlannedTask& task : tasks_) task.algorithm->delayed->land(task.batches.front(), task.options);
+}
+
+void DeviceTasks::record_stream(c10::Stream stream) const {
+  if (signal_.defined()) signal_.record_stream(stream);
+  for (const PlannedTask& task : tasks_) {
+    const algorithms::Batch& batch = task.batches.front();
+    if (batch.workspace.numel() > 0) batch.workspace.record_stream(stream);
+    for (const at::Tensor& number : batch.unchanged) number.record_stream(stream);
+  }
 }
 
 // At once for all parameters of the device.

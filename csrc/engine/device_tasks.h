@@ -54,8 +54,10 @@ class DeviceTasks {
   // Of tasks in flight. What they exchange from now on goes over the second groups of their axes, which all have, see
   // comm/in_flight.h. When they have ended, it counts as the axes' own; and what they have found goes to the states.
   void change_groups();
-  void count() const;
+  void move_counts() const;
   void land();
+  // A stream beside the current one works on their workspaces.
+  void record_stream(c10::Stream stream) const;
   // Adds what the tasks have counted.
   void report(Report& report) const;
 

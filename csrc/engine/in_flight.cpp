@@ -3,11 +3,15 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "comm/in_flight.h"
 #include "linalg/threads.h"
@@ -15,30 +19,50 @@
 
 namespace torchdion::engine {
 
-// A stream of a GPU beside the current one.
+namespace {
+
+// One for each GPU, beside those that programs use: torch keeps memory for each stream.
+c10::Stream side_of(c10::Device device) {
+  static std::mutex mutex;
+  static std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream> streams;
+  const std::lock_guard lock(mutex);
+  const std::pair key(device.type(), device.index());
+  const auto found = streams.find(key);
+  if (found != streams.end()) return found->second;
+  return streams.emplace(key, c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)).first->second;
+}
+
+}  // namespace
+
+// What goes on beside the current stream of a GPU.
 struct InFlight::Side {
   explicit Side(c10::Device device)
       : implementation(device.type()),
-        stream(implementation.getStreamFromGlobalPool(device)),
+        origin(implementation.getStream(device)),
+        stream(side_of(device)),
         begin(device.type()),
-        end(device.type()) {
-    begin.record(implementation.getStream(device));
+        end(device.type()),
+        landed(device.type()) {
+    begin.record(origin);
     begin.block(stream);
   }
 
   c10::impl::VirtualGuardImpl implementation;
-  c10::Stream stream;
-  c10::Event begin, end;
+  c10::Stream origin, stream;
+  c10::Event begin, end, landed;
 };
 
 InFlight::InFlight() = default;
 
 InFlight::~InFlight() {
+  if (under_way_ && getpid() != process_) {  // the thread is the other process' own
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   try {
     wait();
   } catch (...) {  // there is no one to tell
   }
-  if (thread_.joinable()) thread_.detach();  // of the process that forked this one
 }
 
 DeviceTasks& InFlight::tasks_on(c10::Device device) {
@@ -76,6 +100,9 @@ void InFlight::check_axes() const {
   TORCH_CHECK_VALUE(
       without.empty(), prefix(), "the axis '", without.front().name(),
       "' must have a second process group for what goes on between steps (set_in_flight_group), got none");
+  const auto taken = std::find_if(axes_.begin(), axes_.end(), comm::is_under_way);
+  TORCH_CHECK_VALUE(taken == axes_.end(), prefix(), "the axis '", taken->name(), "' must carry what one optimizer has ",
+                    "left in flight, got another's: give each an Axis of its own");
 }
 
 void InFlight::allocate(bool communicates) {
@@ -91,16 +118,18 @@ int64_t InFlight::workspace_bytes() const {
 void InFlight::start() {
   is_inference_ = c10::InferenceMode::is_enabled();
   process_ = getpid();
-  under_way_ = true;
+  for (const Axis& axis : axes_) comm::set_under_way(axis, true);
   bool needs_thread = false;
   for (DeviceTasks& tasks : devices_) {
     tasks.change_groups();
     if (tasks.device().is_cpu()) {
       needs_thread = true;
-    } else {
-      sides_.push_back(std::make_unique<Side>(tasks.device()));
+      continue;
     }
+    sides_.push_back(std::make_unique<Side>(tasks.device()));
+    tasks.record_stream(sides_.back()->stream);
   }
+  under_way_ = true;
   if (!needs_thread) return run();
   try {
     thread_ = std::thread([this] {
@@ -113,38 +142,44 @@ void InFlight::start() {
 }
 
 void InFlight::run() {
-  const c10::InferenceMode inference(is_inference_);
-  const at::NoGradGuard no_grad;
-  std::vector<c10::Stream> previous;
-  for (const auto& side : sides_) previous.push_back(side->implementation.exchangeStream(side->stream));
   try {
-    std::size_t before = 0;
+    const c10::InferenceMode inference(is_inference_);
+    const at::NoGradGuard no_grad;
+    std::size_t before = 0, side = 0;
     for (DeviceTasks& tasks : devices_) {
+      std::optional<c10::StreamGuard> guard;
+      if (!tasks.device().is_cpu()) guard.emplace(sides_[side]->stream);
       tasks.run(completed_, before, count_);
       before += tasks.size();
+      if (guard) sides_[side]->end.record(sides_[side]->stream);
+      side += guard.has_value();
     }
   } catch (...) {
     error_ = std::current_exception();
   }
-  for (std::size_t i = 0; i < sides_.size(); ++i) {
-    sides_[i]->end.record(sides_[i]->stream);
-    sides_[i]->implementation.exchangeStream(previous[i]);
-  }
 }
 
 Report InFlight::wait() {
+  const std::lock_guard lock(mutex_);
   Report report;
-  if (!under_way_ || getpid() != process_) return report;
+  if (!under_way_) return report;
+  TORCH_CHECK(getpid() == process_, prefix(), "what a step has left in flight belongs to the process that took it; ",
+              "wait for it (stats()) before a fork");
   if (thread_.joinable()) thread_.join();
   under_way_ = false;
+  for (const Axis& axis : axes_) comm::set_under_way(axis, false);
   for (const auto& side : sides_) side->end.block(side->implementation.getStream(side->stream.device()));
   for (const DeviceTasks& tasks : devices_) {
-    tasks.count();
+    tasks.move_counts();
     tasks.report(report);
   }
   if (error_) std::rethrow_exception(error_);
   const at::NoGradGuard no_grad;
   for (DeviceTasks& tasks : devices_) tasks.land();
+  for (const auto& side : sides_) {  // to whose memory the workspaces go back
+    side->landed.record(side->implementation.getStream(side->stream.device()));
+    side->landed.block(side->origin);
+  }
   return report;
 }
 

@@ -6,6 +6,7 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,7 +38,7 @@ class InFlight {
   // takes it over, on one core. What it writes belongs to it until it is waited for.
   void start();
   // Rethrows what failed; the states are no longer what any step leaves then. The current streams wait for what GPUs
-  // still do. A second call returns at once, as one in a forked process does.
+  // still do. A second call returns at once. A forked process is refused: the thread is not its own.
   Report wait();
 
   std::size_t batches() const { return count_; }
@@ -58,7 +59,8 @@ class InFlight {
   std::size_t count_ = 0, completed_ = 0;
   bool is_inference_ = false;  // as the step was taken
   bool under_way_ = false;
-  int process_ = 0;  // that started it
+  std::mutex mutex_;  // threads may wait at once
+  int process_ = 0;   // that started it
 };
 
 }  // namespace torchdion::engine

@@ -241,6 +241,10 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   Words words = private_->words(*this);
   words.language = Language::python;  // whose values a state dict holds
   const Speaking speaking(std::move(words));
+  try {  // what is loaded may be of this optimizer
+    private_->flush();
+  } catch (const c10::Error&) {  // its states go; where this is refused, the optimizer stays broken
+  }
   optim::check_nesting(state_dict, prefix() + "the state dict");
   TORCH_CHECK_VALUE(state_dict.isGenericDict(), prefix(), "state_dict must be a dict, got ",
                     optim::kind_of(state_dict));
@@ -285,7 +289,6 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   optim::checked(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);
   optim::check_shared_rates(groups);
 
-  private_->in_flight.reset();  // it is of states that go, and so is its error
   param_groups_ = std::move(groups);
   state_ = std::move(states);
   private_->unknown = std::move(unknown);

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.layout import piece_index
-from torchdion.meshes import Meshes, new_group
+from torchdion.meshes import Meshes, new_group, second_group
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -112,7 +112,7 @@ class Axes:
 
     def open_in_flight(self, axis: _C.Axis) -> None:
         """Gives an axis a second group, for what goes on between steps; all of its ranks do so at once."""
-        axis.set_in_flight_group(new_group(dist.get_process_group_ranks(axis.group), like=axis.group))
+        axis.set_in_flight_group(second_group(axis.group))
 
     def traffic(self) -> dict[str, dict[str, dict[str, int]]]:
         """What the axes carried: by name of the axis, kind of collective and unit."""

@@ -40,15 +40,19 @@ class InFlightOptimizer(Optimizer):
         Raises:
             RuntimeError: it failed; states are no longer what any step leaves.
         """
-        in_flight, self._in_flight = self._in_flight, None
+        in_flight = self._in_flight
         if in_flight is None:
             return
         try:
-            count_signal(self._counts, in_flight.wait())
-        except BaseException:
+            report = in_flight.wait()
+        except Exception:
             done = f"{in_flight.completed} of {in_flight.batches} batches"
             self._broken = f"what the last step had left in flight failed after {done}"
+            self._in_flight = None
             raise
+        if self._in_flight is in_flight:  # no other thread has waited as well
+            self._in_flight = None
+            count_signal(self._counts, report)
 
     def _refuse_if_broken(self) -> None:
         self._flush()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,6 @@ def load_checked(
             group |= {name: optimizer.defaults[name] for name in OF_RUN}
         for param, state in states.items():
             optimizer.state[param] = state | optimizer.state.get(param, {})
-        optimizer._in_flight = None  # it is of states that have gone, and so is its error
         optimizer._broken = None
         optimizer._momenta_are_equal()
 
@@ -63,6 +63,8 @@ def load_checked(
         optimizer.register_load_state_dict_pre_hook(check),
         optimizer.register_load_state_dict_post_hook(restore, prepend=True),
     ]
+    with suppress(Exception):  # its states go; where this is refused, the optimizer stays broken
+        optimizer._flush()
     before = dict(vars(optimizer))
     try:
         load_state_dict(state_dict)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from torchdion.torch_versions import GroupName, resolve_process_group, timeout_of
+from torchdion.torch_versions import GroupName, naming_groups, resolve_process_group, timeout_of
 from torchdion.words import front, shown
 
 
@@ -79,24 +79,40 @@ def read_meshes(replicate_mesh: Any, outer_shard_mesh: Any, inner_shard_mesh: An
     return Meshes(None if replicate_mesh is None else _line_of(replicate_mesh), grad_sync, shards)
 
 
-def new_group(ranks: Sequence[int], like: ProcessGroup | None = None) -> ProcessGroup:
+def new_group(ranks: Sequence[int]) -> ProcessGroup:
     """A group of these ranks, which they all make at once, whatever the others do.
-
-    Args:
-        like: of whose backends and time limit it is; None: of the default group's.
 
     Where the default group is bound to a device (``init_process_group(device_id=...)``), torch would split that group's
     communicator, and every rank of the world would have to take part: those of another pipeline stage do not.
     """
+    return _made(lambda: dist.new_group(list(ranks), use_local_synchronization=True))
+
+
+_seconds = 0
+"""How many second groups this process has made, or more."""
+
+
+def second_group(group: ProcessGroup) -> ProcessGroup:
+    """Another one of the same ranks, backends and time limit, which they all make at once.
+
+    torch names one by what else a process has made, which need not be as much on all of its ranks: they agree on it.
+    """
+    global _seconds
+    made: list[int] = [0] * group.size()
+    dist.all_gather_object(made, _seconds, group=group)
+    _seconds = max(made) + 1
+    ranks, backend, timeout = dist.get_process_group_ranks(group), dist.get_backend_config(group), timeout_of(group)
+    order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}  # not every version of torch has it
+    with naming_groups(f"torchdion {'_'.join(map(str, ranks))} {_seconds}"):
+        return _made(lambda: dist.new_group(ranks, timeout, backend, use_local_synchronization=True, **order))
+
+
+def _made(make: Callable[[], Any]) -> ProcessGroup:
     world = dist.group.WORLD
     assert world is not None
     bound, world.bound_device_id = world.bound_device_id, None
     try:
-        backend, timeout = (None, None) if like is None else (dist.get_backend_config(like), timeout_of(like))
-        order: dict[str, Any] = (
-            {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
-        )  # which not every version of torch has
-        group = dist.new_group(list(ranks), timeout, backend, use_local_synchronization=True, **order)
+        group = make()
         assert isinstance(group, ProcessGroup)  # this rank is one of them
         return group
     finally:

@@ -1,6 +1,7 @@
 """What all optimizers are: they own parameters and state, and give both to the C++ engine once a step."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar, overload
 
 import torch
@@ -146,6 +147,9 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
                 writes.finish()
         except BaseException:
             if step is not None and step.wrote and not is_recorded(self):
+                self._leave(step.take_in_flight())
+                with suppress(Exception):  # this error says more
+                    self._flush()
                 self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
             else:
                 for param in created:

@@ -86,6 +86,19 @@ TEST(DelayedStep, WhoseRestFailsIsAnErrorOfTheNextCallAndMendedByLoading) {
   });
 }
 
+TEST(DelayedStep, OverAnAxisThatCarriesAnotherOptimizersIsRefused) {
+  comm::Meeting first(2), second(2);
+  comm::on_every_rank(&first, [&](Axis replicas) {
+    Delayed one(replicas, &second), other(replicas, nullptr);
+    one.step();
+    const std::string sentence = message_of([&] { other.step(); });
+    EXPECT_NE(sentence.find("got another's: give each an Axis of its own"), std::string::npos) << sentence;
+    one.optimizer.stats();
+    other.step();
+    EXPECT_EQ(other.optimizer.stats().steps, 1);
+  });
+}
+
 TEST(DelayedStep, OfAnOptimizerThatMovesOrEndsIsWaitedFor) {
   comm::Meeting first(2), second(2);
   comm::on_every_rank(&first, [&](Axis replicas) {

@@ -61,6 +61,65 @@ def test_all_that_looks_at_states_waits() -> None:
         assert found == dict.fromkeys(WAITS, True)
 
 
+def loads_its_own(rank: int, world_size: int) -> None:
+    """A state dict holds the optimizer's own tensors, to which what is in flight goes."""
+    momenta = []
+    for waits in (True, False):
+        training = Training(REPLICAS, algorithm=DELAYED)
+        training.run(0, 2)
+        training.optimizer.synchronize_for_checkpoint()
+        saved = training.optimizer.state_dict()
+        training.run(2, 3)
+        if waits:
+            training.optimizer.stats()
+        training.optimizer.load_state_dict(saved)
+        states = (training.optimizer.state[param] for param in training.model.parameters())
+        momenta.append([state["momentum"].clone() for state in states])
+    assert all(map(torch.equal, *momenta))
+
+
+def test_loading_waits_for_what_it_may_read() -> None:
+    run_ranks(loads_its_own, 2)
+
+
+def test_a_forked_process_is_told_that_it_has_no_thread() -> None:
+    training = Training(Layout("one"), algorithm=DELAYED)
+    training.run(0, 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            training.optimizer.state_dict()
+        except RuntimeError as error:
+            os._exit(0 if "belongs to the process that took it" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    training.optimizer.state_dict()
+
+
+def among_other_groups(rank: int, world_size: int) -> int:
+    """Ranks 1 and 2 are replicas; rank 1 has made a group that rank 2 knows nothing of."""
+    if rank < 2:
+        dist.new_group([0, 1], use_local_synchronization=True)
+    if rank == 0:
+        return 0
+    replicas = dist.new_group([1, 2], use_local_synchronization=True) if rank == 1 else None
+    if rank == 2:
+        dist.distributed_c10d._world.group_count += 1  # as many as rank 1: what the user's own groups need
+        replicas = dist.new_group([1, 2], use_local_synchronization=True)
+        dist.distributed_c10d._world.group_count += 5
+    X = Parameter(torch.zeros(20, 30))
+    optimizer = torchdion.DoubleDion([X], lr=0.1, delayed=True, replicate_mesh=replicas)
+    for _ in range(2):
+        X.grad = torch.randn(20, 30)
+        optimizer.step()
+    steps: int = optimizer.stats()["steps"]
+    return steps
+
+
+def test_second_groups_are_made_whatever_else_ranks_have_made() -> None:
+    assert run_ranks(among_other_groups, 3, time_limit=30) == [0, 2, 2]
+
+
 def counters(rank: int, world_size: int) -> dict[str, Any]:
     training = Training(REPLICAS, algorithm=DELAYED)
     training.run(0, 4)
