@@ -75,7 +75,8 @@ struct Axis {
   AxisTraffic traffic() const;
 
   // A second group of the same ranks, in the same order, for what goes on when a step has returned, beside whatever the
-  // program sends over the first: Options::delayed(true) needs one. All copies of the axis get it.
+  // program sends over the first: Options::delayed(true) needs one. All copies of the axis get it; it carries what one
+  // optimizer has left in flight, so that another delayed one has an Axis of its own.
   // Throws c10::ValueError for a group of other ranks.
   void set_in_flight_group(c10::intrusive_ptr<c10d::ProcessGroup> group) const;
 };

@@ -29,6 +29,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     _agreed: bool
     _counts: dict[str, Any]
 
+    @speaking
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
         # torch keeps none but its own

@@ -9,6 +9,7 @@ from torchdion import _C
 from torchdion.layouts import Layouts
 from torchdion.parameters import parameters_by_algorithm
 from torchdion.state import is_capturing, state_bytes
+from torchdion.words import speaking
 
 # Counts that a device may still be computing: numbers or tensors of one.
 _LAZY = ("skipped_steps", "nonfinite_entries", "columns_without_signal", "columns_in_margin")
@@ -57,6 +58,7 @@ class CountedOptimizer(Optimizer):
     def _flush(self) -> None:
         """Nothing is under way."""
 
+    @speaking
     def stats(self) -> dict[str, Any]:
         """What the optimizer has done and what it holds.
 
