@@ -107,7 +107,7 @@ class Axes:
             return mesh.get_group(dims[0])
         ranks = _ranks_along(mesh, dims)
         if ranks not in self._groups:
-            self._groups[ranks] = new_group(ranks)
+            self._groups[ranks] = new_group(ranks, [mesh.get_group(dim) for dim in dims])
         return self._groups[ranks]
 
     def open_in_flight(self, axis: _C.Axis) -> None:

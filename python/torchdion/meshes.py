@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
@@ -79,44 +80,45 @@ def read_meshes(replicate_mesh: Any, outer_shard_mesh: Any, inner_shard_mesh: An
     return Meshes(None if replicate_mesh is None else _line_of(replicate_mesh), grad_sync, shards)
 
 
-def new_group(ranks: Sequence[int]) -> ProcessGroup:
+_made = 0
+"""How many groups this process has made with :func:`new_group`, or more."""
+
+
+def new_group(ranks: Sequence[int], along: Sequence[ProcessGroup], like: ProcessGroup | None = None) -> ProcessGroup:
     """A group of these ranks, which they all make at once, whatever the others do.
 
     Where the default group is bound to a device (``init_process_group(device_id=...)``), torch would split that group's
-    communicator, and every rank of the world would have to take part: those of another pipeline stage do not.
+    communicator, and every rank of the world would have to take part: those of another pipeline stage do not. And it
+    would name it by what else a process has made, which need not be as much on all of these ranks: they agree on it.
+
+    Args:
+        along: groups that join all of these ranks, and none but them, when gone through one after the other.
+        like: of whose backends and time limit it is; None: of the default group's.
     """
-    return _made(lambda: dist.new_group(list(ranks), use_local_synchronization=True))
-
-
-_seconds = 0
-"""How many second groups this process has made, or more."""
-
-
-def second_group(group: ProcessGroup) -> ProcessGroup:
-    """Another one of the same ranks, backends and time limit, which they all make at once.
-
-    torch names one by what else a process has made, which need not be as much on all of its ranks: they agree on it.
-    """
-    global _seconds
-    made: list[int] = [0] * group.size()
-    dist.all_gather_object(made, _seconds, group=group)
-    _seconds = max(made) + 1
-    ranks, backend, timeout = dist.get_process_group_ranks(group), dist.get_backend_config(group), timeout_of(group)
-    order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}  # not every version of torch has it
-    with naming_groups(f"torchdion {'_'.join(map(str, ranks))} {_seconds}"):
-        return _made(lambda: dist.new_group(ranks, timeout, backend, use_local_synchronization=True, **order))
-
-
-def _made(make: Callable[[], Any]) -> ProcessGroup:
+    global _made
+    for group in along:
+        types = [served.type for served in group._device_types]
+        most = torch.tensor(_made, device="cpu" if "cpu" in types else types[0])
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+        _made = int(most)
+    _made += 1
+    backend, timeout = (None, None) if like is None else (dist.get_backend_config(like), timeout_of(like))
+    order: dict[str, Any] = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}  # not in all versions
     world = dist.group.WORLD
     assert world is not None
     bound, world.bound_device_id = world.bound_device_id, None
     try:
-        group = make()
-        assert isinstance(group, ProcessGroup)  # this rank is one of them
-        return group
+        with naming_groups(f"torchdion {'_'.join(map(str, ranks))} {_made}"):
+            made_group = dist.new_group(list(ranks), timeout, backend, use_local_synchronization=True, **order)
+        assert isinstance(made_group, ProcessGroup)  # this rank is one of them
+        return made_group
     finally:
         world.bound_device_id = bound
+
+
+def second_group(group: ProcessGroup) -> ProcessGroup:
+    """Another one of the same ranks, backends and time limit, which they all make at once."""
+    return new_group(dist.get_process_group_ranks(group), [group], like=group)
 
 
 def _ranks_of(mesh: Any, name: str) -> frozenset[int]:
