@@ -118,7 +118,6 @@ int64_t InFlight::workspace_bytes() const {
 void InFlight::start() {
   is_inference_ = c10::InferenceMode::is_enabled();
   process_ = getpid();
-  for (const Axis& axis : axes_) comm::set_under_way(axis, true);
   bool needs_thread = false;
   for (DeviceTasks& tasks : devices_) {
     tasks.change_groups();
@@ -130,6 +129,7 @@ void InFlight::start() {
     tasks.record_stream(sides_.back()->stream);
   }
   under_way_ = true;
+  for (const Axis& axis : axes_) comm::set_under_way(axis, true);
   if (!needs_thread) return run();
   try {
     thread_ = std::thread([this] {

@@ -43,6 +43,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self.defaults = DEFAULTS | self.defaults
         self._broken = self.__dict__.get("_broken")
         self._agreed = False
+        self._in_flight = None
         self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:

@@ -147,6 +147,7 @@ def test_it_touches_the_files_that_the_recipe_names_and_no_others(with_toy: tupl
     print(f"files outside of tests that the toy algorithm touches: {len(touched)}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_it_passes_the_tests_of_all_algorithms(with_toy: tuple[Path, set[str]]) -> None:
     folder = with_toy[0]
@@ -182,6 +183,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_cpp_goes_on_with_what_python_has_begun_to_the_same_bits(
     with_toy: tuple[Path, set[str]], tmp_path: Path
