@@ -12,7 +12,7 @@ bool has_in_flight_group(const Axis& axis);
 bool is_under_way(const Axis& axis);
 void set_under_way(const Axis& axis, bool is_under_way);
 
-// The same line of ranks over its second group. Counts are its own until land().
+// The same line of ranks over its second group. Counts are its own until move_counts().
 Axis in_flight(const Axis& axis);
 Layout in_flight(Layout layout);
 

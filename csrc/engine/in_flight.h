@@ -13,7 +13,6 @@
 
 #include "engine/device_tasks.h"
 #include "engine/groups.h"
-#include "engine/plan.h"
 
 namespace torchdion::engine {
 

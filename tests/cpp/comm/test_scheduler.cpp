@@ -48,6 +48,30 @@ INSTANTIATE_TEST_SUITE_P(Widths, SchedulerOrder,
                                          Turns{9, "A0 A1 B0 A2 B1 C0 B2 C1 C2"}),
                          [](const auto& info) { return "Width" + std::to_string(info.param.width); });
 
+TEST(Scheduler, StartsEarlyTasksBeforeAllOthersAndGoesOnWithThemAfter) {
+  std::string trace;
+  std::vector<Scheduler::Factory> tasks;
+  for (char letter : {'A', 'B', 'C', 'D'}) {
+    tasks.push_back([&trace, letter](int slot) {
+      EXPECT_EQ(slot == Scheduler::kNoSlot, letter < 'C');
+      return noting(&trace, letter, 2);
+    });
+  }
+  Scheduler scheduler(1);
+  scheduler.run(tasks, /*early=*/2, [&] { trace += " then"; });
+  EXPECT_EQ(trace, "A0 B0 then C0 C1 D0 D1 A1 B1");
+  EXPECT_EQ(scheduler.completed(), 4);
+}
+
+TEST(Scheduler, EndsEarlyTasksWhereWhatFollowsFails) {
+  std::string trace;
+  std::vector<Scheduler::Factory> tasks;
+  for (char letter : {'A', 'B'}) tasks.push_back([&trace, letter](int) { return noting(&trace, letter, 2); });
+  Scheduler scheduler(1);
+  EXPECT_THROW(scheduler.run(tasks, /*early=*/1, [] { throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_EQ(trace, "A0 A1");  // and B was never begun
+}
+
 TEST(Scheduler, NeedsAWidthOfAtLeastOne) {
   EXPECT_THROW(Scheduler(0), std::invalid_argument);
   EXPECT_THROW(Scheduler(-1), std::invalid_argument);
