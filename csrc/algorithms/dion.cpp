@@ -21,7 +21,7 @@ constexpr Option kDionOptions[] = {
      .initial = std::string_view("power_iteration"),
      .allowed = one_of(kFactorization),
      .doc = "how P is found: one warm-started power iteration, or a singular value decomposition (Appendix B.1)",
-     .waits = std::string_view("svd")},
+     .uncaptured = {std::string_view("svd")}},
     {"rank_fraction", 1.0, kFraction, "r / min(m, n); 0.25 is the usual choice for large models"},
     kRankMultipleOf,
     kOrientationOption,

@@ -30,7 +30,7 @@ constexpr Option kDoubleDionOptions[] = {
      .initial = false,
      .allowed = kFlag,
      .doc = "what replicas exchange goes on beside the next forward and backward pass, and counts a step later",
-     .waits = true},
+     .uncaptured = {true, "a part of its work goes on after the step"}},
     kSeed,
     kMomentumDtype,
     kQDtype,

@@ -43,14 +43,19 @@ struct Allowed {
   bool none_is_a_value = false;  // not what is declared
 };
 
+// What no graph captures: steps with this value, and why.
+struct Uncaptured {
+  Value value = {};
+  std::string_view why = "the host would wait for the device";
+};
+
 struct Option {
   std::string_view name;
   Value initial;  // of a group that is given nothing
   Allowed allowed;
   std::string_view doc;        // one line, with its source
   bool may_be_tensor = false;  // of one number, which steps read anew
-  Value waits = {};            // with this value the host waits for the device, or works on after the step: no graph
-                               // captures such a step
+  Uncaptured uncaptured = {};
   bool of_optimizer = false;   // alike in all groups
   bool of_run = false;         // no checkpoint changes it
 };

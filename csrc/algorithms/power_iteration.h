@@ -27,7 +27,7 @@ inline constexpr Option kOrthonormalizeOption{.name = "orthonormalize",
                                               .initial = std::string_view("auto"),
                                               .allowed = one_of(kOrthonormalize),
                                               .doc = "how P is orthonormalized: rcqr is Algorithm 2, qr Householder's",
-                                              .waits = std::string_view("qr")};
+                                              .uncaptured = {std::string_view("qr")}};
 inline constexpr Option kRcqrOversample{"rcqr_oversample", 1.25, kAtLeastOne,
                                         "k / r: rows of the sketch over columns of P (Algorithm 2)"};
 inline constexpr Choice kFactorizationNames[] = {{"power_iteration", "power_iteration"}, {"svd", "svd"}};

@@ -29,7 +29,7 @@ constexpr Option kShared[] = {
      .initial = std::string_view("propagate"),
      .allowed = one_of(kNonfinite),
      .doc = "what NaN and infinite entries of gradients do",
-     .waits = std::string_view("raise"),
+     .uncaptured = {std::string_view("raise")},
      .of_optimizer = true},
     precision_of("high"),
 };

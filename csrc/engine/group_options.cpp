@@ -23,10 +23,11 @@ void check_combinations(const algorithms::Options& group, const std::string& whe
   }
   if (!group.has("capturable") || !group.flag("capturable")) return;
   for (const Option& option : algorithms::options()) {
-    if (algorithms::is_none(option.waits) || !group.has(option.name)) continue;
-    TORCH_CHECK_VALUE(group.at(option.name) != option.waits, prefix(), algorithms::assigned(option, option.waits),
-                      " cannot be combined with ", algorithms::assigned(*algorithms::option("capturable"), true),
-                      ": the host would wait for the device", where);
+    const algorithms::Uncaptured& uncaptured = option.uncaptured;
+    if (algorithms::is_none(uncaptured.value) || !group.has(option.name)) continue;
+    TORCH_CHECK_VALUE(group.at(option.name) != uncaptured.value, prefix(),
+                      algorithms::assigned(option, uncaptured.value), " cannot be combined with ",
+                      algorithms::assigned(*algorithms::option("capturable"), true), ": ", uncaptured.why, where);
   }
 }
 

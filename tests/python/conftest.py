@@ -24,11 +24,7 @@ if EMULATED:
 
 # Of tests/python: what starts processes or compilers on every core, or measures memory; one worker runs all of it.
 EVERY_CORE = (
-    "examples/gpt/test_parallel",
     "law",
-    "oracle/test_low_rank",
-    "oracle/test_scales",
-    "packaging/test_new_algorithm",
     "packaging/test_packaging",
     "packaging/test_sdist",
     "ranks",

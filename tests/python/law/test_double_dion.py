@@ -19,6 +19,7 @@ from law import (
     run_on_mesh,
     weight,
 )
+from long_cases import some_of
 from ranks import run_ranks
 from roles import CORE, Role
 from torch.nn import Parameter
@@ -39,20 +40,25 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
     return run_on_mesh(job)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "options"),
-    [
-        ((2, 2, 2), {"orientation": "left"}),
-        ((2, 2, 2), {"orientation": "right", "orthonormalize": "rcqr"}),
-        ((2, 3, 1), {"orientation": "right"}),
-        ((3, 1, 1), {"replicate_rank_fraction": 0.6, "rank_fraction": 0.7}),  # replicas average gradients
-        ((2, 2, 2), {"orientation": "left", "delayed": True}),
-        ((2, 3, 1), {"orientation": "right", "orthonormalize": "rcqr", "delayed": True}),
-        ((3, 1, 1), {"replicate_rank_fraction": 0.6, "rank_fraction": 0.7, "delayed": True}),
-    ],
-    ids=str,
-)
-def test_both_stages_on_a_mesh_are_those_of_one_process(sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
+MANY = {"replicate_rank_fraction": 0.6, "rank_fraction": 0.7}  # replicas average gradients
+Case = tuple[tuple[int, int, int], dict[str, Any]]
+AT_ONCE: list[Case] = [
+    ((2, 2, 2), {"orientation": "left"}),
+    ((2, 2, 2), {"orientation": "right", "orthonormalize": "rcqr"}),
+    ((2, 3, 1), {"orientation": "right"}),
+    ((3, 1, 1), MANY),
+]
+DELAYED: list[Case] = [
+    ((2, 2, 2), {"orientation": "left", "delayed": True}),
+    ((2, 3, 1), {"orientation": "right", "orthonormalize": "rcqr", "delayed": True}),
+    ((3, 1, 1), {**MANY, "delayed": True}),
+    *((sizes, {"delayed": True}) for sizes in ((8, 1, 1), (1, 8, 1), (1, 1, 8))),
+]
+
+
+@pytest.mark.parametrize("case", some_of(AT_ONCE + DELAYED, [AT_ONCE[1], AT_ONCE[3], *DELAYED[:3]]))
+def test_both_stages_on_a_mesh_are_those_of_one_process(case: Case) -> None:
+    sizes, options = case
     job = Job(sizes, under_double_dion(**options), torch.float64, STEPS, {})
     assert_equal_to_one_process(job, run_ranks(run_job, math.prod(sizes), job), one_process(job))
 

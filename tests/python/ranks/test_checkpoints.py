@@ -120,7 +120,7 @@ def test_a_training_goes_on_in_any_layout_from_the_checkpoint_of_any_other(
 
 
 @pytest.mark.parametrize(
-    "algorithm", all_but([name for name in VARIANTS if name != "dion"], long=["lion", "double_dion"])
+    "algorithm", all_but([name for name in VARIANTS if name != "dion"], long=["lion", "muon", "double_dion"])
 )
 def test_a_training_by_any_other_algorithm_does_too(algorithm: str, tmp_path: Path) -> None:
     # Replicas of DeMo are together not what one process is.

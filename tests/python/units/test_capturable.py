@@ -132,10 +132,19 @@ def test_checkpoints_move_between_optimizers_that_are_capturable_and_others() ->
         assert equal([param.detach() for param in params], [param.detach() for param in others])
 
 
-@pytest.mark.parametrize(("name", "value"), [("nonfinite", "raise"), ("orthonormalize", "qr")])
-def test_what_makes_the_host_wait_is_refused(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}='{value}' cannot be combined with capturable=True"):
-        made(**{name: value}, capturable=True)
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("nonfinite", "raise", "the host would wait for the device"),
+        ("orthonormalize", "qr", "the host would wait for the device"),
+        ("factorization", "svd", "the host would wait for the device"),
+        ("delayed", True, "a part of its work goes on after the step"),
+    ],
+)
+def test_what_no_graph_captures_is_refused(name: str, value: str | bool, why: str) -> None:
+    made = torchdion.DoubleDion if name == "delayed" else torchdion.Dion
+    with pytest.raises(ValueError, match=f"{name}={value!r} cannot be combined with capturable=True: {why}"):
+        made([nn.Parameter(torch.randn(4, 5))], **{name: value}, capturable=True)
 
 
 def test_a_rate_of_integers_on_the_device_is_refused() -> None:

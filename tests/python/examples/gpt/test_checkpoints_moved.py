@@ -79,8 +79,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[floa
     [
         pytest.param("dion", ONE, COMPRESSED, id="one to compressed"),
         pytest.param("dion", COMPRESSED, TP, id="compressed to tp", marks=pytest.mark.long),
-        pytest.param("dion", TP, FSDP, id="tp to fsdp"),
-        pytest.param("dion", FSDP, ONE, id="fsdp to one"),
+        pytest.param("dion", TP, FSDP, id="tp to fsdp", marks=pytest.mark.long),
+        pytest.param("dion", FSDP, ONE, id="fsdp to one", marks=pytest.mark.long),
         pytest.param("dion", DDP, FSDP, id="ddp to fsdp", marks=pytest.mark.long),
         pytest.param("muon", ONE, COMPRESSED, id="muon, one to compressed", marks=pytest.mark.long),
         pytest.param("muon", COMPRESSED, TP, id="muon, compressed to tp", marks=pytest.mark.long),
