@@ -182,7 +182,7 @@ comm::Task<> demo(Batch batch, Options options) {
   linalg::accumulate_(M, batch.G, gradients);
   Matrices B = M;
   at::Tensor whole;
-  at::Tensor pieces = rooms.pieces.view({-1, shape.rows, shape.cols});
+  at::Tensor pieces = rooms.pieces.view({in_place ? 0 : shape.count, shape.rows, shape.cols});
   if (!in_place) {
     linalg::copy_(Matrices(pieces), M);
     whole = co_await gather_to_owners(pieces, cut, shape);

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from law import MESHES, Job, Run, assert_equal_to_one_process, one_process, run_on_mesh
+from law import MESHES, Job, Run, assert_equal_to_one_process, members, one_process, run_on_mesh
 from long_cases import some_of
 from oracle import TRIED_WITH
 from ranks import run_ranks
@@ -35,4 +35,8 @@ def test_every_mesh_equals_one_process(algorithm: str, sizes: tuple[int, int, in
     has_mean = algorithm != "demo"  # of replicas: what they do together is what one process does (law/test_demo.py)
     job = Job(sizes, roles, torch.float64, STEPS, {"rank_fraction": 0.25}, native=not has_mean)
     dp, fs, tp = sizes
-    assert_equal_to_one_process(job, run_ranks(run_job, dp * fs * tp, job), one_process(job))
+    runs = run_ranks(run_job, dp * fs * tp, job)
+    assert_equal_to_one_process(job, runs, one_process(job))
+    for index, role in enumerate(members(roles)):
+        for rank, run in enumerate(runs):
+            assert torch.equal(run.X[index], runs[0].X[index]), f"{role.name}: weights of ranks 0 and {rank}"

@@ -18,7 +18,8 @@ from torchdion.verification.observed import elements
 STEPS = 4
 DEMO = {"algorithm": "demo", "chunk_size": 8, "top_k": 5, "mu": 0.9}
 ALIGNED = Role("cut between chunks", (48, 32), 0, 1, count=2)
-ROLES = tuple(replace(role, options=DEMO) for role in (*CORE, ALIGNED) if role.is_dion)
+FEW = Role("too few rows for four ranks", (5, 20), 1, 0)
+ROLES = tuple(replace(role, options=DEMO) for role in (*CORE, ALIGNED, FEW) if role.is_dion)
 
 
 def run_job(rank: int, world_size: int, job: Job) -> Run:

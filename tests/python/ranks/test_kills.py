@@ -13,6 +13,7 @@ import pytest
 import sharded
 import torch
 import torch.distributed as dist
+from long_cases import all_but
 from rank_server import Job
 from ranks import call_of, outcomes_of, run_ranks
 from torch import Tensor
@@ -20,12 +21,17 @@ from trainings import LAYOUTS, OWNERS, Layout, Training
 
 from torchdion.verification.rank import Outcome
 
+COMPRESSED = Layout("compressed", (2,), ("dp",))
 KILLED = {
     "dion": LAYOUTS[2],
     "muon": OWNERS[0],
-    "delayed double_dion": Layout("compressed", (2,), ("dp",)),
+    "delayed double_dion": COMPRESSED,
+    "double_dion": LAYOUTS[2],
+    "demo": COMPRESSED,
+    "lion": OWNERS[0],
+    "adamw": OWNERS[0],
 }
-"""By algorithm: fully sharded over two, with momenta that two share out, and with what two exchange in flight."""
+"""By algorithm: fully sharded over two, with states that two share out, or with what two exchange."""
 WITHIN = 30.0  # seconds in which survivors end
 
 
@@ -83,7 +89,7 @@ def killed(folder: Path, algorithm: str, victim: int, rounds: int, share: float)
     return outcomes_of(Job(call_of(until_killed, folder, algorithm, victim, rounds, share), 2, 60.0, grace=WITHIN))
 
 
-@pytest.mark.parametrize("algorithm", KILLED)
+@pytest.mark.parametrize("algorithm", all_but(KILLED, long=["double_dion", "demo", "lion", "adamw"]))
 def test_kills_lose_nothing_and_leave_no_process_waiting(
     algorithm: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
