@@ -56,8 +56,8 @@ struct Option {
   std::string_view doc;        // one line, with its source
   bool may_be_tensor = false;  // of one number, which steps read anew
   Uncaptured uncaptured = {};
-  bool of_optimizer = false;   // alike in all groups
-  bool of_run = false;         // no checkpoint changes it
+  bool of_optimizer = false;  // alike in all groups
+  bool of_run = false;        // no checkpoint changes it
 };
 
 // What allowed values are called in a sentence, in the language of words().

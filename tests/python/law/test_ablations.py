@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from law import HYPER, Job, Run, assert_equal_to_one_process, gradient, members, one_process, run_on_mesh, weight
+from law import (
+    HYPER,
+    MESHES,
+    Job,
+    Run,
+    assert_equal_to_one_process,
+    gradient,
+    members,
+    one_process,
+    run_on_mesh,
+    weight,
+)
+from long_cases import some_of
 from ranks import run_ranks
 from roles import CORE, Role
 from runs import error
@@ -37,7 +49,7 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 3, 1)], ids=str)
+@pytest.mark.parametrize("sizes", some_of([*MESHES, (1, 3, 1)], [(2, 2, 2), (1, 3, 1)]))
 def test_an_ablation_on_a_mesh_is_that_of_one_process_and_sends_what_its_formula_says(
     sizes: tuple[int, int, int], options: dict[str, Any]
 ) -> None:

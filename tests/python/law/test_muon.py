@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from law import Job, Run, assert_equal_to_one_process, members, mesh_of, normal, one_process, run_on_mesh, weight
+from law import (
+    MESHES,
+    Job,
+    Run,
+    assert_equal_to_one_process,
+    members,
+    mesh_of,
+    normal,
+    one_process,
+    run_on_mesh,
+    weight,
+)
+from long_cases import some_of
 from plan_models import block_model, distribute
 from ranks import run_ranks
 from roles import CORE, Role
@@ -37,13 +49,14 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
 @pytest.mark.parametrize(
     "options", [{"newton_schulz": "jordan", "adjust_lr": None}, {"newton_schulz": "gram"}], ids=str
 )
-def test_every_iteration_on_a_mesh_is_that_of_one_process(options: dict[str, Any]) -> None:
-    job = Job((2, 2, 2), under_muon(CORE, **options), torch.float64, STEPS, {})
-    assert_equal_to_one_process(job, run_ranks(run_job, 8, job), one_process(job))
+@pytest.mark.parametrize("sizes", some_of(MESHES, [(2, 2, 2)]))
+def test_every_iteration_on_a_mesh_is_that_of_one_process(sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
+    job = Job(sizes, under_muon(CORE, **options), torch.float64, STEPS, {})
+    assert_equal_to_one_process(job, run_ranks(run_job, math.prod(sizes), job), one_process(job))
 
 
 @pytest.mark.filterwarnings("ignore:.*is one of:UserWarning")
-@pytest.mark.parametrize("sizes", [(1, 2, 2), (2, 2, 1)], ids=str)
+@pytest.mark.parametrize("sizes", some_of([*MESHES[1:], (1, 2, 2), (2, 2, 1)], [(1, 2, 2), (2, 2, 1)]))
 def test_layouts_agree_to_the_rounding_of_bf16_in_which_pieces_travel(sizes: tuple[int, int, int]) -> None:
     job = Job(sizes, under_muon(CORE), torch.float32, STEPS, {"precision": "medium"})
     exact = one_process(job)
