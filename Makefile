@@ -114,7 +114,8 @@ test-fuzz: build  ## checkpoints of random damage, read under ASan for FUZZ_SECO
 test-long: build  ## tests that are marked long, CASES=5000 random cases, 30 kills, the oldest torch, ten minutes of fuzz
 	@$(PY) -m pytest -n 2 --no-loadscope-reorder -m long --durations=10 tests/python $(PYTEST)
 	@$(PY) -m pytest --durations=0 --durations-min=1 --cases $(CASES) --kills 30 tests/python/units/test_exotic.py \
-	  tests/python/oracle/test_differential.py tests/python/ranks/test_kills.py $(PYTEST)
+	  tests/python/oracle/test_differential.py tests/python/law/test_random_trainings.py tests/python/ranks/test_kills.py \
+	  $(PYTEST)
 	@$(MAKE) test-cpp CTEST="--label-regex long"
 	@$(MAKE) test-sanitizers CTEST="--label-regex long"
 	@$(MAKE) test-versions VERSIONS=2.10

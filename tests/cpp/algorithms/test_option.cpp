@@ -162,8 +162,8 @@ TEST(Options, AreDeclaredWithValuesThatTheyTake) {
   for (const Option& option : options()) {
     EXPECT_TRUE(is_none(option.initial) || accepted(option, option.initial) == option.initial) << option.name;
     EXPECT_FALSE(option.doc.empty()) << option.name;
-    if (is_none(option.waits)) continue;
-    EXPECT_EQ(accepted(option, option.waits), option.waits) << option.name;
+    if (is_none(option.uncaptured.value)) continue;
+    EXPECT_EQ(accepted(option, option.uncaptured.value), option.uncaptured.value) << option.name;
   }
   EXPECT_TRUE(is_none(option("betas")->initial)) << "each algorithm's own";
   EXPECT_EQ(option("nothing"), nullptr);

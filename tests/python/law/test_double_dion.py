@@ -27,7 +27,7 @@ from torch.nn import Parameter
 import torchdion
 from torchdion.verification.observed import elements
 
-STEPS = 6
+STEPS = 4
 OF_REPLICAS, OF_UPDATE = 0.1, 0.3
 
 

@@ -1,5 +1,7 @@
 """Dion against the FP64 oracle of Algorithm 1."""
 
+from itertools import product
+
 import pytest
 import torch
 from oracle import DionState, dion
@@ -24,11 +26,25 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "seed", "hyper"), CASES, ids=[f"{m}x{n}" for (m, n), _, _ in CASES])
-@pytest.mark.parametrize("rank_fraction", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("orientation", ["left", "right"])
-@pytest.mark.parametrize("method", ["auto", "rcqr", "cholesky_qr", "qr"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+DTYPES, METHODS, ORIENTATIONS = (torch.float64, torch.float32), ("auto", "rcqr", "cholesky_qr", "qr"), ("left", "right")
+RANK_FRACTIONS = (0.1, 0.5, 1.0)
+
+
+def variants():
+    """All; in `make test` each has one rank, in turn."""
+    combinations = product(enumerate(CASES), enumerate(product(DTYPES, METHODS, ORIENTATIONS)))
+    for (number, ((m, n), seed, hyper)), (turn, (dtype, method, orientation)) in combinations:
+        for index, rank_fraction in enumerate(RANK_FRACTIONS):
+            yield pytest.param(
+                *(dtype, method, orientation, rank_fraction, (m, n), seed, hyper),
+                id=f"{m}x{n}-{rank_fraction}-{orientation}-{method}-{dtype}",
+                marks=pytest.mark.long if (number + turn + index) % len(RANK_FRACTIONS) != 0 else (),
+            )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "method", "orientation", "rank_fraction", "shape", "seed", "hyper"), list(variants())
+)
 def test_twenty_steps_equal_the_oracle(dtype, method, orientation, rank_fraction, shape, seed, hyper):
     lr, mu, weight_decay = hyper
     [X0], *gradients = normals(21, shape, seed=seed, dtype=dtype)

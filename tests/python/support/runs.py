@@ -59,7 +59,7 @@ def normals(
 
 
 def error(X: Tensor, expected: Tensor, start: Tensor) -> float:
-    """How far X is from `expected`, relative to the distance travelled: ‖X − X'‖ / ‖X' − X₀‖."""
+    """How far X is from `expected`, relative to the distance travelled: ‖X − X'‖ / ‖X' − X₀‖. 0 where neither moves."""
     difference = torch.linalg.vector_norm(X.double() - expected.double())
     travelled = torch.linalg.vector_norm(expected.double() - start.double())
-    return float((difference / travelled).item())
+    return float((difference / travelled.clamp_min(torch.finfo(torch.float64).tiny)).item())

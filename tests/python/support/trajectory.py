@@ -82,10 +82,10 @@ def drawn_factors(states: dict[str, Any]) -> States:
     return {name: state.clone() for name, state in states.items() if name in names}
 
 
-def error_of_state(shape: str, own: Tensor, expected: Tensor) -> float:
+def error_of_state(shape: str, own: Tensor, expected: Tensor, least: float = 0.0) -> float:
     """How far a whole state is from what is expected: of columns of factors, whose signs are free, in each entry; of
-    others relative to its norm."""
+    others relative to its norm, or to the least that it may have where rounding is all that is left."""
     expected = expected.reshape(own.shape)
     if shape == "factor":
         return float((own.double().abs() - expected.abs()).abs().max())
-    return float(torch.linalg.vector_norm(own.double() - expected) / torch.linalg.vector_norm(expected))
+    return float(torch.linalg.vector_norm(own.double() - expected)) / max(float(expected.norm()), least)
