@@ -113,15 +113,26 @@ void check_state_names(const algorithms::Algorithm& algorithm, const std::vector
                       "; is it the checkpoint of another optimizer or with other options?");
   }
   if (algorithm.takes_matrices()) return;
+  const algorithms::Algorithm* theirs = nullptr;  // whose these states are, and which of them this one does not have
+  std::string_view foreign;
+  int64_t most = 0;
   for (const algorithms::Algorithm* other : algorithms::all()) {
     if (!other->takes_matrices()) continue;
+    int64_t number = 0;
+    std::string_view first;
     for (const algorithms::State& state : other->states) {
-      const bool is_foreign = algorithms::index_of(algorithm, state.name) < 0 && has(state.name);
-      TORCH_CHECK_VALUE(!is_foreign, prefix(), "the algorithm of ", name, " of shape ", sizes, " must stay ",
-                        algorithms::shown(*algorithms::option("algorithm"), other->name), ", whose state ", state.name,
-                        " it has, got another algorithm or batch_dims in its group, or another shape");
+      if (!has(state.name)) continue;
+      ++number;
+      if (first.empty() && algorithms::index_of(algorithm, state.name) < 0) first = state.name;
     }
+    if (first.empty() || number <= most) continue;
+    theirs = other;
+    foreign = first;
+    most = number;
   }
+  TORCH_CHECK_VALUE(!theirs, prefix(), "the algorithm of ", name, " of shape ", sizes, " must stay ",
+                    algorithms::shown(*algorithms::option("algorithm"), theirs->name), ", whose state ", foreign,
+                    " it has, got another algorithm or batch_dims in its group, or another shape");
 }
 
 void check_state(const at::Tensor& X, const at::Tensor& state, const std::string& what) {

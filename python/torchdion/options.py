@@ -109,6 +109,8 @@ def _advice_on(name: str, taken: set[str]) -> str:
     if name == "differentiable":
         return ": no graph goes through a step"
     if name in OPTIONS and name not in STATE_DTYPES.values():  # of parameters, or of another algorithm
+        if OPTIONS[name]["of_optimizer"]:
+            return f": it is one of {' and '.join(map(repr, OPTIONS[name]['algorithms']))}"
         return ": only a parameter group takes it"
     near = _option_meant_by(name, [*OPTIONS, *taken])
     if near in STATE_DTYPES.values():

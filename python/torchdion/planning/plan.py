@@ -67,7 +67,7 @@ class Plan:
         machine, efficiency: that times are estimated for.
         rows: the parameters.
         links: by axis.
-        estimates: by optimizer, the keys of ``OPTIMIZERS``.
+        estimates: by optimizer, the keys of ``OPTIMIZERS``; without those of whole parameters where the mesh cuts any.
         notes: what to know of the numbers, in sentences.
     """
 
@@ -190,13 +190,13 @@ def plan(
     rows = rows_of(parameters, under_muon(parameters, layouts, grid, axis), grid, axis)
     links = _links(grid, rows, node)
     precisions = {
+        **{name: precision or ("medium" if "muon" in name else "high") for name in OPTIMIZERS},
         "muon_gathering": "medium",
-        "muon": precision or "medium",
-        **{name: precision or "high" for name in OPTIMIZERS if not name.startswith("muon")},
     }
     estimates = {
         name: _estimate([row.costs[name] for row in rows], node, efficiency * node.rate(precisions[name]), links)
         for name in OPTIMIZERS
+        if all(name in row.costs for row in rows)
     }
     return Plan(grid.sizes, grid.rank, options, node, efficiency, rows, links, estimates, _notes(layouts, grid))
 

@@ -32,6 +32,9 @@ OPTIMIZERS = {
 }
 """What is compared, and what it does."""
 
+OF_WHOLE_PARAMETERS = ("dist_muon", "dist_adamw")
+"""Those of them that are not compared where a parameter is cut, which they refuse."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -46,7 +49,7 @@ class Row:
         Q, piece_of_Q: the same of Dion's right factor.
         cuts: the axis that cuts the rows, the columns, the stack; without those that nothing cuts.
         compresses: whether replicas exchange P and R rather than gradients; None where there is nothing to exchange.
-        costs: of all of them together, by optimizer.
+        costs: of all of them together, by optimizer; without those of whole parameters where the mesh cuts any.
     """
 
     names: list[str]
@@ -167,13 +170,18 @@ def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, repl
     of_matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
     for algorithm, members in {"muon": matrices, "double_dion": of_matrices, "demo": of_matrices}.items():
         by_name[algorithm] = {**by_name["compressed"], **_by_name(members, algorithm, replicas)}
-    by_name["dist_adamw"] = _by_name(parameters, "adamw", replicas, has_owners=True)
-    others = [one for one in parameters if not algorithm_of(one.param, one.group).takes_matrices]
-    by_name["dist_muon"] = {
-        **_by_name(others, None, replicas, has_owners=True),
-        **_by_name(of_matrices, "muon", replicas, has_owners=True),
-    }
+    if not any(_is_cut(one.piece.layout) for one in parameters):
+        by_name["dist_adamw"] = _by_name(parameters, "adamw", replicas, has_owners=True)
+        others = [one for one in parameters if not algorithm_of(one.param, one.group).takes_matrices]
+        by_name["dist_muon"] = {
+            **_by_name(others, None, replicas, has_owners=True),
+            **_by_name(of_matrices, "muon", replicas, has_owners=True),
+        }
     return [_row_of(alike, by_name) for alike in alike_of(parameters, grid, replicas)]
+
+
+def _is_cut(layout: _C.Layout) -> bool:
+    return not (layout.rows.absent and layout.cols.absent and layout.batch.absent)
 
 
 def _by_name(
@@ -219,7 +227,7 @@ def _costs(alike: Alike, costs: dict[str, dict[str, EngineCost]], is_matrix: boo
     return {
         "dion_compressed": found["compressed"],
         "dion_dense": dense,
-        **{name: found[name] for name in ("double_dion", "muon", "demo", "dist_muon", "dist_adamw")},
+        **{name: found[name] for name in ("double_dion", "muon", "demo", *OF_WHOLE_PARAMETERS) if name in found},
         "muon_gathering": muon_gathering(alike) if is_matrix else dense,
         **{name: averaged(alike, found[name]) for name in ("lion", "adamw")},
     }

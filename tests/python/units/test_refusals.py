@@ -81,14 +81,16 @@ def test_batch_dims_that_leave_no_matrix_to_a_group_of_dion_are_refused():
 
 
 @pytest.mark.parametrize("option", [{"batch_dims": 1}, {"algorithm": "lion"}])
-def test_a_matrix_with_a_Q_stays_one_of_dion(option):
+@pytest.mark.parametrize("algorithm", ["dion", "double_dion"])
+def test_a_matrix_with_a_Q_stays_one_of_its_algorithm(algorithm, option):
     X = matrix()
-    optimizer = torchdion.Dion([X])
+    optimizer = torchdion.Dion([{"params": [X], "algorithm": algorithm}])
     X.grad = torch.randn(6, 4)
     optimizer.step()
     before, saved = X.detach().clone(), optimizer.state_dict()
     saved["param_groups"][0] |= option
-    sentence = r"^torchdion.Dion: the algorithm of parameter 0 \(parameter group 0\) of shape \[6, 4\] must stay 'dion'"
+    sentence = r"^torchdion.Dion: the algorithm of parameter 0 \(parameter group 0\) of shape \[6, 4\] must stay "
+    sentence += f"'{algorithm}'"
     with pytest.raises(ValueError, match=sentence):
         optimizer.load_state_dict(saved)
     optimizer.step()

@@ -236,6 +236,26 @@ def test_the_plan_of_states_with_owners_equals_what_processes_count(ranks: int) 
             assert cost.bytes == counted(stats, "bytes")
 
 
+def test_what_takes_whole_parameters_alone_is_compared_where_nothing_is_cut() -> None:
+    names = {"dist_muon", "dist_adamw"}
+    for mesh in ({"dp": 4}, {}):
+        found = torchdion.plan(block_model(), mesh)
+        assert names <= set(found.estimates)
+        assert all(names <= set(row.costs) for row in found.rows)
+    for mesh in ({"dp": 4, "fs": 2}, {"tp": 2}):
+        found = torchdion.plan(block_model(), mesh)
+        assert not names & set(found.estimates)
+        assert not any(names & set(row.costs) for row in found.rows)
+        assert "dist" not in str(found)
+
+
+@pytest.mark.parametrize("precision", [None, "highest"])
+def test_muon_takes_the_same_time_whoever_owns_its_states(precision: str | None) -> None:
+    estimates = torchdion.plan(torch.nn.Linear(512, 512, bias=False), {}, precision=precision).estimates
+    assert estimates["dist_muon"].cost.flops == estimates["muon"].cost.flops > 0
+    assert estimates["dist_muon"].seconds == estimates["muon"].seconds
+
+
 # ---- refusals ----
 
 
