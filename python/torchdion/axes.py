@@ -9,7 +9,7 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.layout import piece_index
-from torchdion.meshes import Meshes, new_group, second_group
+from torchdion.meshes import Meshes, joined_group, second_group
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -22,7 +22,6 @@ class Axes:
         self._meshes = meshes
         self._axes: dict[tuple[Any, ...], _C.Axis] = {}
         self._of_meshes: dict[DeviceMesh | None, list[_C.Axis]] = {}  # see of()
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # of several mesh dimensions, by ranks
 
     @property
     def averages(self) -> bool:
@@ -105,14 +104,11 @@ class Axes:
         """
         if len(dims) == 1:
             return mesh.get_group(dims[0])
-        ranks = _ranks_along(mesh, dims)
-        if ranks not in self._groups:
-            self._groups[ranks] = new_group(ranks, [mesh.get_group(dim) for dim in dims])
-        return self._groups[ranks]
+        return joined_group(_ranks_along(mesh, dims), [mesh.get_group(dim) for dim in dims])
 
     def open_in_flight(self, axis: _C.Axis) -> None:
         """Gives an axis a second group, for what goes on between steps; all of its ranks do so at once."""
-        axis.set_in_flight_group(second_group(axis.group))
+        axis.set_in_flight_group(second_group(axis.group, self))
 
     def traffic(self) -> dict[str, dict[str, dict[str, int]]]:
         """What the axes carried: by name of the axis, kind of collective and unit."""

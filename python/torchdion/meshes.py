@@ -1,8 +1,10 @@
 """The groups that a user names: which ranks hold copies of a parameter, and which may hold its pieces."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -84,6 +86,52 @@ _made = 0
 """How many groups this process has made with :func:`new_group`, or more."""
 
 
+@dataclass
+class _Second:
+    group: ProcessGroup
+    is_taken: bool = True
+
+
+# What optimizers have asked for, and later ones may have: torch has no way to close a group that none else may wait for.
+_joined: WeakKeyDictionary[ProcessGroup, dict[tuple[int, ...], ProcessGroup]] = WeakKeyDictionary()
+_seconds: WeakKeyDictionary[ProcessGroup, list[_Second]] = WeakKeyDictionary()
+
+
+def joined_group(ranks: Sequence[int], along: Sequence[ProcessGroup]) -> ProcessGroup:
+    """That of :func:`new_group`, made once in a process: collectives of one thread come in one order on all ranks."""
+    made = _joined.setdefault(along[0], {})
+    if tuple(ranks) not in made:
+        made[tuple(ranks)] = new_group(ranks, along)
+    return made[tuple(ranks)]
+
+
+def second_group(group: ProcessGroup, holder: object) -> ProcessGroup:
+    """Another one of the same ranks, backends and time limit, which they all take at once, for the holder alone.
+
+    When the holder is gone, the group is another's to take. Ranks need not be done with theirs at once: they agree on
+    one that all of them have free, or make one.
+    """
+    seconds = _seconds.setdefault(group, [])
+    if seconds:
+        free = torch.tensor([not second.is_taken for second in seconds], dtype=torch.int32, device=_device_of(group))
+        dist.all_reduce(free, dist.ReduceOp.MIN, group=group)
+        taken = next((second for second, is_free in zip(seconds, free.tolist(), strict=True) if is_free), None)
+    else:
+        taken = None
+    if taken is None:
+        taken = _Second(new_group(dist.get_process_group_ranks(group), [group], like=group))
+        seconds.append(taken)
+    taken.is_taken = True
+    weakref.finalize(holder, setattr, taken, "is_taken", False).atexit = False
+    return taken.group
+
+
+def _device_of(group: ProcessGroup) -> str:
+    """Of tensors that its ranks may exchange."""
+    served = [device.type for device in group._device_types]
+    return "cpu" if "cpu" in served else served[0]
+
+
 def new_group(ranks: Sequence[int], along: Sequence[ProcessGroup], like: ProcessGroup | None = None) -> ProcessGroup:
     """A group of these ranks, which they all make at once, whatever the others do.
 
@@ -97,8 +145,7 @@ def new_group(ranks: Sequence[int], along: Sequence[ProcessGroup], like: Process
     """
     global _made
     for group in along:
-        types = [served.type for served in group._device_types]
-        most = torch.tensor(_made, device="cpu" if "cpu" in types else types[0])
+        most = torch.tensor(_made, device=_device_of(group))
         dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
         _made = int(most)
     _made += 1
@@ -114,11 +161,6 @@ def new_group(ranks: Sequence[int], along: Sequence[ProcessGroup], like: Process
         return made_group
     finally:
         world.bound_device_id = bound
-
-
-def second_group(group: ProcessGroup) -> ProcessGroup:
-    """Another one of the same ranks, backends and time limit, which they all make at once."""
-    return new_group(dist.get_process_group_ranks(group), [group], like=group)
 
 
 def _ranks_of(mesh: Any, name: str) -> frozenset[int]:

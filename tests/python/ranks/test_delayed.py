@@ -1,6 +1,7 @@
 """What a delayed step leaves in flight: who waits for it, when a process ends, and when a rank is lost."""
 
 import copy
+import gc
 import os
 import pickle
 import signal
@@ -14,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import RankDied, run_ranks
+from torch import Tensor
 from torch.nn import Parameter
 from trainings import Layout, Training
 
@@ -118,6 +120,48 @@ def among_other_groups(rank: int, world_size: int) -> int:
 
 def test_second_groups_are_made_whatever_else_ranks_have_made() -> None:
     assert run_ranks(among_other_groups, 3, time_limit=30) == [0, 2, 2]
+
+
+def descriptors(rank: int, world_size: int) -> list[int]:
+    """Open ones after each of some optimizers that are gone soon, on rank 0 one later than on the others."""
+    open_now, kept = [], []
+    for _ in range(6):
+        training = Training(REPLICAS, algorithm=DELAYED)
+        training.run(0, 2)
+        training.optimizer.stats()
+        kept = [training] if rank == 0 else []
+        del training
+        gc.collect()
+        open_now.append(len(os.listdir("/proc/self/fd")))
+    assert len(kept) == (rank == 0)
+    return open_now
+
+
+def test_second_groups_go_to_later_optimizers() -> None:
+    for open_now in run_ranks(descriptors, 2):
+        assert open_now[1:] == [open_now[-1]] * 5, open_now
+
+
+def two_at_once(rank: int, world_size: int) -> list[Tensor]:
+    """Two optimizers have something in flight, over groups of their own, when both have had one that is gone."""
+    for _ in range(2):
+        trainings = [Training(REPLICAS, algorithm=DELAYED) for _ in range(2)]
+        for step in range(3):
+            for training in trainings:
+                training.run(step, step + 1)
+        for training in trainings:
+            training.optimizer.synchronize_for_checkpoint()
+        weights = [training.weights() for training in trainings]
+        for one, other in zip(*weights, strict=True):
+            assert torch.equal(one, other)
+        del training, trainings
+        gc.collect()
+    return weights[0]
+
+
+def test_optimizers_have_groups_of_their_own() -> None:
+    first, second = run_ranks(two_at_once, 2)
+    assert all(map(torch.equal, first, second))
 
 
 def counters(rank: int, world_size: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Explicit meshes: what they may be, what they declare, and what becomes of their groups in copies."""
 
 import copy
+import os
 import pickle
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 import torch.distributed as dist
 from fake_world import COLWISE, fake_world, mesh_of, numbered, wrapped
 from ranks import run_ranks
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
 import torchdion
@@ -178,3 +180,20 @@ def missing_gradients(rank: int, world_size: int) -> tuple[list[bool], list[bool
 def test_over_replicas_a_missing_gradient_counts_as_zero_and_elsewhere_the_parameter_is_left_alone():
     averaged, alone = [True, True, False], [[True, False, False], [False, True, False]]
     assert run_ranks(missing_gradients, 2) == [(averaged, alone[0]), (averaged, alone[1])]
+
+
+def descriptors(rank: int, world_size: int) -> list[int]:
+    """Open ones after a step of each of some optimizers, whose rows two mesh dimensions cut."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("fs", "tp"))
+    open_now = []
+    for _ in range(5):
+        X = Parameter(distribute_tensor(torch.ones(8, 6), mesh, [Shard(0), Shard(0)]))
+        X.grad = X.detach().clone()
+        torchdion.Dion([X]).step()
+        open_now.append(len(os.listdir("/proc/self/fd")))
+    return open_now
+
+
+def test_lines_over_several_dimensions_are_made_once():
+    for open_now in run_ranks(descriptors, 4):
+        assert open_now == [open_now[0]] * 5
