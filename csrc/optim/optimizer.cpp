@@ -150,7 +150,7 @@ void Optimizer::Private::step(Optimizer& optimizer) try {
   const Speaking speaking(words(optimizer));
   at::NoGradGuard no_grad;
   optim::Planned planned = plan(optimizer);
-  decoupled = decoupled || planned.inputs->averages();
+  may_decouple(optimizer, planned.inputs->averages());
   const bool is_captured = optim::is_captured(optimizer.param_groups());
   try {
     engine::Report report = planned.step->run();
@@ -206,6 +206,7 @@ optim::Planned Optimizer::Private::plan(Optimizer& optimizer) {
   optim::Handshake handshake{engine::Operation::step};
   handshake.check = [&] {
     refuse_if_broken();
+    refuse_other_holders(optimizer);
     plan({});
   };
   handshake.provide = [&](optim::Missing missing) {

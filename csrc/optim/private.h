@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/count.h"
@@ -25,6 +26,9 @@ struct Replica {
   std::vector<at::Tensor> decoupled;  // each replica's own: the momentum of a compressed matrix
 };
 
+// The options of a group that say which algorithm updates a parameter.
+using WhoseStates = std::tuple<std::string, std::string, std::optional<int64_t>>;
+
 // A step that was found good, and what it was made of.
 struct Planned {
   std::optional<StepInputs> inputs;
@@ -39,9 +43,10 @@ struct Optimizer::Private {
   engine::Count skipped, nonfinite, without_signal, in_margin;
   std::unique_ptr<engine::InFlight> in_flight;  // of the last step; null: it has left nothing, or that has ended
   optim::Layouts layouts;
-  bool agreed = false;                  // ranks say nothing before their steps: they did, and steps are capturable
-  bool decoupled = false;               // a step may have taken momenta of replicas apart since they were equal
-  double steps_when_equal = 0;          // of all parameters together, counted where steps are capturable
+  bool agreed = false;     // ranks say nothing before their steps: they did, and steps are capturable
+  bool decoupled = false;  // a step may have taken momenta of replicas apart since they were equal
+  std::vector<optim::WhoseStates> decoupled_as;  // of each group, as the last step had it where it may have
+  double steps_when_equal = 0;                   // of all parameters together, counted where steps are capturable
   std::string broken;                   // why the parameters are no longer what any step leaves; empty: they are
   std::vector<optim::Entries> unknown;  // of each group that was loaded: the entries that are no options of ours
 
@@ -60,6 +65,10 @@ struct Optimizer::Private {
   void check(const Optimizer& optimizer);
   // A step that was taken, or only recorded by a graph.
   void count(engine::Report report, bool is_captured);
+  // A step that all ranks take now.
+  void may_decouple(const Optimizer& optimizer, bool averages);
+  // What is each replica's own no algorithm may take for what all have in common.
+  void refuse_other_holders(const Optimizer& optimizer) const;
   // Also by steps that a graph replayed, which only the state counts.
   bool may_be_decoupled(const Optimizer& optimizer) const;
   void momenta_are_equal(const Optimizer& optimizer);

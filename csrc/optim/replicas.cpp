@@ -39,6 +39,10 @@ std::vector<std::string> decoupled_states(const at::Tensor& param, const ParamSt
                                   layout);
 }
 
+WhoseStates whose_states(const Options& options) {
+  return {options.algorithm(), options.scalar_algorithm(), options.batch_dims()};
+}
+
 }  // namespace
 
 }  // namespace optim
@@ -76,8 +80,46 @@ bool Optimizer::Private::may_be_decoupled(const Optimizer& optimizer) const {
   return std::any_of(layouts.begin(), layouts.end(), averages) && optim::steps_taken(optimizer) != steps_when_equal;
 }
 
+void Optimizer::Private::may_decouple(const Optimizer& optimizer, bool averages) {
+  decoupled = decoupled || averages;
+  if (!decoupled) return;
+  decoupled_as.clear();
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    decoupled_as.push_back(optim::whose_states(optim::options_of(optimizer.param_groups()[i], i)));
+  }
+}
+
+void Optimizer::Private::refuse_other_holders(const Optimizer& optimizer) const {
+  const std::size_t known = decoupled ? std::min(decoupled_as.size(), optimizer.param_groups().size()) : 0;
+  for (std::size_t i = 0; i < known; ++i) {
+    const Options& now = optim::options_of(optimizer.param_groups()[i], i);
+    if (optim::whose_states(now) == decoupled_as[i]) continue;
+    Options then = now;
+    std::tie(then.algorithm(), then.scalar_algorithm(), then.batch_dims()) = decoupled_as[i];
+    const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
+    for (std::size_t k = 0; k < params.size(); ++k) {
+      const auto found = optimizer.state().find(params[k].unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      const auto& state = optim::ours(*found->second);
+      const Layout& layout = optim::layout_of(layouts, params[k]);
+      const std::vector<std::string> still = optim::decoupled_states(params[k], state, layout, now);
+      const algorithms::Algorithm &old = optim::algorithm_of(params[k], then),
+                                  &other = optim::algorithm_of(params[k], now);
+      for (const std::string& own : optim::decoupled_states(params[k], state, layout, then)) {
+        const bool stays = std::find(still.begin(), still.end(), own) != still.end();
+        TORCH_CHECK_VALUE(
+            stays || algorithms::index_of(other, own) < 0, prefix(), "the algorithm of ", optim::parameter_name(k, i),
+            " must stay ", algorithms::shown(*algorithms::option("algorithm"), old.name), " while its ", own,
+            " is each replica's own, got ", algorithms::shown(*algorithms::option("algorithm"), other.name),
+            "; call synchronize_for_checkpoint() on every rank before it changes");
+      }
+    }
+  }
+}
+
 void Optimizer::Private::momenta_are_equal(const Optimizer& optimizer) {
   decoupled = false;
+  decoupled_as.clear();
   const auto& defaults = static_cast<const Options&>(optimizer.defaults());
   if (optim::first_options(optimizer.param_groups(), defaults).capturable())
     steps_when_equal = optim::steps_taken(optimizer);
@@ -96,6 +138,7 @@ void Optimizer::Private::refuse_if_decoupled(const Optimizer& optimizer) const {
 
 void Optimizer::Private::check(const Optimizer& optimizer) {
   refuse_if_broken();
+  refuse_other_holders(optimizer);
   replicas(optimizer);  // refuses options and states that are not ours
 }
 

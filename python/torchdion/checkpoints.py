@@ -33,8 +33,10 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
         # torch keeps none but its own
-        own = ("_broken", "_counts", "_decoupled", "_layouts", "_step_supports_amp_scaling", "_steps_when_equal")
-        return super().__getstate__() | {name: vars(self)[name] for name in own if name in vars(self)}
+        own = ("_broken", "_counts", "_decoupled", "_decoupled_as", "_layouts", "_step_supports_amp_scaling")
+        return super().__getstate__() | {
+            name: vars(self)[name] for name in (*own, "_steps_when_equal") if name in vars(self)
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

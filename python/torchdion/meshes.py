@@ -92,7 +92,7 @@ class _Second:
     is_taken: bool = True
 
 
-# What optimizers have asked for, and later ones may have: torch has no way to close a group that none else may wait for.
+# What optimizers have asked for, and later ones may have: no group can be closed that another rank may still wait for.
 _joined: WeakKeyDictionary[ProcessGroup, dict[tuple[int, ...], ProcessGroup]] = WeakKeyDictionary()
 _seconds: WeakKeyDictionary[ProcessGroup, list[_Second]] = WeakKeyDictionary()
 

@@ -140,7 +140,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         created: list[Tensor] = []
         try:
             step, writes = self._planned_step(created)
-            self._decoupled = self._decoupled or self._layouts.axes.averages
+            self._may_decouple()
             report = step.run()
             self._leave(step.take_in_flight())
             if isinstance(report.skipped, Tensor) or not report.skipped:
@@ -164,6 +164,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
 
         def plan(missing: Missing) -> tuple[_C.Step, Writes]:
             self._refuse_if_broken()
+            self._refuse_other_holders()
             writes = Writes()
             scaling = gradient_scaling(self, self._layouts)
             groups = engine_groups(self, self._layouts, created, writes, missing)

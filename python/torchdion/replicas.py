@@ -28,6 +28,7 @@ class ReplicatedOptimizer(InFlightOptimizer):
 
     _layouts: Layouts
     _decoupled = False  # a step may have taken momenta apart since they were equal
+    _decoupled_as: tuple[dict[str, Any], ...] = ()  # what says, in each group, which: as the last step had it
     _steps_when_equal = 0.0  # of all parameters together
 
     @speaking
@@ -146,9 +147,33 @@ class ReplicatedOptimizer(InFlightOptimizer):
         return self._decoupled or (may_be_replayed and _steps_taken(self) != self._steps_when_equal)
 
     def _momenta_are_equal(self) -> None:
-        self._decoupled = False
+        self._decoupled, self._decoupled_as = False, ()
         if self.defaults["capturable"]:
             self._steps_when_equal = _steps_taken(self)
+
+    def _may_decouple(self) -> None:
+        """A step that all ranks take now."""
+        self._decoupled = self._decoupled or self._layouts.axes.averages
+        if self._decoupled:
+            self._decoupled_as = tuple({key: group[key] for key in _SAY_WHOSE} for group in self.param_groups)
+
+    def _refuse_other_holders(self) -> None:
+        """What is each replica's own no algorithm may take for what all have in common."""
+        before = self._decoupled_as if self._decoupled else ()
+        for index, (group, then) in enumerate(zip(self.param_groups, before, strict=False)):
+            if all(group[key] == value for key, value in then.items()):
+                continue
+            for position, param in enumerate(group["params"]):
+                name = name_of(group, position, f" (parameter group {index})")
+                old, new = algorithm_of(param, group | then), algorithm_of(param, group)
+                own = set(_decoupled_states(self, param, group | then, name))
+                own -= set(_decoupled_states(self, param, group, name))
+                for state in sorted(own & {state.name for state in new.states}):
+                    raise ValueError(
+                        f"{front()}: the algorithm of {name} must stay {old.name!r} while its {state} is each "
+                        f"replica's own, got {new.name!r}; call synchronize_for_checkpoint() on every rank before it "
+                        "changes"
+                    )
 
     def _refuse_decoupled(self) -> None:
         if self._may_be_decoupled() and any(bool(momentum.any()) for momentum in decoupled_momenta(self)):
@@ -156,6 +181,10 @@ class ReplicatedOptimizer(InFlightOptimizer):
                 f"{front()}: the momenta are each replica's own; call synchronize_for_checkpoint() on every rank "
                 "before state_dict()"
             )
+
+
+_SAY_WHOSE = ("algorithm", "scalar_algorithm", "batch_dims")
+"""The options that say which algorithm updates a parameter."""
 
 
 def replica_group(optimizer: ReplicatedOptimizer) -> ProcessGroup | None:
@@ -172,6 +201,7 @@ def _steps_taken(optimizer: ReplicatedOptimizer) -> float:
 
 def decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
     """This rank's pieces of what is each replica's own, in an order that all ranks share."""
+    optimizer._refuse_other_holders()
     for name, param, group in optimizer._members():
         for key in _decoupled_states(optimizer, param, group, name):
             yield local_part(optimizer.state[param][key])

@@ -72,6 +72,29 @@ TEST(DionReplicas, OfWhichOneAloneHasLoadedAreToldSoWhereTheySynchronize) {
   });
 }
 
+TEST(DionReplicas, HaveMomentaOfTheirOwnThatNoOtherAlgorithmTakesForCommon) {
+  const Model model;
+  Comparison weights;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, DionOptions(0.1).algorithm("muon"));
+    training.step(0);
+    training.step(1);
+    auto& options = static_cast<DionOptions&>(training.optimizer.param_groups()[0].options());
+    options.algorithm("lion");
+    const std::string said =
+        "torchdion::Dion: the algorithm of parameter 0 (parameter group 0) must stay \"muon\" while its momentum is "
+        "each replica's own, got \"lion\"; call synchronize_for_checkpoint() on every rank before it changes";
+    EXPECT_EQ(message_of([&] { training.step(2); }), said);
+    EXPECT_EQ(message_of([&] { training.optimizer.synchronize_for_checkpoint(); }), said);
+    options.algorithm("muon");
+    training.optimizer.synchronize_for_checkpoint();
+    options.algorithm("lion");
+    training.step(2);
+    weights.bring(axes, 0, training.local.weight);
+  });
+  EXPECT_TRUE(weights.are_equal());
+}
+
 TEST(DionReplicas, OfZeroMomentaMayBeSaved) {
   const Model model;
   Mesh({2, 1, 1}).run([&](MeshAxes axes) {

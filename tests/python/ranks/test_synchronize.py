@@ -244,3 +244,50 @@ def with_scaler(rank: int, world: int, unscaled: bool) -> None:
 @pytest.mark.parametrize("unscaled", [False, True])
 def test_a_gradient_scaler_is_refused_as_each_replica_has_its_own(unscaled: bool) -> None:
     run_ranks(with_scaler, 2, unscaled)
+
+
+def changes_algorithm(rank: int, world_size: int, algorithm: str, option: str, value: Any) -> list[str]:
+    """What is said when momenta are each replica's own; when they are synchronized the option may change."""
+    params = [Parameter(torch.ones(8, 6, dtype=torch.float64))]
+    optimizer = torchdion.Dion([{"params": params, "algorithm": algorithm}], replicate_mesh=dist.group.WORLD)
+    follow(optimizer, [rank], steps=2)
+    group, said = optimizer.param_groups[0], []
+    before, weights = group[option], params[0].detach().clone()
+    group[option] = value
+    for act in (optimizer.step, optimizer.synchronize_for_checkpoint):
+        with pytest.raises(ValueError) as refused:
+            act()
+        said.append(str(refused.value))
+    assert torch.equal(params[0], weights)
+    group[option] = before
+    follow(copy.deepcopy(optimizer), [rank])
+    optimizer.synchronize_for_checkpoint()
+    group[option] = value
+    follow(optimizer, [rank], start=2)
+    optimizer.check_replicas()
+    return said
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option", "value"),
+    [("muon", "algorithm", "lion"), ("demo", "algorithm", "lion"), ("muon", "batch_dims", 1)],
+)
+def test_what_is_each_replicas_own_no_other_algorithm_takes_for_common(algorithm: str, option: str, value: Any) -> None:
+    sentence = (
+        f"torchdion.Dion: the algorithm of parameter 0 (parameter group 0) must stay {algorithm!r} while its momentum "
+        "is each replica's own, got 'lion'; call synchronize_for_checkpoint() on every rank before it changes"
+    )
+    assert run_ranks(changes_algorithm, 2, algorithm, option, value) == [[sentence] * 2] * 2
+
+
+def changes_to_another_that_has_its_own(rank: int, world_size: int) -> None:
+    params = [Parameter(torch.ones(8, 6, dtype=torch.float64))]
+    optimizer = torchdion.Muon(params, replicate_mesh=dist.group.WORLD)
+    follow(optimizer, [rank], steps=2)
+    optimizer.param_groups[0]["algorithm"] = "demo"
+    follow(optimizer, [rank], start=2)
+    optimizer.check_replicas()
+
+
+def test_what_stays_each_replicas_own_may_go_to_another_algorithm() -> None:
+    run_ranks(changes_to_another_that_has_its_own, 2)
