@@ -80,7 +80,7 @@ def test_every_mesh_equals_one_process(
 METHODS = {method: method for method in ("qr", "cholesky_qr", "rcqr")}
 
 
-@pytest.mark.parametrize(("method", "orientation"), grid(METHODS, ORIENTATIONS))
+@pytest.mark.parametrize(("method", "orientation"), grid(METHODS, ORIENTATIONS, long=["cholesky_qr"]))
 def test_every_method_equals_one_process(orientation: str, method: str) -> None:
     options = {"orientation": orientation, "orthonormalize": method, "rank_fraction": 0.25}
     roles = tuple(role for role in ROLES if method != "qr" or has_whole_rows_of_P(role, orientation))

@@ -213,7 +213,10 @@ CASES = {
 }
 
 
-LONG = [name for name in CASES if "dense" in name and "dp2-fs2-tp2" not in name] + ["dp8-fs1-tp1-compressed"]
+LONG = [name for name in CASES if "dense" in name and "dp2-fs2-tp2" not in name] + [
+    "dp8-fs1-tp1-compressed",
+    "dp2-fs1-tp2-compressed",
+]
 
 
 @pytest.mark.parametrize(("case", "orientation"), grid(CASES, {"left": "left", "right": "right"}, long=LONG))

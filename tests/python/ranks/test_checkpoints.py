@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from long_cases import all_but
+from long_cases import all_but, some_of
 from ranks import run_ranks
 from runs import error
 from torch import Tensor
@@ -147,11 +147,11 @@ FLAT = {"flatten_optimizer_state_dict": True}
 OPTIONS = {"flat": FLAT, "offloaded": {"cpu_offload": True}, "flat and offloaded": FLAT | {"cpu_offload": True}}
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("options", some_of(OPTIONS, ["flat and offloaded"]))
 @pytest.mark.parametrize("algorithm", ["dion", "adamw"])
-def test_the_options_of_state_dicts_change_nothing(algorithm: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_the_options_of_state_dicts_change_nothing(algorithm: str, options: str, tmp_path: Path) -> None:
     layouts = (LAYOUTS[0], *OWNERS) if algorithm in CAN_HAVE_OWNERS else (LAYOUTS[0], LAYOUTS[2], LAYOUTS[3])
-    ends = ends_of(layouts, tmp_path, options, algorithm)
+    ends = ends_of(layouts, tmp_path, OPTIONS[options], algorithm)
     for source in layouts:
         for target in layouts:
             check(ends, source, target)

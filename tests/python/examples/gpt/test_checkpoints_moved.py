@@ -111,7 +111,7 @@ def test_a_run_goes_on_with_other_processes(
 @pytest.mark.parametrize(
     ("optimizer", "mesh"),
     [
-        pytest.param("dion", FSDP, id="fsdp"),
+        pytest.param("dion", FSDP, id="fsdp", marks=pytest.mark.long),
         pytest.param("dion", COMPRESSED, id="compressed", marks=pytest.mark.long),
         pytest.param("muon", FSDP, id="muon, fsdp", marks=pytest.mark.long),
         pytest.param("muon", COMPRESSED, id="muon, compressed", marks=pytest.mark.long),
