@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cases",
         type=int,
         default=60,
-        help="random cases of test_differential.py and test_exotic.py, and a 60th of test_random_trainings.py",
+        help="random cases of test_differential.py and test_exotic.py, and a tenth of test_random_trainings.py",
     )
     parser.addoption("--kills", type=int, default=10, help="random kills of ranks/test_kills.py")
     parser.addoption("--case", type=int, help="the one random case of this seed")

@@ -17,7 +17,7 @@ from torchdion.verification.observed import elements
 
 SIZES = [(1, 2, 1), (1, 1, 3), (1, 2, 2), (1, 1, 5), (2, 1, 1), (3, 1, 1), (2, 2, 1), (2, 1, 2), (1, 3, 2), (2, 1, 3)]
 """Of (dp, fs, tp)."""
-STARTS_PROCESSES = 60  # one case here for so many there
+STARTS_PROCESSES = 10  # one case here for so many there
 REJECTED = 0.2  # the share of cases that may be too ill-conditioned to compare
 
 RANK_FRACTIONS = [0.1, 0.25, 0.7]
