@@ -37,6 +37,8 @@ def contenders() -> dict[str, Callable[..., Optimizer]]:
     }
     for name in ("r = d", "r = d/4"):
         made[f"Dion {name} medium"] = partial(made[f"Dion {name}"], precision="medium")
+    made["Dion r = d, Nesterov"] = partial(torchdion.Dion, lr=1e-3, nesterov=True)
+    made["Dion r = d/4, Nesterov"] = partial(torchdion.Dion, lr=1e-3, nesterov=True, rank_fraction=1 / 4)
     made["Muon"] = partial(torchdion.Muon, lr=1e-3)
     made["Muon gram"] = partial(torchdion.Muon, lr=1e-3, newton_schulz="gram")
     made["Muon high"] = partial(torchdion.Muon, lr=1e-3, precision="high")

@@ -1,10 +1,12 @@
 #include "algorithms/dion.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
 
 #include "algorithms/exchange.h"
 #include "algorithms/power_iteration.h"
 #include "algorithms/shared.h"
+#include "comm/sums.h"
 #include "linalg/accumulate.h"
 #include "linalg/gemm.h"
 
@@ -16,6 +18,7 @@ namespace {
 
 constexpr Option kDionOptions[] = {
     {"mu", 0.95, kBelowOne, "momentum decay μ (arXiv 2504.05295, Algorithm 1)"},
+    nesterov_of(false, "factor B + μ G, not B: at full rank what Muon orthonormalizes"),
     {"error_feedback", true, kFlag, "what P Rᵀ leaves of B stays in M; else M = μ M + G (Appendix B.2)"},
     {.name = "factorization",
      .initial = std::string_view("power_iteration"),
@@ -42,32 +45,75 @@ constexpr State kDionStates[] = {
      .rank_option = "rank_fraction"},
 };
 
+// By how much more than once the gradient counts in what is factored.
+double ahead_of(const Options& options) { return options.flag("nesterov") ? options.number("mu") : 0; }
+
+// Elements at the start of the workspace that hold the mean gradient, where it is needed again once M has got it.
+int64_t room_for_mean(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const bool averages = !layout.replicas.absent() && !shape.decoupled;
+  return averages && ahead_of(options) > 0 ? aligned(shape.count * shape.rows * shape.cols) : 0;
+}
+
+// The gradients as `rule` counts them, in the order of the memory of M, at the start of the workspace.
+Matrices counted_gradients(const Batch& batch, const Matrices& M, const linalg::GradientRule& rule) {
+  const at::Tensor room = batch.workspace.narrow(0, 0, M.numel()).zero_();
+  const Matrices G = M.row_major() ? Matrices(room.view({M.count(), M.rows, M.cols}))
+                                   : Matrices(room.view({M.count(), M.cols, M.rows})).t();
+  linalg::accumulate_(G, batch.G, rule);
+  return G;
+}
+
+// M ← M + factor · G of gradients that have been counted.
+void add_again_(const Matrices& M, const Matrices& G, linalg::GradientRule rule, double factor) {
+  at::Tensor uncounted;
+  if (rule.zeroed) {
+    uncounted = at::zeros({1}, at::TensorOptions(at::kLong).device(M.device));
+    rule.zeroed = uncounted.mutable_data_ptr<int64_t>();
+  }
+  rule.keep = 1;
+  rule.factor *= factor;
+  linalg::accumulate_(M, G, rule);
+}
+
 comm::Task<> dion(Batch batch, Options options) {
   at::Tensor unchanged;
   if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
-  const double mu = options.number("mu");
+  const double mu = options.number("mu"), ahead = ahead_of(options);
   const Matrices &M = batch.states[kMomentum], &own_Q = batch.states[kQ];
   const bool compresses = batch.shape.decoupled;
   const Axis dense = compresses ? Axis() : batch.layout.replicas;
+  const int64_t for_mean = room_for_mean(batch.shape, batch.layout, options);
   PowerIteration iteration =
-      power_iteration_of(batch, M, own_Q, batch.shape.ranks.front(), 0, compresses, unchanged, options);
+      power_iteration_of(batch, M, own_Q, batch.shape.ranks.front(), for_mean, compresses, unchanged, options);
   upload(batch, {&iteration});
-  const Matrices B = iteration.B;
-
-  // B = M + G, where M lies;  without error feedback M = B = μ M + G
+  const Matrices L = iteration.B;
+  Matrices G = batch.G;
   linalg::GradientRule gradients = batch.gradients;
-  const bool feeds_back = options.flag("error_feedback");
-  if (!feeds_back) gradients.keep = mu;
   if (options.flag("maximize")) gradients.factor *= -1;
   gradients.unchanged = iteration.unchanged;
-  linalg::accumulate_(B, batch.G, gradients);
-  co_await average_(B, batch.workspace, dense, gradients.left_out, unchanged);
+  if (for_mean > 0) {
+    G = counted_gradients(batch, L, gradients);
+    gradients = {.left_out = gradients.left_out, .unchanged = gradients.unchanged};
+    at::Tensor mean = batch.workspace.narrow(0, 0, L.numel());
+    co_await comm::sum(mean, dense, comm::Order::any);
+    mean.div_(dense.size);
+  }
 
-  // P = orthonormalize(B Q);  R = Bᵀ P
+  // B = M + G, where M lies;  without error feedback M = B = μ M + G;  under Nesterov L = B + μ G, else L = B
+  linalg::GradientRule first = gradients;
+  const bool feeds_back = options.flag("error_feedback");
+  if (!feeds_back) first.keep = mu;
+  first.factor *= 1 + ahead;
+  linalg::accumulate_(L, G, first);
+  const Axis averaging = for_mean > 0 ? Axis() : dense;
+  co_await average_(L, batch.workspace, averaging, gradients.left_out, unchanged);
+
+  // P = orthonormalize(L Q);  R = Lᵀ P
   iteration = co_await iterate(iteration);
 
   // M = B − (1 − μ) P Rᵀ
-  if (feeds_back) linalg::gemm_(B, iteration.Ps, iteration.Rs.t(), -(1 - mu), 1, iteration.precision);
+  if (ahead > 0) add_again_(L, G, gradients, -ahead);
+  if (feeds_back) linalg::gemm_(L, iteration.Ps, iteration.Rs.t(), -(1 - mu), 1, iteration.precision);
 
   // Q = column_normalize(R)
   co_await normalize_columns(iteration);
@@ -88,7 +134,8 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
   // M: read and written by M + G and by the error feedback, read by two products; X: read and written
   cost.memory_bytes = shape.numel * (6 * momentum + 3 * weight);
-  cost.workspace += workspace_of_update(shape, options);
+  if (ahead_of(options) > 0) cost.memory_bytes += shape.numel * (2 * momentum + weight);  // M and G, once more
+  cost.workspace += room_for_mean(shape, layout, options) + workspace_of_update(shape, options);
   return cost;
 }
 

@@ -32,7 +32,7 @@ constexpr Option kMuonOptions[] = {
      .doc = "learning rate η, before the factor that adjust_lr says",
      .may_be_tensor = true},
     {"mu", 0.95, kBelowOne, "momentum decay μ"},
-    {"nesterov", true, kFlag, "orthonormalize G + μ M, not M"},
+    nesterov_of(true, "orthonormalize G + μ M, not M"),
     {"newton_schulz", std::string_view("polar_express"), one_of(kNewtonSchulz),
      "the iteration: Jordan's polynomial, those of Polar Express (arXiv 2505.16932), or these on the Gram matrix"},
     {"ns_steps", int64_t{5}, kBelowHundred, "Newton–Schulz iterations"},

@@ -62,6 +62,7 @@ struct Option {
 
 // What allowed values are called in a sentence, in the language of words().
 inline constexpr Allowed kFlag{Allowed::Kind::flag};
+inline constexpr Allowed kFlagOrNone{.kind = Allowed::Kind::flag, .or_none = true};
 inline constexpr Allowed kAnyInteger{Allowed::Kind::integer};
 inline constexpr Allowed kNotNegative{.kind = Allowed::Kind::number, .least = 0};
 inline constexpr Allowed kBelowOne{.kind = Allowed::Kind::number, .least = 0, .most = 1, .without_most = true};

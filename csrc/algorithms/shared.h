@@ -31,6 +31,10 @@ inline constexpr Option kOwnersOption{.name = "owners",
 
 inline constexpr Option kMomentumDtype{"momentum_dtype", {}, kDtypeOrNone, "dtype of the momentum"};
 
+inline constexpr Option nesterov_of(bool initial, std::string_view doc) {
+  return {"nesterov", initial, kFlagOrNone, doc};
+}
+
 inline constexpr Option precision_of(std::string_view initial) {
   Allowed allowed = one_of(kPrecision);
   allowed.or_none = true;

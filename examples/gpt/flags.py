@@ -135,7 +135,7 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add("--scalar-lr", type=positive, help="beside dion, muon, demo: its base learning rate (default: --lr)")
     add("--nonfinite", choices=("propagate", "zero", "skip_step", "raise"), help="not torch's: NaN in gradients")
     add("--precision", choices=("highest", "high", "medium"), help="of products (muon: medium, others: high)")
-    add("--nesterov", action=argparse.BooleanOptionalAction, help="of either Muon: Nesterov momentum (on)")
+    add("--nesterov", action=argparse.BooleanOptionalAction, help="Nesterov momentum (dion: off, either Muon: on)")
     add("--newton-schulz", choices=("jordan", "polar_express", "gram"), help="muon: how (polar_express)")
     add("--ns-steps", type=whole(1, 99), help="of either Muon: Newton–Schulz steps (5)")
     add("--adjust-lr", choices=tuple(dict.fromkeys(itertools.chain(*ADJUST_LR.values()))),

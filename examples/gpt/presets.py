@@ -58,7 +58,13 @@ TORCHDION = ("dion", "double_dion", "muon", "demo", "lion", "adamw", *SHARED)
 
 # The flags that an optimizer has, and their values unless given.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "dion": {**_OF_FACTORS, "rank_fraction": 1.0, "error_feedback": True, "factorization": "power_iteration"},
+    "dion": {
+        **_OF_FACTORS,
+        "rank_fraction": 1.0,
+        "nesterov": False,
+        "error_feedback": True,
+        "factorization": "power_iteration",
+    },
     "double_dion": {
         **_OF_FACTORS,
         "rank_fraction": 0.25,

@@ -37,14 +37,14 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
 
   Options(double lr = 0.01) : lr_(lr) {}  // implicit, as torch::optim's own are
 
-  TORCH_ARG(double, lr);                   // η, before the shape factor sqrt(m / n)
-  TORCH_ARG(double, lr_multiplier) = 1;    // a factor on lr, so that one schedule drives all groups
-  TORCH_ARG(double, mu) = 0.95;            // μ
-  TORCH_ARG(std::optional<Betas>, betas);  // none: Lion's (0.95, 0.98) or AdamW's (0.9, 0.95)
-  TORCH_ARG(double, weight_decay) = 0.01;  // λ, decoupled
-  TORCH_ARG(bool, cautious_wd) = false;    // weights decay where they have the sign of the update alone
-  TORCH_ARG(double, epsilon) = 1e-8;       // AdamW's ε
-  TORCH_ARG(bool, nesterov) = true;        // Muon: orthonormalize G + μ M, not M
+  TORCH_ARG(double, lr);                     // η, before the shape factor sqrt(m / n)
+  TORCH_ARG(double, lr_multiplier) = 1;      // a factor on lr, so that one schedule drives all groups
+  TORCH_ARG(double, mu) = 0.95;              // μ
+  TORCH_ARG(std::optional<Betas>, betas);    // none: Lion's (0.95, 0.98) or AdamW's (0.9, 0.95)
+  TORCH_ARG(double, weight_decay) = 0.01;    // λ, decoupled
+  TORCH_ARG(bool, cautious_wd) = false;      // weights decay where they have the sign of the update alone
+  TORCH_ARG(double, epsilon) = 1e-8;         // AdamW's ε
+  TORCH_ARG(std::optional<bool>, nesterov);  // what is orthonormalized is a step ahead; none: of Muon, not of Dion
   TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;      // Muon
   TORCH_ARG(int64_t, ns_steps) = 5;                                          // Muon: Newton–Schulz iterations
   TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;   // Muon; none: lr as it is

@@ -29,7 +29,7 @@ class Muon(Optimizer):
             below are those of :class:`torchdion.Dion`.
         lr: learning rate η; a float or a tensor of one element.
         mu: momentum decay μ in [0, 1).
-        nesterov: False: M itself is orthonormalized.
+        nesterov: False: M itself is orthonormalized. None is the algorithm's own: True, False of groups under Dion.
         weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
         cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).
         newton_schulz: "polar_express" (for each iteration the best polynomial there is, arXiv 2505.16932), "gram" (the
@@ -86,7 +86,7 @@ class Muon(Optimizer):
         lr: float | Tensor = 0.02,
         *,
         mu: float = 0.95,
-        nesterov: bool = True,
+        nesterov: bool | None = None,
         betas: tuple[float, float] | None = None,
         weight_decay: float | Tensor = 0.01,
         cautious_wd: bool = False,

@@ -46,6 +46,8 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
         {"factorization": "svd", "orientation": "left"},
         {"factorization": "svd", "orientation": "right", "error_feedback": False},
         {"error_feedback": False, "cautious_wd": True},
+        {"nesterov": True, "orientation": "left"},
+        {"nesterov": True, "orientation": "right", "rank_fraction": 1.0},
     ],
     ids=str,
 )

@@ -28,7 +28,12 @@ OF_ITERATIONS: dict[str, list[Any]] = {
     "orthonormalize": ["auto", "rcqr", "cholesky_qr"],
 }
 OPTIONS: dict[str, dict[str, list[Any]]] = {
-    "dion": OF_ITERATIONS | {"error_feedback": [True, True, False], "factorization": ["power_iteration"] * 3 + ["svd"]},
+    "dion": OF_ITERATIONS
+    | {
+        "nesterov": [True, False],
+        "error_feedback": [True, True, False],
+        "factorization": ["power_iteration"] * 3 + ["svd"],
+    },
     "double_dion": OF_ITERATIONS | {"replicate_rank_fraction": RANK_FRACTIONS, "delayed": [False, True]},
     "muon": {"newton_schulz": ["polar_express", "jordan", "gram"], "nesterov": [True, False]},
     "demo": {"chunk_size": [3, 7, 8], "top_k": [2, 5]},

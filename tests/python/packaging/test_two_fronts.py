@@ -119,7 +119,7 @@ def test_fresh_optimizers_have_the_same_options_with_the_same_values(in_cpp: dic
 
 @pytest.mark.timeout(600)
 def test_options_are_refused_in_the_same_sentences(in_cpp: dict[str, Any]) -> None:
-    typed = {name for name, declared in OPTIONS.items() if isinstance(declared["default"], bool)} | {"seed"}
+    typed = {name for name, declared in OPTIONS.items() if isinstance(declared["default"], bool)} | {"seed", "nesterov"}
     assert OPTIONS.keys() == REFUSED.keys() | CHOICES | DTYPES | typed
     assert in_cpp["options"].keys() == REFUSED.keys()
     for name, value in REFUSED.items():

@@ -57,6 +57,7 @@ def random_options(draw: random.Random) -> dict[str, Any]:
         "lr": draw.choice([1e-3, 0.02, 0.3]),
         "lr_multiplier": draw.choice([1.0, 1.0, 0.3]),
         "mu": draw.choice([0.0, 0.5, 0.95, 0.99]),
+        "nesterov": draw.choice([None, True, False]),
         "weight_decay": draw.choice([0.0, 0.01, 0.5]),
         "rank_fraction": draw.choice([0.05, 0.25, 0.5, 1.0]),
         "replicate_rank_fraction": draw.choice([0.05, 0.25, 0.5, 1.0]),

@@ -68,13 +68,15 @@ def dion(
     """Algorithm 1 of arXiv 2504.05295 with a Householder QR; "right" runs it on Xᵀ (Algorithm 4).
 
     Args:
-        ablations: the options of these names: error_feedback, factorization, cautious_wd.
+        ablations: the options of these names: error_feedback, factorization, cautious_wd; and nesterov, which the paper
+            does not have: what is factored counts the gradient 1 + μ times.
     """
     X, M, Q = (tensor.double() for tensor in state[:3])
     m, n = X.shape
     options = {"weight_decay": weight_decay, "orientation": orientation, "error_feedback": True, **ablations}
     B = (M if options["error_feedback"] else mu * M) + G.double()
-    approximation, update, Q, condition = power_iteration(B, Q, options)
+    L = B + mu * G.double() if options.get("nesterov") else B
+    approximation, update, Q, condition = power_iteration(L, Q, options)
     if options["error_feedback"]:
         M = B - (1 - mu) * approximation
     else:
@@ -215,7 +217,7 @@ def muon(X: Tensor, M: Tensor, G: Tensor, lr: float, options: dict[str, Any]) ->
     m, n = X.shape
     M = options["mu"] * M + G
     U = newton_schulz(
-        G + options["mu"] * M if options["nesterov"] else M, options["newton_schulz"], options["ns_steps"]
+        M if options["nesterov"] is False else G + options["mu"] * M, options["newton_schulz"], options["ns_steps"]
     )
     scales = {
         "spectral_norm": (m / n) ** 0.5, "rms_norm": 0.2 * max(m, n) ** 0.5, "original": max(1, m / n) ** 0.5, None: 1.0
@@ -245,7 +247,7 @@ def _dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any])
     new = dion(
         DionState(X, states["momentum"], states["Q"]), _ascent(G, options), _rate(options), options["mu"],
         options["weight_decay"], options["orientation"], error_feedback=options["error_feedback"],
-        factorization=options["factorization"], cautious_wd=options["cautious_wd"],
+        nesterov=options["nesterov"], factorization=options["factorization"], cautious_wd=options["cautious_wd"],
     )  # fmt: skip
     return new.X, {"momentum": new.M, "Q": new.Q, "condition": torch.tensor(new.condition)}
 

@@ -18,6 +18,7 @@ REFUSED = {
     "rank_multiple_of": ("an integer ≥ 1", [0, -8, 1.0, 8.5, NAN, "8", None, True]),
     "orientation": ("one of 'right', 'left'", ["up", "", None, 0, ["left"]]),
     "factorization": ("one of 'power_iteration', 'svd'", ["pca", None, 1]),
+    "nesterov": ("None or True or False", [0, 1, "yes"]),
     "error_feedback": ("True or False", [0, 1, None]),
     "cautious_wd": ("True or False", [0, 1, None]),
     "orthonormalize": ("one of 'auto', 'rcqr', 'cholesky_qr', 'qr'", ["svd", "QR", None, 1]),

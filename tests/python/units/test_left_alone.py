@@ -21,6 +21,7 @@ FORMS: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in ALGORI
     "double_dion of larger rank": {"algorithm": "double_dion", "replicate_rank_fraction": 0.3},
     "singular vectors": {"factorization": "svd"},
     "no error feedback": {"error_feedback": False},
+    "nesterov": {"nesterov": True},
     "cautious dion": {"cautious_wd": True},
     "cautious muon": {"algorithm": "muon", "cautious_wd": True},
     "cautious lion": {"algorithm": "lion", "cautious_wd": True},
