@@ -12,7 +12,7 @@ constexpr Option kAdamWOptions[] = {
     {"epsilon", 1e-8, kNotNegative, "ε beside the root of the second moment"},
     kOwnersOption,
     kMomentumDtype,
-    {"variance_dtype", {}, kDtypeOrNone, "dtype of the second moment"},
+    kVarianceDtype,
 };
 
 constexpr State kAdamWStates[] = {

@@ -8,16 +8,19 @@
 #include "algorithms/adamw.h"
 #include "algorithms/demo.h"
 #include "algorithms/dion.h"
+#include "algorithms/dion2.h"
+#include "algorithms/dion3.h"
 #include "algorithms/double_dion.h"
 #include "algorithms/lion.h"
 #include "algorithms/muon.h"
+#include "algorithms/normuon.h"
 #include "algorithms/shared.h"
 
 namespace torchdion::algorithms {
 
 namespace {
 
-constexpr std::array kAll{&kDion, &kMuon, &kDoubleDion, &kDemo, &kLion, &kAdamW};
+constexpr std::array kAll{&kDion, &kMuon, &kNorMuon, &kDion2, &kDion3, &kDoubleDion, &kDemo, &kLion, &kAdamW};
 
 std::vector<Choice> names(bool of_elements_alone) {
   std::vector<Choice> names;

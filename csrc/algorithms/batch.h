@@ -41,4 +41,9 @@ struct Batch {
   at::Tensor workspace;                  // as the cost has it
 };
 
+// Numbers as operations take them: null where they are undefined.
+inline const float* data_of(const at::Tensor& numbers) {
+  return numbers.defined() ? numbers.const_data_ptr<float>() : nullptr;
+}
+
 }  // namespace torchdion::algorithms

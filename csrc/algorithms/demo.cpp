@@ -11,6 +11,7 @@
 #include "algorithms/whole_matrices.h"
 #include "comm/collectives.h"
 #include "linalg/accumulate.h"
+#include "linalg/axpby.h"
 #include "linalg/backend.h"
 #include "linalg/copy.h"
 #include "linalg/dct.h"
@@ -155,10 +156,6 @@ void put_mean(const ChunksOfGrid& part, const at::Tensor& of_replicas, int64_t r
 // One number for each chunk of each matrix.
 at::Tensor of_chunks(const at::Tensor& numbers, const ChunkGrid& grid) {
   return numbers.defined() ? numbers.repeat_interleave(grid.chunks()) : numbers;
-}
-
-const float* data_of(const at::Tensor& numbers) {
-  return numbers.defined() ? numbers.const_data_ptr<float>() : nullptr;
 }
 
 comm::Task<> demo(Batch batch, Options options) {

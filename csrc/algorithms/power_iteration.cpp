@@ -9,7 +9,7 @@
 #include "algorithms/exchange.h"
 #include "algorithms/truncated_svd.h"
 #include "comm/sums.h"
-#include "linalg/accumulate.h"
+#include "linalg/axpby.h"
 #include "linalg/backend.h"
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"

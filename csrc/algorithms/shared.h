@@ -30,6 +30,7 @@ inline constexpr Option kOwnersOption{.name = "owners",
                                       .of_run = true};
 
 inline constexpr Option kMomentumDtype{"momentum_dtype", {}, kDtypeOrNone, "dtype of the momentum"};
+inline constexpr Option kVarianceDtype{"variance_dtype", {}, kDtypeOrNone, "dtype of mean squares"};
 
 inline constexpr Option nesterov_of(bool initial, std::string_view doc) {
   return {"nesterov", initial, kFlagOrNone, doc};

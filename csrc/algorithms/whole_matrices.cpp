@@ -92,9 +92,15 @@ Piece sent_to_owners(const Layout& layout, const BatchShape& shape) {
 
 comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape) {
   const std::vector<comm::Shares> owners = shape.owners;
-  const Axis rows = layout.rows, cols = layout.cols;
   const at::Tensor sums = co_await comm::sum_shares(pieces, layout.replicas, comm::Order::any, owners[kOnReplicas]);
-  at::Tensor share = own_of(sums, layout.copies, owners[kOnCopies]);
+  const at::Tensor share = own_of(sums, layout.copies, owners[kOnCopies]);
+  const at::Tensor whole = co_await gather_cuts(share, layout, shape);
+  co_return whole;
+}
+
+comm::Task<at::Tensor> gather_cuts(at::Tensor share, Layout layout, BatchShape shape) {
+  const std::vector<comm::Shares> owners = shape.owners;
+  const Axis rows = layout.rows, cols = layout.cols;
   share = co_await gather_side(share, cols, 2, shape.n, owners[kOnCols]);
   share = co_await gather_side(share, rows, 1, shape.m, owners[kOnRows]);
   co_return share;

@@ -34,6 +34,9 @@ Piece sent_to_owners(const Layout& layout, const BatchShape& shape);
 // contiguous, which it may write over): sums over the replicas.
 comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape);
 
+// The part of it that follows the sums: from pieces of those that are this rank's own among replicas and copies.
+comm::Task<at::Tensor> gather_cuts(at::Tensor share, Layout layout, BatchShape shape);
+
 // The way back: pieces ← this rank's pieces of all matrices, which it returns. Of matrices that are whole on one rank
 // alone it returns `own`. `own` may have any strides.
 comm::Task<at::Tensor> scatter_from_owners(at::Tensor pieces, at::Tensor own, Layout layout, BatchShape shape);

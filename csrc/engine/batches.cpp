@@ -23,9 +23,8 @@ at::Tensor matrices_of(const at::Tensor& state, const algorithms::State& declare
     case StateShape::like_parameter:
       return *matrix_view(state, form);
     case StateShape::factor:
-      return state;
     case StateShape::rows:
-      return state.unsqueeze(-1);
+      return state;
   }
   return {};
 }

@@ -62,7 +62,7 @@ Cuts cuts_of_state(const algorithms::State& state, int64_t dims, const Cuts& par
     case algorithms::StateShape::factor:
       return {right ? dims - 2 : dims - 1, right ? dims - 1 : dims - 2, parameter.batch};
     case algorithms::StateShape::rows:
-      return {dims - 1, -1, parameter.batch};
+      return {dims - 2, -1, parameter.batch};
   }
   return {};
 }

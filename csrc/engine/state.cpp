@@ -33,7 +33,7 @@ std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntAr
   std::vector<int64_t> whole = matrix_sizes(sizes, form_of(group));
   const int64_t m = whole.end()[-2], n = whole.back();
   if (state.shape == StateShape::rows) {
-    whole.pop_back();
+    whole.back() = 1;
     return whole;
   }
   whole.end()[-2] = group.text("orientation") == "right" ? m : n;

@@ -1,5 +1,7 @@
 #include "linalg/backend.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <array>
 
 #include "comm/trace.h"
@@ -64,8 +66,22 @@ void look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const 
 }
 
 void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-            const DirectionRule& rule) {
-  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged, rule);
+            const DirectionRule& rule, const RowRule& rows) {
+  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged, rule, rows);
+}
+
+at::Tensor row_sums(const Matrices& A, RowSum kind) {
+  if (A.numel() > 0) return backend_of(A.device).row_sums(A, kind);
+  return at::zeros({A.count(), A.rows}, at::TensorOptions(at::kDouble).device(A.device));
+}
+
+void take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& source) {
+  if (A.numel() > 0) backend_of(A.device).take_rows_(A, B, source);
+}
+
+void scale_rows_(const Matrices& A, const at::Tensor& source, double factor, const float* left_out,
+                 const float* unchanged) {
+  if (A.numel() > 0) backend_of(A.device).scale_rows_(A, source, factor, left_out, unchanged);
 }
 
 void frobenius_normalize_(const at::Tensor& X, double slack) {

@@ -6,6 +6,7 @@
 
 #include "linalg/accumulate.h"
 #include "linalg/addmm.h"
+#include "linalg/axpby.h"
 #include "linalg/cholesky_inverse.h"
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"
@@ -15,6 +16,7 @@
 #include "linalg/gram.h"
 #include "linalg/look_ahead.h"
 #include "linalg/rates.h"
+#include "linalg/rows.h"
 #include "linalg/share_out.h"
 #include "linalg/sketch.h"
 #include "linalg/sketch_qr.h"
@@ -32,6 +34,9 @@ struct Table {
   decltype(linalg::accumulate_)* accumulate_ = Operations::accumulate_;
   decltype(linalg::look_ahead_)* look_ahead_ = Operations::look_ahead_;
   decltype(linalg::axpby_)* axpby_ = Operations::axpby_;
+  decltype(linalg::row_sums)* row_sums = Operations::row_sums;
+  decltype(linalg::take_rows_)* take_rows_ = Operations::take_rows_;
+  decltype(linalg::scale_rows_)* scale_rows_ = Operations::scale_rows_;
   decltype(linalg::frobenius_normalize_)* frobenius_normalize_ = Operations::frobenius_normalize_;
   decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;
   decltype(linalg::device_factors)* device_factors = Operations::device_factors;

@@ -33,6 +33,10 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("newton_schulz", o.newton_schulz());
   visit("ns_steps", o.ns_steps());
   visit("adjust_lr", o.adjust_lr());
+  visit("muon_beta2", o.muon_beta2());
+  visit("fraction", o.fraction());
+  visit("ef_decay", o.ef_decay());
+  visit("select", o.select());
   visit("error_feedback", o.error_feedback());
   visit("factorization", o.factorization());
   visit("rank_fraction", o.rank_fraction());

@@ -30,6 +30,13 @@ enum class AdjustLr {
   original,       // sqrt(max(1, m / n))
 };
 
+// What Dion2 chooses of a matrix.
+enum class Select {
+  automatic,  // of its shorter side, rows where both are as long
+  rows,
+  columns,
+};
+
 // The options of one parameter group. docs and defaults: csrc/algorithms; symbols are those of arXiv 2504.05295.
 class Options : public torch::optim::OptimizerCloneableOptions<Options> {
  public:
@@ -45,10 +52,14 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(bool, cautious_wd) = false;      // weights decay where they have the sign of the update alone
   TORCH_ARG(double, epsilon) = 1e-8;         // AdamW's ε
   TORCH_ARG(std::optional<bool>, nesterov);  // what is orthonormalized is a step ahead; none: of Muon, not of Dion
-  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;      // Muon
-  TORCH_ARG(int64_t, ns_steps) = 5;                                          // Muon: Newton–Schulz iterations
-  TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;   // Muon; none: lr as it is
-  TORCH_ARG(bool, error_feedback) = true;                                    // Dion; false: M = μ M + G
+  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;     // Muon
+  TORCH_ARG(int64_t, ns_steps) = 5;                                         // Muon: Newton–Schulz iterations
+  TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // Muon; none: lr as it is
+  TORCH_ARG(double, muon_beta2) = 0.95;           // NorMuon, Dion3: β₂ of the mean squares of rows
+  TORCH_ARG(double, fraction) = 0.25;             // Dion2, Dion3: share of the slices that is orthonormalized
+  TORCH_ARG(double, ef_decay) = 0.95;             // Dion2, Dion3: μ by which momenta decay where they are
+  TORCH_ARG(Select, select) = Select::automatic;  // Dion2: what slices are
+  TORCH_ARG(bool, error_feedback) = true;         // Dion; false: M = μ M + G
   TORCH_ARG(Factorization, factorization) = Factorization::power_iteration;  // Dion
   TORCH_ARG(double, rank_fraction) = 1;                                      // r / min(m, n)
   TORCH_ARG(int64_t, rank_multiple_of) = 1;
@@ -308,6 +319,29 @@ class DistMuon : public SharedOptimizerOf<DistMuon, MuonOptions> {
  public:
   using SharedOptimizerOf::SharedOptimizerOf;
   static constexpr auto algorithm = "muon", title = "torchdion::DistMuon";
+};
+
+// NorMuon (arXiv 2510.05491): Muon with rows normalized by running means of their squares.
+class NorMuon : public OptimizerOf<NorMuon, MuonOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "normuon", title = "torchdion::NorMuon";
+};
+
+// Dion2 (arXiv 2512.16928): of each momentum the rows or columns of the largest norms are orthonormalized.
+//
+//   torchdion::Dion2 optimizer(model->parameters(), torchdion::MuonOptions(0.02).fraction(0.25));
+class Dion2 : public OptimizerOf<Dion2, MuonOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "dion2", title = "torchdion::Dion2";
+};
+
+// Dion3: Dion2 of rows alone, normalized as NorMuon's.
+class Dion3 : public OptimizerOf<Dion3, MuonOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  static constexpr auto algorithm = "dion3", title = "torchdion::Dion3";
 };
 
 struct DoubleDionOptions : Options {

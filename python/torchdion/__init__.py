@@ -21,12 +21,15 @@ from torchdion.adamw import AdamW  # noqa: E402
 from torchdion.ddp import ddp_comm_hook  # noqa: E402
 from torchdion.demo import DeMo  # noqa: E402
 from torchdion.dion import Dion  # noqa: E402
+from torchdion.dion2 import Dion2  # noqa: E402
+from torchdion.dion3 import Dion3  # noqa: E402
 from torchdion.dist_adamw import DistAdamW  # noqa: E402
 from torchdion.dist_muon import DistMuon  # noqa: E402
 from torchdion.double_dion import DoubleDion  # noqa: E402
 from torchdion.lion import Lion  # noqa: E402
 from torchdion.mixed_precision import DionMixedPrecisionConfig  # noqa: E402
 from torchdion.muon import Muon  # noqa: E402
+from torchdion.normuon import NorMuon  # noqa: E402
 from torchdion.routing import param_groups  # noqa: E402
 
 if TYPE_CHECKING:
@@ -57,12 +60,15 @@ __all__ = [
     "AdamW",
     "DeMo",
     "Dion",
+    "Dion2",
+    "Dion3",
     "DionMixedPrecisionConfig",
     "DistAdamW",
     "DistMuon",
     "DoubleDion",
     "Lion",
     "Muon",
+    "NorMuon",
     "__version__",
     "build",
     "cmake_prefix_path",

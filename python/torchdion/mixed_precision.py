@@ -22,7 +22,7 @@ class DionMixedPrecisionConfig:
     Args:
         momentum_dtype: of the momentum M of every algorithm.
         Q_dtype: of Dion's right factor Q.
-        variance_dtype: of AdamW's second moment.
+        variance_dtype: of AdamW's second moment, and of the mean squares of rows of NorMuon and Dion3.
     """
 
     momentum_dtype: torch.dtype | str | None = None

@@ -1,13 +1,13 @@
 """The front of Muon."""
 
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchdion.mixed_precision import DionMixedPrecisionConfig
 from torchdion.optimizer import Optimizer
-from torchdion.options import Nonfinite, Owners, Precision
+from torchdion.options import AdjustLr, NewtonSchulz, Nonfinite, Owners, Precision
 
 
 class Muon(Optimizer):
@@ -91,9 +91,9 @@ class Muon(Optimizer):
         weight_decay: float | Tensor = 0.01,
         cautious_wd: bool = False,
         epsilon: float = 1e-8,
-        newton_schulz: Literal["jordan", "polar_express", "gram"] = "polar_express",
+        newton_schulz: NewtonSchulz = "polar_express",
         ns_steps: int = 5,
-        adjust_lr: Literal["spectral_norm", "rms_norm", "original"] | None = "spectral_norm",
+        adjust_lr: AdjustLr = "spectral_norm",
         scalar_algorithm: str = "lion",
         maximize: bool = False,
         capturable: bool = False,

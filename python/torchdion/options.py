@@ -16,6 +16,9 @@ Factorization = Literal["power_iteration", "svd"]
 Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]
 Precision = Literal["highest", "high", "medium"]
 Owners = Literal["all", "shard"]
+NewtonSchulz = Literal["jordan", "polar_express", "gram"]
+AdjustLr = Literal["spectral_norm", "rms_norm", "original"] | None
+Select = Literal["auto", "rows", "columns"]
 
 DEFAULTS: dict[str, Any] = {name: declared["default"] for name, declared in OPTIONS.items()} | {"differentiable": False}
 """Of a group that is given nothing."""

@@ -12,7 +12,7 @@ class State(NamedTuple):
     """What is kept of a parameter between steps, beside the count of them ("step").
 
     Args:
-        shape: "like_parameter", "factor" ([stack..., m or n, r]) or "rows" ([stack..., m]).
+        shape: "like_parameter", "factor" ([stack..., m or n, r]) or "rows" ([stack..., m, 1]).
         dtype_option: the group key that gives its dtype; empty: it is the parameter's.
     """
 

@@ -30,6 +30,9 @@ const std::vector<Refused> kRefused{
     {"replicate_mu", [](Options& options) { options.replicate_mu(1.5); }},
     {"replicate_rank_fraction", [](Options& options) { options.replicate_rank_fraction(1.5); }},
     {"ns_steps", [](Options& options) { options.ns_steps(-3); }},
+    {"muon_beta2", [](Options& options) { options.muon_beta2(1.5); }},
+    {"fraction", [](Options& options) { options.fraction(1.5); }},
+    {"ef_decay", [](Options& options) { options.ef_decay(1.5); }},
     {"rcqr_oversample", [](Options& options) { options.rcqr_oversample(0.5); }},
     {"batch_dims", [](Options& options) { options.batch_dims(-3); }},
     {"blocks", [](Options& options) { options.blocks(-3); }},
@@ -54,6 +57,9 @@ c10::IValue fresh(const std::vector<torch::optim::OptimizerParamGroup>& groups) 
   c10::impl::GenericDict state_dicts(c10::StringType::get(), c10::AnyType::get());
   state_dicts.insert("Dion", torchdion::Dion(groups).state_dict());
   state_dicts.insert("Muon", torchdion::Muon(groups).state_dict());
+  state_dicts.insert("NorMuon", torchdion::NorMuon(groups).state_dict());
+  state_dicts.insert("Dion2", torchdion::Dion2(groups).state_dict());
+  state_dicts.insert("Dion3", torchdion::Dion3(groups).state_dict());
   state_dicts.insert("DoubleDion", torchdion::DoubleDion(groups).state_dict());
   state_dicts.insert("DeMo", torchdion::DeMo(groups).state_dict());
   state_dicts.insert("Lion", torchdion::Lion(groups).state_dict());

@@ -35,20 +35,6 @@ void add_finite_row(TM* m, const TG* g, int64_t count, double keep, double alpha
   }
 }
 
-template <class TX, class TU, class T>
-void axpby_row(TX* x, const TU* u, int64_t count, T update, T keep) {
-  for (int64_t j = 0; j < count; ++j) {
-    x[j] = rounded<TX>(keep * static_cast<T>(x[j]) + update * static_cast<T>(u[j]));
-  }
-}
-
-template <class TX, class TU, class T>
-void move_row(TX* x, const TU* u, int64_t count, T update, T keep, const DirectionRule& rule) {
-  for (int64_t j = 0; j < count; ++j) {
-    x[j] = rounded<TX>(moved(static_cast<T>(x[j]), static_cast<T>(u[j]), update, keep, rule));
-  }
-}
-
 template <class TG>
 int64_t nonfinite_in_row(const TG* g, int64_t count) {
   int64_t found = 0;
@@ -85,29 +71,6 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
     });
   });
   if (rule.zeroed) *rule.zeroed += total;
-}
-
-void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-                        const DirectionRule& rule) {
-  if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged, rule);
-  TORCHDION_DISPATCH_FLOATING(X.dtype, "torchdion::axpby_", [&] {
-    using weight_t = scalar_t;
-    TORCHDION_DISPATCH_FLOATING(U.dtype, "torchdion::axpby_", [&] {
-      using T = Wider<weight_t, scalar_t>;
-      const T update = factors.const_data_ptr<T>()[0], keep = factors.const_data_ptr<T>()[1];
-      cpu::parallel_rows(X.count(), X.rows, grain(X), [&](int64_t index, int64_t first, int64_t count) {
-        if (unchanged && unchanged[index] != 0) return;
-        for_each_run_of_rows<T, scalar_t>(U, index, first, count, [&](int64_t row, int64_t col, int64_t many, auto* u) {
-          weight_t* x = X.matrix<weight_t>(index) + row * X.row_stride + col;
-          if (rule.sign || rule.cautious) {
-            move_row(x, u, many, update, keep, rule);
-          } else {
-            axpby_row(x, u, many, update, keep);
-          }
-        });
-      });
-    });
-  });
 }
 
 void Operations::count_nonfinite(const Matrices& G, int64_t* found_in_all) {

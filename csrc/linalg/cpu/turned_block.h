@@ -29,6 +29,17 @@ class TurnedBlock {
     }
   }
 
+  // The same, with row numbers[i] of A, or zeros where that is −1, as row i.
+  template <class S>
+  void load_rows(const Matrices& A, int64_t index, const int32_t* numbers, int64_t col, int64_t rows, int64_t cols) {
+    for (int64_t j = 0; j < cols; ++j) {
+      const S* from = A.matrix<const S>(index) + (col + j) * A.col_stride;
+      for (int64_t i = 0; i < rows; ++i) {
+        entries[i * kPitch + j] = numbers[i] < 0 ? T(0) : static_cast<T>(from[numbers[i] * A.row_stride]);
+      }
+    }
+  }
+
   template <class S>
   void store(const Matrices& A, int64_t index, int64_t row, int64_t col, int64_t rows, int64_t cols) const {
     S* to = A.matrix<S>(index) + row * A.row_stride + col * A.col_stride;

@@ -9,7 +9,7 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
 void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols, double* squares, Stream stream) {
   const Columns columns{rows, cols};
   dispatch(R.storage, [&](auto r) {
-    using Program = ColumnSquareSums<decltype(r)>;
+    using Program = ColumnSums<decltype(r), RowSum::squares>;
     launch(Program{R.data, R.strides.row, columns, squares}, columns.blocks(count), Program::shared_bytes, stream);
   });
 }

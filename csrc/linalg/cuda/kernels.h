@@ -7,6 +7,7 @@
 #include "linalg/cuda/programs/elementwise.h"
 #include "linalg/cuda/programs/lists.h"
 #include "linalg/cuda/storage.h"
+#include "linalg/rules/row_sum.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -33,6 +34,25 @@ void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t
 // 0. The factors are FP64 where X or U are, else FP32. X's rows are contiguous, U's need not be.
 void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
            const float* unchanged, const DirectionRule& rule, Stream stream);
+
+// The same with row source[i] of U as row i, or zeros where that is −1, or, where it is null, its own, and each row
+// multiplied by its `scale` where that is there, of the type of the factors. `across`: these rows are X's columns here,
+// and U's.
+void axpby_rows(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
+                const float* unchanged, const DirectionRule& rule, const int32_t* source, const void* scale,
+                bool across, int64_t entries_of_U, Stream stream);
+
+// sums ([count, rows]) ← of A's rows, or of the magnitudes. Either its rows or its columns are contiguous.
+void row_sums(MatrixList A, int64_t count, int64_t rows, int64_t cols, RowSum kind, double* sums, Stream stream);
+
+// Row i of A ← row source[i] of B, or zeros where that is −1.
+void take_rows(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, const int32_t* source,
+               Stream stream);
+
+// The rows whose number in `source` is not −1 are multiplied by the factor. A's rows are contiguous; `across`: it is
+// its columns that have numbers.
+void scale_rows(MatrixList A, int64_t count, int64_t rows, int64_t cols, const int32_t* source, bool across,
+                double factor, const float* left_out, const float* unchanged, Stream stream);
 
 // A ← α B, unless `left_out` is there and not 0. A's rows are contiguous, B's need not be.
 void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,

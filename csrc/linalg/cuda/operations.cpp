@@ -32,10 +32,37 @@ void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrice
 }
 
 void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-                        const DirectionRule& rule) {
-  if (!X.row_major()) return axpby_(X.t(), U.t(), factors, unchanged, rule);
-  kernels::axpby(Listed(X), Listed(U), X.count(), X.rows, X.cols, factors.const_data_ptr(), unchanged, rule,
-                 stream_of(X.device));
+                        const DirectionRule& rule, const RowRule& rows) {
+  const bool across = !X.row_major();
+  const Matrices x = across ? X.t() : X, u = across ? U.t() : U;
+  if (!rows.source.defined() && !rows.factor.defined()) {
+    kernels::axpby(Listed(x), Listed(u), x.count(), x.rows, x.cols, factors.const_data_ptr(), unchanged, rule,
+                   stream_of(X.device));
+    return;
+  }
+  kernels::axpby_rows(Listed(x), Listed(u), x.count(), x.rows, x.cols, factors.const_data_ptr(), unchanged, rule,
+                      rows.source.defined() ? rows.source.const_data_ptr<int32_t>() : nullptr,
+                      rows.factor.defined() ? rows.factor.const_data_ptr() : nullptr, across, U.rows * U.cols,
+                      stream_of(X.device));
+}
+
+at::Tensor Operations::row_sums(const Matrices& A, RowSum kind) {
+  const at::Tensor sums = at::empty({A.count(), A.rows}, at::TensorOptions(at::kDouble).device(A.device));
+  kernels::row_sums(Listed(A), A.count(), A.rows, A.cols, kind, sums.mutable_data_ptr<double>(), stream_of(A.device));
+  return sums;
+}
+
+void Operations::take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& source) {
+  kernels::take_rows(Listed(A), Listed(B), A.count(), A.rows, A.cols, source.const_data_ptr<int32_t>(),
+                     stream_of(A.device));
+}
+
+void Operations::scale_rows_(const Matrices& A, const at::Tensor& source, double factor, const float* left_out,
+                             const float* unchanged) {
+  const bool across = !A.row_major();
+  const Matrices a = across ? A.t() : A;
+  kernels::scale_rows(Listed(a), a.count(), a.rows, a.cols, source.const_data_ptr<int32_t>(), across, factor, left_out,
+                      unchanged, stream_of(A.device));
 }
 
 void Operations::frobenius_normalize_(const at::Tensor& X, double slack) {

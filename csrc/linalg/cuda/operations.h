@@ -13,6 +13,9 @@ struct Operations {
   static decltype(linalg::accumulate_) accumulate_;
   static decltype(linalg::look_ahead_) look_ahead_;
   static decltype(linalg::axpby_) axpby_;
+  static decltype(linalg::row_sums) row_sums;
+  static decltype(linalg::take_rows_) take_rows_;
+  static decltype(linalg::scale_rows_) scale_rows_;
   static decltype(linalg::frobenius_normalize_) frobenius_normalize_;
   static decltype(linalg::count_nonfinite) count_nonfinite;
   static decltype(linalg::device_factors) device_factors;

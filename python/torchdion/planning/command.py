@@ -25,6 +25,7 @@ DION_OPTIONS = (
     "scalar_algorithm",
     "precision",
     "replicate_rank_fraction",
+    "fraction",
     "chunk_size",
     "top_k",
 )
@@ -72,6 +73,7 @@ def parser() -> OneSentenceParser:
     options.add_argument("--rank-fraction", type=float, default=0.25, help="r / min(m, n) (default: %(default)s)")
     options.add_argument("--rank-multiple-of", type=int, default=1)
     options.add_argument("--replicate-rank-fraction", type=float, default=1 / 128, help="of Double Dion (1/128)")
+    options.add_argument("--fraction", type=float, default=0.25, help="of Dion2 and Dion3 (default: %(default)s)")
     options.add_argument("--chunk-size", type=int, default=64, help="of DeMo (default: %(default)s)")
     options.add_argument("--top-k", type=int, default=32, help="of DeMo (default: %(default)s)")
     options.add_argument("--orientation", default="right", help="right (Q is m×r) or left (n×r)")
@@ -79,12 +81,13 @@ def parser() -> OneSentenceParser:
     options.add_argument("--rcqr-oversample", type=float, default=1.25, help="rows of rcqr's sketch over r")
     options.add_argument("--scalar-algorithm", default="lion", help="lion or adamw")
     options.add_argument(
-        "--precision", help="of products: highest, high (TF32, Dion's own) or medium (BF16, Muon's own)"
+        "--precision",
+        help="of products: highest, high (TF32, Dion's own) or medium (BF16, Muon's and its siblings' own)",
     )
     options.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the parameters")
     options.add_argument("--momentum-dtype", help="default: that of the parameters, as those of Q and of the variance")
     options.add_argument("--Q-dtype", help="such as bfloat16")
-    options.add_argument("--variance-dtype", help="of AdamW")
+    options.add_argument("--variance-dtype", help="of AdamW, NorMuon and Dion3")
     options.add_argument(
         "--fs-cuts", choices=FS_CUTS, default="rows", help="dimension 0 (FSDP2), or the one that tp leaves whole"
     )

@@ -104,6 +104,7 @@ def plan(
     rank_fraction: float = 1.0,
     rank_multiple_of: int = 1,
     replicate_rank_fraction: float = 1 / 128,
+    fraction: float = 0.25,
     chunk_size: int = 64,
     top_k: int = 32,
     orientation: Orientation = "right",
@@ -128,6 +129,7 @@ def plan(
         rank_fraction, rank_multiple_of, orientation, orthonormalize, rcqr_oversample, scalar_algorithm, precision,
             mixed_precision_config: as in :class:`torchdion.Dion`.
         replicate_rank_fraction: of :class:`torchdion.DoubleDion`.
+        fraction: of :class:`torchdion.Dion2` and :class:`torchdion.Dion3`.
         chunk_size, top_k: of :class:`torchdion.DeMo`.
         replicas: names of the mesh dimensions along which gradients differ. None: dp of plain parameters, of DTensors
             those that cut none.
@@ -172,6 +174,7 @@ def plan(
             "rank_fraction": rank_fraction,
             "rank_multiple_of": rank_multiple_of,
             "replicate_rank_fraction": replicate_rank_fraction,
+            "fraction": fraction,
             "chunk_size": chunk_size,
             "top_k": top_k,
             "orientation": orientation,
@@ -190,7 +193,7 @@ def plan(
     rows = rows_of(parameters, under_muon(parameters, layouts, grid, axis), grid, axis)
     links = _links(grid, rows, node)
     precisions = {
-        **{name: precision or ("medium" if "muon" in name else "high") for name in OPTIMIZERS},
+        **{name: precision or _own_precision(name) for name in OPTIMIZERS},
         "muon_gathering": "medium",
     }
     estimates = {
@@ -199,6 +202,11 @@ def plan(
         if all(name in row.costs for row in rows)
     }
     return Plan(grid.sizes, grid.rank, options, node, efficiency, rows, links, estimates, _notes(layouts, grid))
+
+
+def _own_precision(name: str) -> str:
+    """Of an optimizer's products: those of Newton–Schulz iterations are in BF16."""
+    return "medium" if "muon" in name or name in ("dion2", "dion3") else "high"
 
 
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torchdion.planning.costs import Alike, Cost, EngineCost, Planned, averaged,
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
 from torchdion.planning.muon import muon_gathering
-from torchdion.table import algorithm_of, options_of
+from torchdion.table import ALGORITHMS, algorithm_of, options_of
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -23,6 +23,9 @@ OPTIMIZERS = {
     "dion_dense": "gradients are averaged over replicas during backward",
     "double_dion": "replicas exchange P and R of a smaller rank (replicate_mesh)",
     "muon": "each rank owns some whole matrices and sends their updates back (replicate_mesh)",
+    "normuon": "as Muon, with means of the squares of rows",
+    "dion2": "the slices of each momentum that have the largest norms go to an owner and back (replicate_mesh)",
+    "dion3": "the same of rows, with means of their squares",
     "muon_gathering": "elsewhere: every shard gathers every matrix and repeats Newton–Schulz on it",
     "demo": "replicas gather each other's largest cosine coefficients (replicate_mesh)",
     "dist_muon": "each rank owns some whole matrices and their momenta (replicate_mesh; parameters that nothing cuts)",
@@ -31,6 +34,9 @@ OPTIMIZERS = {
     "adamw": "gradients are averaged",
 }
 """What is compared, and what it does."""
+
+OF_MATRICES = tuple(name for name, of_name in ALGORITHMS.items() if of_name.takes_matrices and name != "dion")
+"""Those of them that are algorithms beside Dion, which update the same matrices."""
 
 OF_WHOLE_PARAMETERS = ("dist_muon", "dist_adamw")
 """Those of them that are not compared where a parameter is cut, which they refuse."""
@@ -168,7 +174,8 @@ def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, repl
         "adamw": _by_name(parameters, "adamw"),
     }
     of_matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
-    for algorithm, members in {"muon": matrices, "double_dion": of_matrices, "demo": of_matrices}.items():
+    for algorithm in OF_MATRICES:
+        members = matrices if ALGORITHMS[algorithm].shares_among_copies else of_matrices
         by_name[algorithm] = {**by_name["compressed"], **_by_name(members, algorithm, replicas)}
     if not any(_is_cut(one.piece.layout) for one in parameters):
         by_name["dist_adamw"] = _by_name(parameters, "adamw", replicas, has_owners=True)
@@ -227,7 +234,7 @@ def _costs(alike: Alike, costs: dict[str, dict[str, EngineCost]], is_matrix: boo
     return {
         "dion_compressed": found["compressed"],
         "dion_dense": dense,
-        **{name: found[name] for name in ("double_dion", "muon", "demo", *OF_WHOLE_PARAMETERS) if name in found},
+        **{name: found[name] for name in (*OF_MATRICES, *OF_WHOLE_PARAMETERS) if name in found},
         "muon_gathering": muon_gathering(alike) if is_matrix else dense,
         **{name: averaged(alike, found[name]) for name in ("lion", "adamw")},
     }

@@ -4,6 +4,7 @@ The engine gives no more than the first Q, and a Householder QR orthonormalizes,
 linked wrongly does not agree with itself.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from torchdion.verification.run import Run, Training, backward, sequences_of
 MU, REPLICATE_MU, DEMO_MU = 0.95, 0.999, 0.999
 LION_BETAS, ADAMW_BETAS, EPSILON = (0.95, 0.98), (0.9, 0.95), 1e-8
 CHUNK_SIZE, TOP_K = 64, 32
+FRACTION, FEEDBACK_DECAY, VARIANCE_DECAY, VARIANCE_EPSILON = 0.25, 0.95, 0.95, 1e-8
 
 POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
@@ -88,13 +90,37 @@ class PaperOptimizer:
     def _muon(self, name: str, G: Tensor) -> Tensor:
         """Nesterov's form (https://kellerjordan.github.io/posts/muon), by singular values: no Newton–Schulz iteration
         at all."""
+        return shape_factor(G) * self._ahead(name, G)
+
+    def _normuon(self, name: str, G: Tensor) -> Tensor:
+        """arXiv 2510.05491, Algorithm 1; others are v, in every column."""
+        update, self.others[name] = normalized(self._ahead(name, G), self.others[name])
+        return shape_factor(G) * update
+
+    def _ahead(self, name: str, G: Tensor) -> Tensor:
         M = MU * self.momenta[name] + G
         self.momenta[name] = M
-        U, x, Vt = torch.linalg.svd(G + MU * M, full_matrices=False)
-        x = x / (1.02 * torch.linalg.vector_norm(x))
-        for a, b, c in POLAR_EXPRESS:
-            x = a * x + b * x**3 + c * x**5
-        update: Tensor = U * x @ Vt
+        return orthonormal(G + MU * M)
+
+    def _dion2(self, name: str, G: Tensor) -> Tensor:
+        """arXiv 2512.16928, of the shorter side."""
+        B = self.momenta[name] + G
+        slices = B.mT if B.shape[1] < B.shape[0] else B  # a view
+        chosen = largest_rows(slices)
+        update = torch.zeros_like(B)
+        (update.mT if slices is not B else update)[chosen] = orthonormal(slices[chosen])
+        slices[chosen] *= FEEDBACK_DECAY
+        self.momenta[name] = B
+        return shape_factor(G) * update
+
+    def _dion3(self, name: str, G: Tensor) -> Tensor:
+        """The same of rows, normalized as NorMuon's; others are v, in every column."""
+        B = self.momenta[name] + G
+        chosen = largest_rows(B)
+        update = torch.zeros_like(B)
+        update[chosen], self.others[name][chosen] = normalized(orthonormal(B[chosen]), self.others[name][chosen])
+        B[chosen] *= FEEDBACK_DECAY
+        self.momenta[name] = B
         return shape_factor(G) * update
 
     def _demo(self, name: str, G: Tensor) -> Tensor:
@@ -129,6 +155,29 @@ class PaperOptimizer:
 def shape_factor(G: Tensor) -> float:
     m, n = G.shape
     return float((m / n) ** 0.5)
+
+
+def orthonormal(matrix: Tensor) -> Tensor:
+    """What Polar Express makes of a matrix, by singular values."""
+    U, x, Vt = torch.linalg.svd(matrix, full_matrices=False)
+    x = x / (1.02 * torch.linalg.vector_norm(x))
+    for a, b, c in POLAR_EXPRESS:
+        x = a * x + b * x**3 + c * x**5
+    polar: Tensor = U * x @ Vt
+    return polar
+
+
+def normalized(U: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """NorMuon's rows, as long together as they were, and the new means of their squares."""
+    v = VARIANCE_DECAY * v + (1 - VARIANCE_DECAY) * U.square().mean(1, keepdim=True)
+    V = U / (v.sqrt() + VARIANCE_EPSILON)
+    return V * (U.norm() / V.norm()), v
+
+
+def largest_rows(B: Tensor) -> Tensor:
+    """Those of the largest L1 norms, of equal ones the first."""
+    k = max(1, math.ceil(FRACTION * len(B)))
+    return torch.sort(B.abs().sum(1), descending=True, stable=True).indices[:k].sort().values
 
 
 def has_signal(A: Tensor) -> Tensor:

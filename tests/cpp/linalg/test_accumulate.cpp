@@ -1,4 +1,5 @@
 #include "linalg/accumulate.h"
+#include "linalg/axpby.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>

@@ -32,7 +32,7 @@ def test_options_of_adamw_that_do_not_exist_here_are_refused_by_name(option):
         "mixed_precision": "; did you mean 'mixed_precision_config'?",
         "momentum_dtype": "; did you mean 'mixed_precision_config'?",
         "batch_dim": "; did you mean 'batch_dims' of a parameter group?",
-        "owners": ": it is one of 'muon' and 'lion' and 'adamw'",
+        "owners": ": it is one of 'muon' and 'normuon' and 'dion2' and 'dion3' and 'lion' and 'adamw'",
         "algorithm": ": only a parameter group takes it",
         "lr_multiplier": ": only a parameter group takes it",
         "differentiable": ": no graph goes through a step",

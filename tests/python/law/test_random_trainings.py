@@ -27,6 +27,7 @@ OF_ITERATIONS: dict[str, list[Any]] = {
     "orientation": ["left", "right"],
     "orthonormalize": ["auto", "rcqr", "cholesky_qr"],
 }
+OF_NEWTON_SCHULZ: dict[str, list[Any]] = {"newton_schulz": ["polar_express", "jordan", "gram"]}
 OPTIONS: dict[str, dict[str, list[Any]]] = {
     "dion": OF_ITERATIONS
     | {
@@ -35,7 +36,10 @@ OPTIONS: dict[str, dict[str, list[Any]]] = {
         "factorization": ["power_iteration"] * 3 + ["svd"],
     },
     "double_dion": OF_ITERATIONS | {"replicate_rank_fraction": RANK_FRACTIONS, "delayed": [False, True]},
-    "muon": {"newton_schulz": ["polar_express", "jordan", "gram"], "nesterov": [True, False]},
+    "muon": OF_NEWTON_SCHULZ | {"nesterov": [True, False]},
+    "normuon": OF_NEWTON_SCHULZ | {"nesterov": [True, False]},
+    "dion2": OF_NEWTON_SCHULZ | {"fraction": [0.1, 0.25, 0.7], "select": ["auto", "rows", "columns"]},
+    "dion3": OF_NEWTON_SCHULZ | {"fraction": [0.1, 0.25, 0.7]},
     "demo": {"chunk_size": [3, 7, 8], "top_k": [2, 5]},
     "lion": {},
     "adamw": {},

@@ -38,8 +38,8 @@ ORACLE = """
 def _row_sign(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
     G, mu, lr = _ascent(G, options), options["mu"], _rate(options)
     M = mu * states["momentum"] + G
-    scale = mu * states["row_scale"] + (1 - mu) * G.abs().mean(1)
-    X = X - lr * options["weight_decay"] * X - lr * scale[:, None] * M.sign()
+    scale = mu * states["row_scale"] + (1 - mu) * G.abs().mean(1, keepdim=True)
+    X = X - lr * options["weight_decay"] * X - lr * scale * M.sign()
     return X, {"momentum": M, "row_scale": scale}
 
 
@@ -204,4 +204,4 @@ def test_cpp_goes_on_with_what_python_has_begun_to_the_same_bits(
     expected, found = torch.load(ended, weights_only=True), torch.load(out, weights_only=True)
     assert_same(found["params"], expected["params"])
     assert_same(found["state_dict"]["state"], expected["states"])
-    assert expected["states"][0]["row_scale"].shape == (6,)
+    assert expected["states"][0]["row_scale"].shape == (6, 1)

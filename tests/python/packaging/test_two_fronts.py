@@ -16,7 +16,7 @@ from torchdion.table import OPTIONS
 
 CHOICES = {
     "algorithm", "scalar_algorithm", "orientation", "orthonormalize", "nonfinite", "precision", "newton_schulz",
-    "adjust_lr", "factorization", "owners",
+    "adjust_lr", "factorization", "owners", "select",
 }  # fmt: skip
 DTYPES = {"momentum_dtype", "Q_dtype", "variance_dtype"}
 """Of these and of flags C++ has types whose values are allowed, or are called otherwise than in Python."""
@@ -35,6 +35,9 @@ REFUSED: dict[str, Any] = {
     "replicate_mu": 1.5,
     "replicate_rank_fraction": 1.5,
     "ns_steps": -3,
+    "muon_beta2": 1.5,
+    "fraction": 1.5,
+    "ef_decay": 1.5,
     "rcqr_oversample": 0.5,
     "batch_dims": -3,
     "blocks": -3,

@@ -1,5 +1,6 @@
 """The independent oracles: each algorithm as its paper states it, in FP64, one matrix at a time."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -211,18 +212,70 @@ def newton_schulz(M: Tensor, kind: str, steps: int) -> Tensor:
     return polar
 
 
-def muon(X: Tensor, M: Tensor, G: Tensor, lr: float, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Muon (https://kellerjordan.github.io/posts/muon): the new X and M."""
-    X, M, G = X.double(), M.double(), G.double()
+def adjusted(lr: float, X: Tensor, rule: str | None) -> float:
+    """η and the factor of an m×n matrix."""
     m, n = X.shape
-    M = options["mu"] * M + G
-    U = newton_schulz(
-        M if options["nesterov"] is False else G + options["mu"] * M, options["newton_schulz"], options["ns_steps"]
-    )
-    scales = {
+    scales: dict[str | None, float] = {
         "spectral_norm": (m / n) ** 0.5, "rms_norm": 0.2 * max(m, n) ** 0.5, "original": max(1, m / n) ** 0.5, None: 1.0
     }  # fmt: skip
-    return decayed(X, U, lr, options) - lr * scales[options["adjust_lr"]] * U, M
+    return lr * scales[rule]
+
+
+def muon_update(M: Tensor, G: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Muon's new M (https://kellerjordan.github.io/posts/muon), and what moves the weights."""
+    M = options["mu"] * M.double() + G.double()
+    ahead = M if options["nesterov"] is False else G + options["mu"] * M
+    return M, newton_schulz(ahead, options["newton_schulz"], options["ns_steps"])
+
+
+def muon(X: Tensor, M: Tensor, G: Tensor, lr: float, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The new X and M."""
+    M, U = muon_update(M, G, options)
+    return decayed(X.double(), U, lr, options) - adjusted(lr, X, options["adjust_lr"]) * U, M
+
+
+def normalized(U: Tensor, v: Tensor, beta2: float) -> tuple[Tensor, Tensor]:
+    """NorMuon's normalization of rows (arXiv 2510.05491, Algorithm 1): the new U and v ([rows, 1])."""
+    v = beta2 * v.double() + (1 - beta2) * U.square().mean(1, keepdim=True)
+    V = U / (v.sqrt() + 1e-8)
+    return V * (U.norm() / V.norm() if bool(V.any()) else 0.0), v
+
+
+def normuon(
+    X: Tensor, M: Tensor, v: Tensor, G: Tensor, lr: float, options: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """NorMuon: the new X, M and v."""
+    M, U = muon_update(M, G, options)
+    U, v = normalized(U, v, options["muon_beta2"])
+    return decayed(X.double(), U, lr, options) - adjusted(lr, X, options["adjust_lr"]) * U, M, v
+
+
+def largest_rows(B: Tensor, fraction: float) -> list[int]:
+    """Those of the largest L1 norms, of equal ones the first; sums that round differently are equal in FP32."""
+    k = max(1, math.ceil(fraction * len(B) * (1 - 1e-9)))
+    norms = (B.abs().sum(1) / max(float(B.abs().max()), 1e-300)).float()
+    return sorted(torch.sort(norms, descending=True, stable=True).indices[:k].tolist())
+
+
+def dion2(X: Tensor, M: Tensor, G: Tensor, lr: float, options: dict[str, Any], v: Tensor | None = None) -> Any:
+    """Dion2 (arXiv 2512.16928), or, given v of the rows, Dion3: the new X, M and v."""
+    X, B = X.double(), M.double() + G.double()
+    across = options.get("select") == "columns" or (
+        v is None and options.get("select") != "rows" and X.shape[1] < X.shape[0]
+    )
+    slices = B.mT if across else B
+    chosen = largest_rows(slices, options["fraction"])
+    U = newton_schulz(slices[chosen], options["newton_schulz"], options["ns_steps"])
+    if v is not None:
+        v = v.double().clone()
+        U, v[chosen] = normalized(U, v[chosen], options["muon_beta2"])
+    M = slices.clone()
+    M[chosen] *= options["ef_decay"]
+    update = torch.zeros_like(slices)
+    update[chosen] = U
+    if across:
+        M, update = M.mT, update.mT
+    return decayed(X, update, lr, options) - adjusted(lr, X, options["adjust_lr"]) * update, M, v
 
 
 States = dict[str, Tensor]
@@ -270,6 +323,23 @@ def _muon(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any])
     return X, {"momentum": M}
 
 
+def _normuon(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
+    M, v = states["momentum"], states["variance_neuron"]
+    X, M, v = normuon(X, M, v, _ascent(G, options), _rate(options), options)
+    return X, {"momentum": M, "variance_neuron": v}
+
+
+def _dion2(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
+    X, M, _ = dion2(X, states["momentum"], _ascent(G, options), _rate(options), options)
+    return X, {"momentum": M}
+
+
+def _dion3(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
+    v = states["variance_neuron"]
+    X, M, v = dion2(X, states["momentum"], _ascent(G, options), _rate(options), options, v)
+    return X, {"momentum": M, "variance_neuron": v}
+
+
 def _lion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]) -> tuple[Tensor, States]:
     beta1, beta2 = options["betas"] or (0.95, 0.98)
     X, M = lion(
@@ -289,7 +359,8 @@ def _adamw(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any]
 
 
 ORACLES: dict[str, Update] = {
-    "dion": _dion, "muon": _muon, "double_dion": _double_dion, "demo": _demo, "lion": _lion, "adamw": _adamw,
+    "dion": _dion, "muon": _muon, "normuon": _normuon, "dion2": _dion2, "dion3": _dion3,
+    "double_dion": _double_dion, "demo": _demo, "lion": _lion, "adamw": _adamw,
 }  # fmt: skip
 """By the names of algorithms, which must all have one."""
 

@@ -38,7 +38,7 @@ def follow_one(
 ) -> tuple[Tensor, States, float, float]:
     """One matrix, or one tensor: its end, its states, the worst condition and the length of its path."""
     assert algorithm.name in ORACLES, f"{algorithm.name} has no oracle (support/oracle.py)"
-    zeros = {"like_parameter": torch.zeros_like(X), "rows": torch.zeros(X.shape[:1], dtype=X.dtype)}
+    zeros = {"like_parameter": torch.zeros_like(X), "rows": torch.zeros_like(X[..., :1] if X.dim() else X)}
     states = {state.name: factors.get(state.name, zeros.get(state.shape)) for state in algorithm.states}
     worst, path = 1.0, 0.0
     for t, G in enumerate(gradients, 1):

@@ -5,6 +5,7 @@
 
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/storage.h"
+#include "linalg/rules/row_sum.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -19,10 +20,10 @@ struct Columns {
   TORCHDION_DEVICE int64_t first(int64_t block) const { return block % ((cols + kWidth - 1) / kWidth) * kWidth; }
 };
 
-// In shared memory, one number for each of the block's columns: Σ of squares over the rows, in an order that depends on
-// the shape alone.
-template <class S, class Block>
-TORCHDION_DEVICE void sum_squares(Block& block, const S* R, int64_t row_stride, Columns columns, int64_t first,
+// In shared memory, one number for each of the block's columns: the sum over the rows, in an order that depends on the
+// shape alone.
+template <RowSum kind, class S, class Block>
+TORCHDION_DEVICE void sum_columns(Block& block, const S* R, int64_t row_stride, Columns columns, int64_t first,
                                   double* sums) {
   constexpr int kWidth = Columns::kWidth, kHeight = Block::threads / kWidth;
   block.each([&](int t) {
@@ -30,8 +31,7 @@ TORCHDION_DEVICE void sum_squares(Block& block, const S* R, int64_t row_stride, 
     double sum = 0;
     if (col < columns.cols) {
       for (int64_t row = t / kWidth; row < columns.rows; row += kHeight) {
-        const double entry = load(R[row * row_stride + col]);
-        sum += entry * entry;
+        sum += term_of<kind>(load(R[row * row_stride + col]));
       }
     }
     sums[t] = sum;
@@ -61,15 +61,15 @@ TORCHDION_DEVICE void divide_by_roots(Block& block, SQ* Q, int64_t q_stride, con
   });
 }
 
-// squares ([count, cols]) ← the sums of squares of R's columns.
-template <class SR>
-struct ColumnSquareSums {
+// sums_of_columns ([count, cols]) ← the sums of R's columns.
+template <class SR, RowSum kind>
+struct ColumnSums {
   static constexpr int threads = 256;
   static constexpr size_t shared_bytes = threads * sizeof(double);
   void* const* R;
   int64_t row_stride;
   Columns columns;
-  double* squares;
+  double* sums_of_columns;
 
   Work work(int64_t blocks) const {
     const int64_t count = columns.count(blocks);
@@ -80,9 +80,9 @@ struct ColumnSquareSums {
   TORCHDION_DEVICE void operator()(Block block) const {
     const int64_t matrix = columns.matrix(block.index()), first = columns.first(block.index());
     double* sums = block.template shared<double>();
-    sum_squares(block, static_cast<const SR*>(R[matrix]), row_stride, columns, first, sums);
+    sum_columns<kind>(block, static_cast<const SR*>(R[matrix]), row_stride, columns, first, sums);
     block.each([&](int t) {
-      if (t < Columns::kWidth && first + t < columns.cols) squares[matrix * columns.cols + first + t] = sums[t];
+      if (t < Columns::kWidth && first + t < columns.cols) sums_of_columns[matrix * columns.cols + first + t] = sums[t];
     });
   }
 };
@@ -114,7 +114,7 @@ struct ColumnNormalize {
         if (t < Columns::kWidth) sums[t] = col < columns.cols ? squares[matrix * columns.cols + col] : 0;
       });
     } else {
-      sum_squares(block, source, r_stride, columns, first, sums);
+      sum_columns<RowSum::squares>(block, source, r_stride, columns, first, sums);
     }
     divide_by_roots(block, static_cast<SQ*>(Q[matrix]), q_stride, source, r_stride, columns, first, sums);
   }

@@ -109,12 +109,14 @@ def test_passes_over_memory() -> None:
     """In matrices: M and X updated, G read; by Dion M read for two products and updated twice; what Muon
     orthonormalizes is written in the same pass in BF16, read, and read again as the result; Double Dion has two
     momenta; DeMo decays its momentum, takes coefficients off it and reads it for them, of which it makes three passes,
-    as does the update."""
+    as does the update. NorMuon reads the result once more; Dion2 reads its momentum for norms, and has a quarter of a
+    matrix in BF16 for each of what Muon has."""
     costs = torchdion.plan(matrices("512x256"), {}).rows[0].costs
     passes = {name: cost.memory_bytes / (4 * 512 * 256) for name, cost in costs.items()}
     assert passes == {
         "dion_compressed": 9, "dion_dense": 9, "muon": 6.5, "muon_gathering": 5, "adamw": 7,
         "double_dion": 15, "demo": 14, "lion": 5, "dist_muon": 6.5, "dist_adamw": 7,
+        "normuon": 7, "dion2": 6 + 3 / 8, "dion3": 6 + 3 / 8,
     }  # fmt: skip
 
 

@@ -1,0 +1,45 @@
+#include "algorithms/dion2.h"
+
+#include "algorithms/selected_update.h"
+
+namespace torchdion::algorithms {
+
+namespace {
+
+constexpr Choice kSelectNames[] = {{"auto", "automatic"}, {"rows", "rows"}, {"columns", "columns"}};
+constexpr Choices kSelect{"Select", kSelectNames};
+
+constexpr Option kDion2Options[] = {
+    kMuonLr,
+    kSelectedFraction,
+    kFeedbackDecay,
+    {"select", std::string_view("auto"), one_of(kSelect),
+     "what slices are: the shorter side, rows if square, or one side"},
+    kNewtonSchulzOption,
+    kNewtonSchulzSteps,
+    kAdjustLrOption,
+    precision_of("medium"),
+    kOwnersOption,
+    kMomentumDtype,
+};
+
+constexpr State kDion2States[] = {
+    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
+};
+
+}  // namespace
+
+constexpr Algorithm kDion2{
+    .name = "dion2",
+    .title = "Dion2",
+    .takes = Takes::matrices,
+    .options = kDion2Options,
+    .states = kDion2States,
+    .cost = cost_of_selected,
+    .update = update_selected,
+    .owned_work = work_of_selected,
+    .shares_among_copies = true,
+    .decouples = always_decouples,
+};
+
+}  // namespace torchdion::algorithms

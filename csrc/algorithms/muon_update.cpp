@@ -1,0 +1,83 @@
+#include "algorithms/muon_update.h"
+
+#include "algorithms/newton_schulz_options.h"
+#include "algorithms/whole_matrices.h"
+#include "linalg/accumulate.h"
+#include "linalg/look_ahead.h"
+
+namespace torchdion::algorithms {
+
+using linalg::Matrices;
+
+namespace {
+
+// The look-ahead in the workspace, [count, rows, cols]: contiguous as it travels, or, of tall matrices that are whole
+// here, the transpose of what is, as newton_schulz() reads it.
+at::Tensor room_for_look_ahead(const Batch& batch, const Options& options) {
+  const BatchShape& shape = batch.shape;
+  const at::Tensor room =
+      batch.workspace.view(orthonormalized_dtype(shape, options)).narrow(0, 0, shape.count * shape.rows * shape.cols);
+  if (!batch.layout.is_local() || shape.rows <= shape.cols) return room.view({shape.count, shape.rows, shape.cols});
+  return room.view({shape.count, shape.cols, shape.rows}).transpose(1, 2);
+}
+
+// All momenta get their gradients; L, of [count, rows, cols], what this rank passes on to owners.
+void add_gradients_(const Matrices& L, const Batch& batch, const linalg::GradientRule& gradients, double ahead) {
+  const Matrices &M = batch.states.front(), &G = batch.G;
+  const Piece sent = sent_to_owners(batch.layout, batch.shape);
+  const auto rule_from = [&](int64_t index) {
+    linalg::GradientRule rule = gradients;
+    if (rule.unchanged) rule.unchanged += index;
+    return rule;
+  };
+  for (const Piece& others : {Piece{0, sent.begin}, Piece{sent.end(), M.count() - sent.end()}}) {
+    linalg::accumulate_(M.slice(others.begin, others.end()), G.slice(others.begin, others.end()),
+                        rule_from(others.begin));
+  }
+  linalg::look_ahead_(L.slice(sent.begin, sent.end()), M.slice(sent.begin, sent.end()), G.slice(sent.begin, sent.end()),
+                      rule_from(sent.begin), ahead);
+}
+
+}  // namespace
+
+comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options, at::Tensor unchanged) {
+  linalg::GradientRule gradients = batch.gradients;
+  if (options.flag("maximize")) gradients.factor *= -1;
+  if (unchanged.defined()) gradients.unchanged = unchanged.const_data_ptr<float>();
+
+  // M = μ M + G;  L = G + μ M, or M
+  gradients.keep = options.number("mu");
+  at::Tensor L = room_for_look_ahead(batch, options);
+  const Matrices Ls(L);
+  add_gradients_(Ls, batch, gradients, options.flag("nesterov") ? gradients.keep : 0);
+
+  // U = orthonormalize(Σ L), whole matrices each by its owner
+  at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape);
+  U = orthonormalize_as_asked(U, options);
+  U = co_await scatter_from_owners(L, U, batch.layout, batch.shape);
+  co_return U;
+}
+
+OwnedWork work_of_muon(const BatchShape& shape, const Layout& layout, const Options& options) {
+  return {axes_of_owners(layout), newton_schulz_operations(shape.m, shape.n, shape, options)};
+}
+
+Cost cost_of_muon(const BatchShape& shape, const Layout& layout, const Options& options) {
+  const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
+  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
+  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  const int64_t own = shape.owners.back()[layout.rows.rank], whole = shape.m * shape.n;
+  const int64_t side = std::min(shape.m, shape.n);
+  Cost cost;
+  add_way_to_owners(cost, shape, layout, travelling);
+  add_way_from_owners(cost, shape, layout, travelling);
+  cost.operations = own * work_of_muon(shape, layout, options).operations;
+  // M: read and written; G: read; X: read and written; U: read; L: written and read
+  const int64_t sent = sent_to_owners(layout, shape).size * shape.rows * shape.cols;
+  cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + travelling) + sent * 2 * travelling;
+  cost.workspace = room_for_orthonormalized(shape.count * shape.rows * shape.cols, shape, options);
+  cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + shape.count * shape.rows * shape.cols);
+  return cost;
+}
+
+}  // namespace torchdion::algorithms

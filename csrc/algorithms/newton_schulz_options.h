@@ -1,0 +1,53 @@
+// Options of the algorithms that orthonormalize by Newton–Schulz iterations, and what follows from them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchdion/options.h>
+
+#include "algorithms/batch.h"
+#include "algorithms/shared.h"
+#include "linalg/newton_schulz.h"
+#include "linalg/rates.h"
+
+namespace torchdion::algorithms {
+
+inline constexpr Choice kNewtonSchulzNames[] = {
+    {"jordan", "jordan"}, {"polar_express", "polar_express"}, {"gram", "gram"}};
+inline constexpr Choices kNewtonSchulz{"NewtonSchulz", kNewtonSchulzNames};
+inline constexpr Choice kAdjustLrNames[] = {
+    {"spectral_norm", "spectral_norm"}, {"rms_norm", "rms_norm"}, {"original", "original"}};
+inline constexpr Choices kAdjustLr{"AdjustLr", kAdjustLrNames};
+
+inline constexpr Option kMuonLr{.name = "lr",
+                                .initial = 0.02,
+                                .allowed = kNotNegative,
+                                .doc = "learning rate η, before the factor that adjust_lr says",
+                                .may_be_tensor = true};
+inline constexpr Option kMuonMomentum{"mu", 0.95, kBelowOne, "momentum decay μ"};
+inline constexpr Option kMuonNesterov = nesterov_of(true, "orthonormalize G + μ M, not M");
+inline constexpr Option kNewtonSchulzOption{
+    "newton_schulz", std::string_view("polar_express"), one_of(kNewtonSchulz),
+    "the iteration: Jordan's polynomial, those of Polar Express (arXiv 2505.16932), or these on the Gram matrix"};
+inline constexpr Option kNewtonSchulzSteps{"ns_steps", int64_t{5}, kBelowHundred, "Newton–Schulz iterations"};
+inline constexpr Option kAdjustLrOption{
+    "adjust_lr", std::string_view("spectral_norm"), one_of_or_none(kAdjustLr),
+    "the factor on lr of an m×n matrix: sqrt(m / n), 0.2 sqrt(max(m, n)), sqrt(max(1, m / n)), or none"};
+
+// What matrices are orthonormalized in, and travel to their owners as.
+at::ScalarType orthonormalized_dtype(const BatchShape& shape, const Options& options);
+
+// Room in a workspace, which is of the computing dtype, for so many elements of that dtype.
+int64_t room_for_orthonormalized(int64_t numel, const BatchShape& shape, const Options& options);
+
+linalg::NewtonSchulzSteps newton_schulz_steps(const Options& options, at::ScalarType dtype);
+
+// Of one m×n matrix, by its owner.
+int64_t newton_schulz_operations(int64_t m, int64_t n, const BatchShape& shape, const Options& options);
+
+// The orthonormal factors of X ([count, m, n]), which is written over.
+at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options);
+
+// How X = (1 − η λ) X − η factor U moves the weights of a batch.
+linalg::FactorRule rates_of(const Batch& batch, const Options& options);
+
+}  // namespace torchdion::algorithms

@@ -1,0 +1,72 @@
+#include "algorithms/normuon.h"
+
+#include <ATen/ops/cat.h>
+
+#include "algorithms/muon_update.h"
+#include "algorithms/newton_schulz_options.h"
+#include "algorithms/row_variance.h"
+#include "linalg/axpby.h"
+#include "linalg/backend.h"
+#include "linalg/rows.h"
+
+namespace torchdion::algorithms {
+
+using linalg::Matrices;
+
+namespace {
+
+constexpr Option kNorMuonOptions[] = {
+    kMuonLr,         kMuonMomentum,          kMuonNesterov, kVarianceDecay, kNewtonSchulzOption, kNewtonSchulzSteps,
+    kAdjustLrOption, precision_of("medium"), kOwnersOption, kMomentumDtype, kVarianceDtype,
+};
+
+enum { kMomentum, kVariance };
+constexpr State kNorMuonStates[] = {
+    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
+    kRowVariance,
+};
+
+comm::Task<> normuon(Batch batch, Options options) {
+  linalg::upload({&batch.X, &batch.G, &batch.states[kMomentum]});
+  at::Tensor unchanged;
+  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
+
+  // M = μ M + G;  U = orthonormalize(G + μ M)
+  const at::Tensor U = co_await orthonormal_momentum(batch, options, unchanged);
+  const Matrices Us(U);
+
+  // v = β₂ v + (1 − β₂) mean_j U_ij²;  U = ‖U‖ normalize(U / (sqrt(v) + ε))
+  const Matrices& v = batch.states[kVariance];
+  const at::Tensor squares = linalg::row_sums(Us, linalg::RowSum::squares), all_rows;
+  const at::Tensor of_rows = co_await row_factors(squares, v, all_rows, batch, options, unchanged);
+
+  // X = (1 − η λ) X − η factor U
+  const at::Tensor factors = linalg::device_factors(rates_of(batch, options), batch.workspace.options());
+  linalg::DirectionRule rule;
+  rule.cautious = options.flag("cautious_wd");
+  linalg::axpby_(batch.X, Us, factors, data_of(unchanged), rule, {.factor = of_rows});
+}
+
+Cost normuon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
+  Cost cost = cost_of_muon(shape, layout, options);
+  add_row_factors(cost, shape, layout);
+  cost.memory_bytes += shape.numel * static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
+  return cost;
+}
+
+}  // namespace
+
+constexpr Algorithm kNorMuon{
+    .name = "normuon",
+    .title = "NorMuon",
+    .takes = Takes::matrices,
+    .options = kNorMuonOptions,
+    .states = kNorMuonStates,
+    .cost = normuon_cost,
+    .update = normuon,
+    .owned_work = work_of_muon,
+    .shares_among_copies = true,
+    .decouples = always_decouples,
+};
+
+}  // namespace torchdion::algorithms

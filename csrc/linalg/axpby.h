@@ -1,0 +1,23 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "linalg/matrices.h"
+#include "linalg/rules/decay.h"
+
+namespace torchdion::linalg {
+
+// How the rows of U go to those of X, on their device and contiguous; undefined: each to its own, as it is.
+struct RowRule {
+  // [count, rows of X], int32: which row of U, no row twice, or −1, for which zeros count. U has contiguous rows then.
+  at::Tensor source = {};
+  at::Tensor factor = {};  // [count, rows of X], in the dtype of the factors: what that row is multiplied by
+};
+
+// X_i ← factors[1] X_i + factors[0] U_i in place, as the rule has it, but for those whose number in `unchanged` is
+// there and not 0. The factors (device_factors()) and these numbers lie on the device of X, in FP64 where X or U are
+// FP64, else in FP32.
+void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged = nullptr,
+            const DirectionRule& rule = {}, const RowRule& rows = {});
+
+}  // namespace torchdion::linalg
