@@ -9,6 +9,9 @@
 
 namespace torchdion {
 
+// Those that matrices may have.
+inline constexpr at::ScalarType kEveryDtype[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+
 // Independent N(0, 1) entries, the same for the same seed.
 inline at::Tensor normal(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype = at::kDouble) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble).to(dtype);

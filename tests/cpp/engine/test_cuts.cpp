@@ -45,7 +45,7 @@ TEST(CutsOfAState, AreThoseOfItsParameterAsItsShapeHasThem) {
   EXPECT_EQ(dims_of(cuts_of_state(momentum, 3, {2, 1, 0}, true)), (Dims{2, 1, 0}));
   EXPECT_EQ(dims_of(cuts_of_state(Q, 3, matrices, /*right=*/true)), (Dims{1, 2, 0})) << "m×r: rows cut its rows";
   EXPECT_EQ(dims_of(cuts_of_state(Q, 3, matrices, /*right=*/false)), (Dims{2, 1, 0})) << "n×r: they cut its columns";
-  EXPECT_EQ(dims_of(cuts_of_state(rows, 2, matrices, true)), (Dims{1, -1, 0}));
+  EXPECT_EQ(dims_of(cuts_of_state(rows, 3, matrices, true)), (Dims{1, -1, 0}));
 }
 
 struct CutCase {

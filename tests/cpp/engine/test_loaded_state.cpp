@@ -51,9 +51,9 @@ TEST(LoadedSizes, AreThoseOfTheParameterAndOfAFactorAnyRankAndSide) {
   EXPECT_NE(check(kQOfDion, {2, 8, 2}), "");
   EXPECT_NE(check(kQOfDion, {8}), "");
   const algorithms::State rows{.name = "rows", .shape = algorithms::StateShape::rows};
-  EXPECT_EQ(check(rows, {3, 8}), "");
-  EXPECT_EQ(check(rows, {3, 10}),
-            "torchdion: the state rows of parameter 0 of shape [3, 8, 10] must have the shape [3, 8], got [3, 10]");
+  EXPECT_EQ(check(rows, {3, 8, 1}), "");
+  EXPECT_EQ(check(rows, {3, 8}),
+            "torchdion: the state rows of parameter 0 of shape [3, 8, 10] must have the shape [3, 8, 1], got [3, 8]");
 }
 
 TEST(LoadedStep, IsAWholeNumberThatFP32CountsTo) {

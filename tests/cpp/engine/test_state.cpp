@@ -121,10 +121,10 @@ TEST(StateSizes, OfAFactorFollowFormOrientationAndRankAndOthersTheParameter) {
   EXPECT_EQ(whole_state_sizes(kMomentumOfDion, {12, 2, 5}, Start().options()), (std::vector<int64_t>{12, 2, 5}));
   // A number for each row, as algorithms may keep.
   const algorithms::State rows{.name = "rows", .shape = algorithms::StateShape::rows};
-  EXPECT_EQ(whole_state_sizes(rows, {3, 8, 10}, Start{.batch_dims = 1}.options()), (std::vector<int64_t>{3, 8}));
+  EXPECT_EQ(whole_state_sizes(rows, {3, 8, 10}, Start{.batch_dims = 1}.options()), (std::vector<int64_t>{3, 8, 1}));
   const Layout cut{.rows = second_of_three()};
   EXPECT_EQ(piece_of_state_sizes(rows, {3, 8, 10}, {3, 3, 10}, Start{.batch_dims = 1}.options(), cut),
-            (std::vector<int64_t>{3, 3}));
+            (std::vector<int64_t>{3, 3, 1}));
 }
 
 TEST(StartOfAMomentum, IsZeroOfTheSizesOfThePiece) {

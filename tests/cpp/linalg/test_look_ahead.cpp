@@ -12,8 +12,6 @@ namespace torchdion::linalg {
 
 namespace {
 
-constexpr at::ScalarType kStored[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
-
 class LookAhead : public testing::TestWithParam<std::tuple<at::ScalarType, at::ScalarType, at::ScalarType>> {};
 
 TEST_P(LookAhead, AddsTheGradientToTheMomentumAndBothTogetherInEveryLayout) {
@@ -39,12 +37,12 @@ TEST_P(LookAhead, AddsTheGradientToTheMomentumAndBothTogetherInEveryLayout) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, LookAhead,
                          testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
-                                          testing::ValuesIn(kStored), testing::ValuesIn(kStored)));
+                                          testing::ValuesIn(kEveryDtype), testing::ValuesIn(kEveryDtype)));
 
 // The rule of accumulate_(), to the last bit.
 TEST(LookAheadRule, MomentaAreThoseThatAccumulateMakes) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
-  for (const at::ScalarType dtype : kStored) {
+  for (const at::ScalarType dtype : kEveryDtype) {
     at::Tensor M = normal({3, 5, 90}, 1, dtype), G = normal({3, 5, 90}, 2, dtype);
     M[0][0][0] = 0x1p-140;
     G[0][0][0] = 0;

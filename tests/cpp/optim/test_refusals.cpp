@@ -69,9 +69,10 @@ INSTANTIATE_TEST_SUITE_P(
                    "Nonfinite::raise, got -1"},
         OptionCase{DionOptions().precision(static_cast<Precision>(4)),
                    "precision must be none or one of Precision::highest, Precision::high, Precision::medium, got 4"},
-        OptionCase{
-            DionOptions().algorithm("sgd"),
-            "algorithm must be one of \"dion\", \"muon\", \"double_dion\", \"demo\", \"lion\", \"adamw\", got \"sgd\""},
+        OptionCase{DionOptions().algorithm("sgd"),
+                   "algorithm must be one of \"dion\", \"muon\", \"normuon\", \"dion2\", \"dion3\", \"double_dion\", "
+                   "\"demo\", \"lion\", "
+                   "\"adamw\", got \"sgd\""},
         OptionCase{DionOptions().Q_dtype(at::kFloat8_e4m3fn),
                    "Q_dtype must be none or a floating-point dtype, got Float8_e4m3fn"},
         OptionCase{DionOptions().batch_dims(-1), "batch_dims must be none or an integer ≥ 0, got -1"},
