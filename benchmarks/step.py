@@ -4,9 +4,10 @@
 
 One JSON line per optimizer and list, then a table. `roofline` is the time that the step's arithmetic (see
 matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
-that fewer operations were needed than the formula counts. `medium` in a name is precision="medium", and `FP32` the time
-over that of the same rank without it; `Dion` is the time over Dion's at r = d/4. `first` is the first step (it also
-makes the state; the median of three new optimizers) over a steady one.
+that fewer operations were needed than the formula counts. `medium` in a name is precision="medium". `over` is the
+optimizer whose step a contender's is compared with besides, `its` the time over that one's: of a Dion at another
+precision or under Nesterov the same rank's, of Double Dion and DeMo that of Dion at r = d/4, of Muon's siblings Muon's.
+`first` is the first step (it also makes the state; the median of three new optimizers) over a steady one.
 """
 
 import argparse
@@ -23,6 +24,17 @@ from torch.optim import Optimizer
 import torchdion
 
 RANKS = {"r = d": 1.0, "r = d/2": 1 / 2, "r = d/4": 1 / 4, "r = d/16": 1 / 16}
+OVER = {
+    "Dion r = d medium": "Dion r = d",
+    "Dion r = d/4 medium": "Dion r = d/4",
+    "Dion r = d, Nesterov": "Dion r = d",
+    "Dion r = d/4, Nesterov": "Dion r = d/4",
+    "Double Dion r = d/64, d/4": "Dion r = d/4",
+    "DeMo": "Dion r = d/4",
+    "NorMuon": "Muon",
+    "Dion2 1/4": "Muon",
+    "Dion3 1/4": "Muon",
+}
 BASELINES = ("AdamW foreach", "AdamW fused", "Muon (torch)")  # of the columns' ratios
 POOL = 3  # gradients taken in turn, so that no step sees those of the last
 
@@ -40,6 +52,9 @@ def contenders() -> dict[str, Callable[..., Optimizer]]:
     made["Dion r = d, Nesterov"] = partial(torchdion.Dion, lr=1e-3, nesterov=True)
     made["Dion r = d/4, Nesterov"] = partial(torchdion.Dion, lr=1e-3, nesterov=True, rank_fraction=1 / 4)
     made["Muon"] = partial(torchdion.Muon, lr=1e-3)
+    made["NorMuon"] = partial(torchdion.NorMuon, lr=1e-3)
+    made["Dion2 1/4"] = partial(torchdion.Dion2, lr=1e-3)
+    made["Dion3 1/4"] = partial(torchdion.Dion3, lr=1e-3)
     made["Muon gram"] = partial(torchdion.Muon, lr=1e-3, newton_schulz="gram")
     made["Muon high"] = partial(torchdion.Muon, lr=1e-3, precision="high")
     made["Double Dion r = d/64, d/4"] = partial(
@@ -80,8 +95,8 @@ def benchmark(list_name: str, spectrum: str, rounds: int, only: list[str] | None
 
     rows = []
     for name in made:
-        same_rank = name.removesuffix(" medium")
-        rank = RANKS.get(same_rank.removeprefix("Dion "))
+        over = OVER.get(name)
+        rank = RANKS.get(name.removesuffix(" medium").removesuffix(", Nesterov").removeprefix("Dion "))
         roofline = None if rank is None else roofline_flops(shapes, rank) / rate
         row = {
             "list": list_name,
@@ -92,8 +107,8 @@ def benchmark(list_name: str, spectrum: str, rounds: int, only: list[str] | None
             "AdamW fused": median[name] / median["AdamW fused"],
             "AdamW foreach": median[name] / median["AdamW foreach"],
             "Muon": median[name] / median["Muon (torch)"],
-            "Dion": median[name] / median["Dion r = d/4"] if "Dion r = d/4" in median else None,
-            "FP32": median[name] / median[same_rank] if same_rank != name and same_rank in median else None,
+            "over": over if over in median else None,
+            "its": median[name] / median[over] if over in median else None,
             "first": first[name] / median[name],
             "threads": torch.get_num_threads(),
             "gflops": rate / 1e9,
@@ -128,8 +143,8 @@ def main() -> None:
         "AdamW fused",
         "AdamW foreach",
         "Muon",
-        "Dion",
-        "FP32",
+        "over",
+        "its",
         "first",
     )
     print(table(rows, columns))

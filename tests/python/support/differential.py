@@ -18,7 +18,7 @@ from torchdion.table import ALGORITHMS
 CONDITION = 1e4  # κ(BQ) beyond which two correct programs part ways
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-4}
 OTHERS = [name for name in ALGORITHMS if name != "dion"]
-SCALE_FREE = ("dion", "muon", "double_dion", "demo")
+SCALE_FREE = ("dion", "muon", "normuon", "dion2", "dion3", "double_dion", "demo")
 SCALES = [1.0, 1.0, 1e-30, 1e-6, 1e6, 1e30]
 
 

@@ -1,0 +1,88 @@
+"""No step of a capturable optimizer waits for its device: every operator of torch that it calls is seen, on Meta tensors."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchdion.table import ALGORITHMS
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+PROGRAM = """
+import sys
+import predicted, torch, torchdion
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+predicted.load(predicted.LIBRARY)
+
+
+class Seen(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        leaves = tree_leaves((args, kwargs, result))
+        devices = {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        asked.add(f"{func.overloadpacket.__name__}:{'+'.join(sorted(devices))}")
+        return result
+
+
+def step(optimizer, params):
+    optimizer.step()
+
+
+SHAPES = ((64, 48), (64, 48), (32, 80), (3, 5, 7))
+for name in sys.argv[1:]:
+    params = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in SHAPES]
+    group = {"params": params, "algorithm": name, "skip_zero_gradients": True, "cautious_wd": True}
+    optimizer = torchdion.Dion([group], capturable=True, nonfinite="skip_step", nesterov=True)
+    for param in params:
+        param.grad = torch.empty_like(param)
+    optimizer.step()
+    asked = set()
+    with Seen():
+        step(optimizer, params)
+    print(name, *sorted(asked))
+"""
+WAITS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal"}
+"""Operators for whose result the host waits, if Meta tensors have them at all."""
+
+
+def asked(program: str, *algorithms: str) -> dict[str, set[str]]:
+    """What torch is asked for in a step of each algorithm, with the devices of its tensors, in a process of its own."""
+    if "TORCHDION_EMULATED" not in os.environ:
+        pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
+    path = os.pathsep.join(map(str, [BENCHMARKS / "gpu", BENCHMARKS]))
+    command = [sys.executable, "-W", "ignore", "-c", program, *algorithms]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path})
+    return {line.split()[0]: set(line.split()[1:]) for line in run.stdout.splitlines()}
+
+
+def waits(operators: set[str]) -> set[str]:
+    """Those for which the host waits: what reads a number, and what goes from one device to another."""
+    return {each for each in operators if each.split(":")[0] in WAITS or "+" in each}
+
+
+def test_no_algorithm_asks_for_what_the_host_waits_for() -> None:
+    of_steps = asked(PROGRAM, *ALGORITHMS)
+    assert of_steps.keys() == ALGORITHMS.keys()
+    for name, operators in of_steps.items():
+        assert any(operator.endswith(":meta") for operator in operators), name
+        assert not waits(operators), name
+
+
+@pytest.mark.parametrize("wait", ["params[0].data.copy_(torch.ones(64, 48))", "torch.ones(3).to('meta')"])
+def test_a_copy_to_the_device_would_be_seen(wait: str) -> None:
+    [operators] = asked(
+        PROGRAM.replace("    optimizer.step()\n\n", f"    {wait}\n    optimizer.step()\n\n", 1), "lion"
+    ).values()
+    assert waits(operators)
+
+
+@pytest.mark.parametrize("wait", ["params[0].sum().item()", "params[0].nonzero()", "params[0].cpu()"])
+def test_a_copy_from_the_device_would_fail(wait: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        asked(PROGRAM.replace("    optimizer.step()\n\n", f"    {wait}\n    optimizer.step()\n\n", 1), "lion")
+    assert "eta" in failure.value.stderr
