@@ -25,7 +25,7 @@ enum class StateShape {
   like_parameter,
   factor,  // [stack..., m or n, r]: Q, with the m rows of Orientation::right or the n rows of Orientation::left; all
            // factors of a parameter have the same
-  rows,    // [stack..., m, 1]: a number for each row
+  rows,    // [stack..., m, 1]: a number for each row, those of fused matrices one after another
 };
 
 enum class Start { zeros, normal };

@@ -23,8 +23,9 @@ at::Tensor matrices_of(const at::Tensor& state, const algorithms::State& declare
     case StateShape::like_parameter:
       return *matrix_view(state, form);
     case StateShape::factor:
-    case StateShape::rows:
       return state;
+    case StateShape::rows:
+      return *matrix_view(state, {form.batch_dims, form.blocks, /*fan_in_first=*/false});
   }
   return {};
 }

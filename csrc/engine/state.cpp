@@ -30,12 +30,14 @@ std::string title_of(const algorithms::State& state) { return std::string("state
 
 std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntArrayRef sizes, const Options& group) {
   if (state.shape == StateShape::like_parameter) return sizes.vec();
-  std::vector<int64_t> whole = matrix_sizes(sizes, form_of(group));
-  const int64_t m = whole.end()[-2], n = whole.back();
+  const MatrixForm form = form_of(group);
   if (state.shape == StateShape::rows) {
-    whole.back() = 1;
-    return whole;
+    std::vector<int64_t> rows = matrix_sizes(sizes, {form.batch_dims, 1, form.fan_in_first});
+    rows.back() = 1;
+    return rows;
   }
+  std::vector<int64_t> whole = matrix_sizes(sizes, form);
+  const int64_t m = whole.end()[-2], n = whole.back();
   whole.end()[-2] = group.text("orientation") == "right" ? m : n;
   whole.back() = m * n == 0 ? 0 : rank_of(m, n, group.number(state.rank_option), group.integer("rank_multiple_of"));
   return whole;

@@ -4,6 +4,7 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -22,9 +23,9 @@
 #include "optim/groups.h"
 #include "optim/nesting.h"
 #include "optim/options.h"
+#include "optim/other_optimizers.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
-#include "optim/torch_muon.h"
 #include "optim/whole.h"
 #include "words.h"
 
@@ -64,10 +65,11 @@ IValue entry(const GenericDict& dict, const char* key, const char* kind, const I
 struct SavedGroup {
   Entries options;
   std::vector<IValue> params;
-  bool is_of_torch_muon;
+  optim::Saver saver;
   IValue owner;  // of the parts that its states are; none: they have none
+  IValue step;   // of all its parameters, where states have none; none: there is none
 
-  SavedGroup(const IValue& saved, const std::string& where) {
+  SavedGroup(const IValue& saved, bool updates_by_adamw, const std::string& where) {
     if (saved.isGenericDict()) {
       for (const auto& item : saved.toGenericDict()) {
         if (item.key().isString()) options.emplace(item.key().toStringRef(), item.value());
@@ -82,9 +84,20 @@ struct SavedGroup {
     for (const algorithms::Option& option : algorithms::options()) {
       if (option.of_run) options.erase(std::string(option.name));
     }
-    is_of_torch_muon = optim::rename_options_of_torch_muon(options, where);
+    saver = optim::rename_options_of_others(options, updates_by_adamw, where);
+    const auto counted = options.find("step");
+    if (saver == optim::Saver::dion_package && counted != options.end()) step = counted->second;
+    if (saver == optim::Saver::torch_muon) step = 0;  // which does not count
   }
 };
+
+bool updates_by_adamw(const OptimizerParamGroup& group, const Options& options, const std::string& where) {
+  const engine::GroupOptions values = optim::values_of(options, where);
+  const std::vector<at::Tensor>& params = group.params();
+  return std::all_of(params.begin(), params.end(), [&](const at::Tensor& param) {
+    return algorithms::algorithm_of(param.dim(), values.values).name == "adamw";
+  });
+}
 
 // Of a group of so many parameters. known: those of the groups before; gets those of this one.
 std::vector<Key> keys_of(const SavedGroup& saved, std::size_t count, std::set<Key>& known, const std::string& where) {
@@ -131,7 +144,8 @@ class SavedState {
   SavedState(GenericDict saved, const SavedGroup& group, const at::Tensor& param, const Layout& layout,
              const optim::Part* part, const engine::GroupOptions& options, std::string name)
       : saved_(std::move(saved)),
-        is_of_torch_muon_(group.is_of_torch_muon && optim::rename_state_of_torch_muon(saved_)),
+        has_torchs_buffer_(optim::rename_state_of_others(saved_, group.saver)),
+        step_of_group_(group.step),
         param_(param),
         layout_(layout),
         part_(part),
@@ -153,7 +167,7 @@ class SavedState {
     for (const algorithms::State& state : algorithm_.states) {
       const at::ScalarType dtype = options_.values.dtype_or(state.dtype_option, param_.scalar_type());
       at::Tensor piece = piece_of(state, whole, *loaded);
-      if (is_of_torch_muon_ && state.name == "momentum") {  // never in a half, which may not hold it
+      if (has_torchs_buffer_ && state.name == "momentum") {  // never in a half, which may not hold it
         const at::ScalarType wide = piece.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
         piece = at::div(piece.to(wide), 1 - options_.values.number("mu"));
       }
@@ -207,11 +221,11 @@ class SavedState {
     return saved;
   }
 
-  // Of torch.optim.Muon, which does not count: none.
   at::Tensor step() const {
     const auto found = saved_.find("step");
-    TORCH_CHECK_VALUE(found != saved_.end() || is_of_torch_muon_, prefix(), "the state of ", name_, " lacks 'step'");
-    const IValue saved = found != saved_.end() ? found->value() : IValue(0);
+    TORCH_CHECK_VALUE(found != saved_.end() || !step_of_group_.isNone(), prefix(), "the state of ", name_,
+                      " lacks 'step'");
+    const IValue saved = found != saved_.end() ? found->value() : step_of_group_;
     const bool is_read = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
                          (at::isFloatingType(saved.toTensor().scalar_type()) ||
                           at::isIntegralType(saved.toTensor().scalar_type(), /*includeBool=*/false));
@@ -226,7 +240,8 @@ class SavedState {
   }
 
   GenericDict saved_;
-  bool is_of_torch_muon_;
+  bool has_torchs_buffer_;
+  IValue step_of_group_;
   const at::Tensor& param_;
   const Layout& layout_;
   const optim::Part* part_;  // null: this rank has all of its piece
@@ -263,9 +278,9 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   std::set<Key> known;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::string where = optim::group_name(i, optim::kOfStateDict);
-    const SavedGroup group(saved_groups.toListRef()[i], where);
+    const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
+    const SavedGroup group(saved_groups.toListRef()[i], updates_by_adamw(groups[i], own, where), where);
     const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
-    optim::options_of(groups[i], i);  // refuses those of another optimizer
     auto& options = static_cast<Options&>(groups[i].options());
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(group.options, options, where));

@@ -223,8 +223,9 @@ class Optimizer : public torch::optim::Optimizer {
   // The same of whole parameters, put together from all ranks' pieces: one process, or any other layout, loads it, in
   // either language. Synchronizes momenta first. To be called on every rank.
   c10::IValue whole_state_dict();
-  // Takes a state dict of either language, or of torch.optim.Muon, all of it or nothing; copies its tensors. Those of
-  // cut parameters are this rank's pieces or whole, which are cut.
+  // Takes a state dict of either language, or one of torch.optim.Muon, torch.optim.AdamW or the dion package
+  // (docs/migration.md), all of it or nothing; copies its tensors. Those of cut parameters are this rank's pieces or
+  // whole, which are cut.
   void load_state_dict(const c10::IValue& state_dict);
 
   // Gives every Q the rank that the options of its group ask for, rank_fraction above all: after a checkpoint of

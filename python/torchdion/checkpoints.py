@@ -33,7 +33,15 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
         # torch keeps none but its own
-        own = ("_broken", "_counts", "_decoupled", "_decoupled_as", "_layouts", "_step_supports_amp_scaling")
+        own = (
+            "_broken",
+            "_counts",
+            "_decoupled",
+            "_decoupled_as",
+            "_flatten",
+            "_layouts",
+            "_step_supports_amp_scaling",
+        )
         return super().__getstate__() | {
             name: vars(self)[name] for name in (*own, "_steps_when_equal") if name in vars(self)
         }
@@ -46,6 +54,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self._broken = self.__dict__.get("_broken")
         self._agreed = False
         self._in_flight = None
+        self._flatten = self.__dict__.get("_flatten")
         self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:

@@ -17,13 +17,13 @@ from torchdion.layouts import Layouts
 from torchdion.mixed_precision import dtype_of, name_dtypes
 from torchdion.optimizer_wide import optimizer_wide
 from torchdion.options import OF_RUN, as_plain_numbers, check_options, rename_saved_options
+from torchdion.other_optimizers import with_our_names
 from torchdion.owned_tensor import OwnedTensor
 from torchdion.owners import Part
 from torchdion.parameters import check_blocks, name_of
 from torchdion.pieces import piece_of_state
 from torchdion.state import check_is_state, check_keys, check_placements, device_of_step
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
-from torchdion.torch_muon import with_our_names
 from torchdion.words import front, shortened, shown
 from torchdion.wrappers import is_freed, readable
 
@@ -44,7 +44,7 @@ def load_checked(
 
     def check(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
         check_is_state_dict(given)
-        loaded, divisors = with_our_names(given)
+        loaded, divisors = with_our_names(given, optimizer.param_groups)
         check_state_dict(optimizer, loaded)
         states.update(loaded_states(optimizer, loaded, divisors))
         torch_copies.append(True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
-from torchdion import _C
+from torchdion import _C, dion_package
 from torchdion.agreement import Missing, agree, missing_when_alone, refusing
 from torchdion.checkpoints import CheckpointedOptimizer
 from torchdion.inputs import engine_groups, gradient_scaling
@@ -56,7 +56,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             given: all of them by their names: options, ``replicate_mesh`` and so on, and ``unknown`` ones.
         """
         if given["unknown"]:
+            check_params(params)
+            params = params if isinstance(params, (list, tuple)) else list(params)
+            given = dion_package.ours(given, params, self.algorithm)
             refuse_unknown(given["unknown"], given.keys() - {"unknown"})
+        self._flatten = given.get("flatten")  # what groups say to the dion package, in the place of batch_dims
         defaults = DEFAULTS | {"algorithm": self.algorithm}
         defaults |= {name: given[name] for name in defaults if name in given}
         defaults = as_plain_numbers(defaults | state_dtypes(given["mixed_precision_config"], ""))
@@ -79,7 +83,9 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         """
         where = f" (parameter group {len(self.param_groups)})"
         entries = entries_of(param_group, where)
-        group = as_plain_numbers({**param_group, "params": entries})
+        given = dion_package.named_as_here(param_group, self.defaults["algorithm"], where)
+        dion_package.resolve_flatten(given, entries, self._flatten, where)
+        group = as_plain_numbers({**given, "params": entries})
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
         wide = optimizer_wide_with(group, self.param_groups, self.defaults)
@@ -90,20 +96,20 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         resolve_betas(group, options)
         name_dtypes(group)
         warn_of_near_misses(group, where)
-        warn_of_other_algorithms(param_group, options, self.defaults, where)
+        warn_of_other_algorithms(given, options, self.defaults, where)
         check_parameters(entries, options, where)
         check_named_algorithm(entries, group, where)
         check_owners(entries, options | group, self._layouts.meshes, where)
         if not self.param_groups:
             self.defaults |= wide
-        given = dict(param_group)
+        before = dict(param_group)
         param_group.clear()
         param_group.update(group)
         try:
             super().add_param_group(param_group)  # the caller's own dict, as torch keeps it
         except BaseException:
             param_group.clear()
-            param_group.update(given)
+            param_group.update(before)
             raise
         self._agreed = False
 

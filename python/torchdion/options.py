@@ -142,9 +142,7 @@ def _as_plain_number(value: Any) -> Any:
 
 
 def rename_saved_options(group: dict[str, Any]) -> None:
-    """Gives a saved group's options the names that they have now: those of the dion package, and older ones of ours."""
-    if "oversample" in group:  # as the dion package calls it
-        group.setdefault("rcqr_oversample", group["oversample"])
+    """Gives options that an older version saved the names that they have now."""
     # In a group without our other options lr_scale is that of timm's and MAE's schedules, which apply it themselves.
     if "lr_scale" in group and "lr_multiplier" not in group and "scalar_algorithm" in group:
         group["lr_multiplier"] = group.pop("lr_scale")

@@ -1,4 +1,4 @@
-"""No step of a capturable optimizer waits for its device: every operator of torch that it calls is seen, on Meta tensors."""
+"""No step of a capturable optimizer waits for its device: Meta tensors show every operator of torch that it calls."""
 
 import os
 import subprocess

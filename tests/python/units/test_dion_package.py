@@ -1,15 +1,18 @@
-"""Checkpoints of the dion package (microsoft/dion): made here by its rules, they continue exactly."""
+"""The dion package (microsoft/dion): its checkpoints, made here by its rules, continue exactly; its arguments fit."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from oracle import DionState, adamw, dion, lion
+from oracle import DionState, adamw, dion, dion2, lion, muon, normuon
+from ranks import run_ranks
 from runs import error
 from torch import Tensor
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.dion_package import _ARGUMENTS
 
 STEPS_BEFORE, STEPS = 4, 14
 SIZES = {"tall": (14, 6), "wide": (5, 12), "square": (8, 8), "bias": (9,), "embedding": (7, 5)}
@@ -110,3 +113,224 @@ def test_of_another_model_it_is_refused_by_name(key: str) -> None:
     saved["state"][0][key] = torch.zeros(4, 3)
     with pytest.raises(ValueError, match=f"^torchdion.Dion: the state {key} of parameter 0 .* must have"):
         loaded(saved, package.X)
+
+
+# ---- Muon, NorMuon, Dion2 and Dion3 ----
+
+MATRICES = {"tall": (14, 6), "wide": (6, 14), "stack": (3, 8, 5)}
+ALGORITHMS = {
+    "muon": {"mu": 0.9, "nesterov": False},
+    "normuon": {"mu": 0.9, "muon_beta2": 0.8, "nesterov": True},
+    "dion2": {"ef_decay": 0.9, "fraction": 0.3, "selection_scope": "local"},
+    "nordion2": {"mu": 0.9, "muon_beta2": 0.8, "fraction": 0.3, "selection_scope": "global"},
+}
+"""What the package saves of each beside the options that all have, by the names that it gives algorithms."""
+
+
+class Sibling:
+    """One optimizer of the package without its mesh: each matrix of a stack by itself (flatten=False)."""
+
+    def __init__(self, algorithm: str) -> None:
+        self.algorithm, self.step = algorithm, 0
+        self.X = {name: normal_of(name, 0) for name in MATRICES}
+        self.M = {name: torch.zeros_like(X) for name, X in self.X.items()}
+        self.v = {name: torch.zeros_like(X[..., :1]) for name, X in self.X.items()}
+
+    def run(self, count: int) -> None:
+        options = {"newton_schulz": "polar_express", "ns_steps": 5, "adjust_lr": "rms_norm", "weight_decay": 0.1,
+                   **ALGORITHMS[self.algorithm]}  # fmt: skip
+        options.setdefault("ef_decay", 0.9)
+        for _ in range(count):
+            self.step += 1
+            for name in MATRICES:
+                stacks = (self.X[name], self.M[name], self.v[name], normal_of(name, 10 + self.step))
+                for X, M, v, G in zip(*(stack.view(-1, *stack.shape[-2:]) for stack in stacks), strict=True):
+                    self._update(X, M, v, G, options)
+
+    def _update(self, X: Tensor, M: Tensor, v: Tensor, G: Tensor, options: dict[str, Any]) -> None:
+        if self.algorithm == "muon":
+            new = muon(X, M, G, 0.02, options)
+        elif self.algorithm == "normuon":
+            new = normuon(X, M, v, G, 0.02, options)
+        else:
+            new = dion2(X, M, G, 0.02, options, v if self.algorithm == "nordion2" else None)
+        for target, value in zip((X, M, v), new, strict=False):
+            if value is not None:
+                target.copy_(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        states = {place: {"momentum": self.M[name]} for place, name in enumerate(MATRICES)}
+        if "muon_beta2" in ALGORITHMS[self.algorithm]:
+            for place, name in enumerate(MATRICES):
+                states[place]["variance_neuron"] = self.v[name]
+        more = {"lr": 0.02, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1, "epsilon": 1e-8, "flatten": False,
+                "adjust_lr": "rms_norm", "algorithm": self.algorithm, "step": self.step}  # fmt: skip
+        groups = [{**more, **ALGORITHMS[self.algorithm], "params": [0, 1]},
+                  {**more, **ALGORITHMS[self.algorithm], "params": [2]}]  # fmt: skip
+        return {"state": states, "param_groups": groups}
+
+
+def normal_of(name: str, salt: int) -> Tensor:
+    generator = torch.Generator().manual_seed(list(MATRICES).index(name) + 10 * salt)
+    return torch.randn(MATRICES[name], generator=generator, dtype=torch.float64)
+
+
+CLASSES = {
+    "muon": torchdion.Muon, "normuon": torchdion.NorMuon, "dion2": torchdion.Dion2, "nordion2": torchdion.Dion3
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_checkpoint_of_its_other_optimizers_continues_exactly(algorithm: str) -> None:
+    package = Sibling(algorithm)
+    package.run(STEPS_BEFORE)
+    before = {name: X.clone() for name, X in package.X.items()}
+    params = {name: Parameter(X.clone()) for name, X in before.items()}
+    of_groups = [[params["tall"], params["wide"]], [params["stack"]]]
+    optimizer = CLASSES[algorithm]([{"params": members} for members in of_groups], flatten=False)
+    optimizer.load_state_dict(package.state_dict())
+    for step in range(STEPS_BEFORE + 1, STEPS + 1):
+        for name, param in params.items():
+            param.grad = normal_of(name, 10 + step)
+        optimizer.step()
+    package.run(STEPS - STEPS_BEFORE)
+    for name, param in params.items():
+        assert error(param.detach(), package.X[name], before[name]) <= 1e-10, name
+        assert optimizer.state[param]["step"] == STEPS
+    assert [group["batch_dims"] for group in optimizer.param_groups] == [0, 1]
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+# ---- arguments ----
+
+ARGUMENTS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
+    "Jordan's": (torchdion.Muon, {"use_polar_express": False}, {"newton_schulz": "jordan"}),
+    "Polar Express": (torchdion.NorMuon, {"use_polar_express": True}, {"newton_schulz": "polar_express"}),
+    "on the Gram matrix": (
+        torchdion.Dion2, {"use_polar_express": True, "use_gram_newton_schulz": True}, {"newton_schulz": "gram"},
+    ),
+    "kernels": (
+        torchdion.Dion2, {"use_triton": True, "triton_post_ortho": True, "verbose": True, "newton_schulz_func": None}, {},
+    ),
+    "choice": (torchdion.Dion3, {"selection_scope": "global", "mu": 0.5}, {"ef_decay": 0.5}),
+    "flat": (torchdion.Muon, {"flatten": True}, {"batch_dims": 0}),
+    "not flat": (torchdion.Muon, {"flatten": False}, {"batch_dims": 0}),
+    "Dion": (
+        torchdion.Dion, {"power_iters": 1, "qr_method": "rcqr", "cqr_warmup_steps": 150}, {"orthonormalize": "rcqr"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("made_by", "given", "means"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_its_arguments_are_accepted(made_by: Any, given: dict[str, Any], means: dict[str, Any]) -> None:
+    optimizer = made_by([Parameter(torch.ones(6, 4))], **given)
+    [group] = optimizer.param_groups
+    assert {name: group[name] for name in means} == means
+    assert group.keys() == torchdion.Muon([Parameter(torch.ones(6, 4))]).param_groups[0].keys()
+
+
+REFUSED: dict[str, tuple[type[Any], dict[str, Any], str]] = {
+    "iteration": (
+        torchdion.Muon,
+        {"newton_schulz_func": torch.sign},
+        "newton_schulz_func must be None, got .*: newton",
+    ),
+    "choice": (
+        torchdion.Dion2,
+        {"selection_scope": "local"},
+        "selection_scope must be 'global', got 'local': slices are",
+    ),
+    "flag": (torchdion.Muon, {"use_polar_express": 1}, "use_polar_express must be True or False, got 1"),
+    "decay": (torchdion.Dion3, {"mu": 1.5}, r"ef_decay must be in \[0, 1\), got 1.5"),
+    "iterations": (torchdion.Dion, {"power_iters": 2}, "power_iters must be 1, got 2: there is one power iteration"),
+    "flatten": (torchdion.Muon, {"flatten": "yes"}, "flatten must be True, or False of groups .*, got 'yes'"),
+}
+
+
+@pytest.mark.parametrize(("made_by", "given", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_has_no_equal_is_refused_in_one_sentence(made_by: Any, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{made_by.title}: {words}"):
+        made_by([Parameter(torch.ones(6, 4))], **given)
+
+
+@pytest.mark.parametrize(
+    ("made_by", "given"), [(torchdion.Lion, {"flatten": True}), (torchdion.Muon, {"selection_scope": "global"}),
+                           (torchdion.Dion, {"distributed_mesh": None}), (torchdion.Dion2, {"mu": 0.9})]
+)  # fmt: skip
+def test_arguments_of_its_other_classes_are_unknown(made_by: Any, given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(given))}'"):
+        made_by([Parameter(torch.ones(6, 4))], **given)
+
+
+@pytest.mark.filterwarnings("error")
+def test_its_groups_are_ours_with_other_names() -> None:
+    def matrix(*shape: int) -> list[Parameter]:
+        return [Parameter(torch.ones(shape))]
+
+    optimizer = torchdion.Muon(
+        [
+            {"params": matrix(6, 4), "num_heads": 3},
+            {"params": matrix(8, 4), "split_sizes": [4, 4]},
+            {"params": matrix(6, 4), "algorithm": "nordion2", "mu": 0.5},
+            {"params": matrix(2, 6, 4), "flatten": False},
+            {"params": matrix(2, 6, 4), "flatten": True, "beta1": 0.8},
+        ]
+    )
+    heads, sizes, third, stack, convolution = optimizer.param_groups
+    assert (heads["blocks"], sizes["blocks"]) == (3, 2)
+    assert (third["algorithm"], third["ef_decay"], third["mu"]) == ("dion3", 0.5, 0.95)
+    assert (stack["batch_dims"], convolution["batch_dims"], convolution["betas"][0]) == (1, 0, 0.8)
+    assert not {"num_heads", "split_sizes", "flatten"} & {key for group in optimizer.param_groups for key in group}
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"split_sizes": [2, 4]}, r"split_sizes must be alike, got \[2, 4\] \(parameter group 0\); blocks of unequal"),
+        ({"num_heads": 0}, r"num_heads must be an integer ≥ 1, got 0 \(parameter group 0\)"),
+        ({"num_heads": 2, "blocks": 3}, r"num_heads=2 means blocks=2, got blocks=3 too \(parameter group 0\)"),
+        ({"flatten": True, "batch_dims": 1}, r"flatten=True means batch_dims=0, got batch_dims=1 too"),
+    ],
+)
+def test_groups_that_contradict_themselves_are_refused(group: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=f"^torchdion.Muon: {words}"):
+        torchdion.Muon([{"params": [Parameter(torch.ones(6, 4))], **group}])
+
+
+def test_stacks_and_matrices_of_one_group_are_not_told_apart() -> None:
+    with pytest.raises(ValueError, match=r"got matrices of 2 and 3 dimensions \(parameter group 0\); batch_dims"):
+        torchdion.Muon([Parameter(torch.ones(6, 4)), Parameter(torch.ones(2, 6, 4))], flatten=False)
+
+
+def test_the_table_of_arguments_is_whole() -> None:
+    """docs/migration.md has each of them."""
+    table = (Path(__file__).parents[3] / "docs" / "migration.md").read_text()
+    for name in _ARGUMENTS:
+        assert f"`{name}`" in table, name
+
+
+def meshes_of(rank: int, world_size: int) -> list[tuple[bool, bool, str]]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("ranks",))
+    found = []
+    for given, param in (
+        (mesh.get_group(), Parameter(torch.ones(6, 4))),
+        (mesh, Parameter(torch.ones(6, 4))),
+        (mesh, Parameter(distribute_tensor(torch.ones(6, 4), mesh, [Shard(0)]))),
+    ):
+        optimizer = torchdion.Dion2([param], distributed_mesh=given)
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+        meshes = optimizer._layouts.meshes
+        found.append((meshes.replicas is not None, meshes.averages, ",".join(name for name, _ in meshes.shards)))
+    with pytest.raises(ValueError, match="distributed_mesh means replicate_mesh here, got both"):
+        torchdion.Dion2([Parameter(torch.ones(6, 4))], distributed_mesh=mesh, replicate_mesh=mesh)
+    return found
+
+
+def test_its_mesh_is_that_of_shards_or_of_copies_that_share_the_work() -> None:
+    for found in run_ranks(meshes_of, 2):
+        assert found == [(True, False, ""), (True, False, ""), (False, True, "outer_shard_mesh")]

@@ -1,4 +1,4 @@
-// State dicts of torch.optim.Muon, which continue here.
+// State dicts of torch.optim.Muon, torch.optim.AdamW and the dion package, which continue here.
 #include <ATen/core/Dict.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cmath>
+#include <memory>
 #include <tuple>
 
 #include "optim/model.h"
@@ -136,6 +138,105 @@ TEST(TorchMuon, StateThatCannotContinueIsRefusedAndNothingIsLoaded) {
             "floating-point tensor, got an undefined one");
   const at::Tensor terabytes = at::zeros({1, 1}).expand({int64_t{1} << 21, int64_t{1} << 21});
   EXPECT_NE(message_of([&] { optimizer.load_state_dict(saved(terabytes)); }).find("[2097152, 2097152]"),
+            std::string::npos);
+}
+
+// What torch.save() writes of a torch.optim.AdamW of one parameter, but for an option of its group.
+c10::IValue saved_by_adamw(const at::Tensor& mean, const at::Tensor& square, const char* key = "maximize",
+                           const c10::IValue& value = false) {
+  Dict group = dict_of({{"lr", 0.05},
+                        {"betas", std::make_tuple(0.8, 0.9)},
+                        {"eps", 1e-3},
+                        {"weight_decay", 0.2},
+                        {"amsgrad", false},
+                        {"foreach", c10::IValue()},
+                        {"fused", c10::IValue()},
+                        {"decoupled_weight_decay", true},
+                        {"params", list_of(0)}});
+  group.insert_or_assign(key, value);
+  const Dict state = dict_of({{"step", at::full({}, 3.0)}, {"exp_avg", mean}, {"exp_avg_sq", square}});
+  return dict_of({{"state", dict_of({{0, state}})}, {"param_groups", list_of(group)}});
+}
+
+TEST(TorchAdamW, StateContinuesHere) {
+  const at::Tensor before = normal({12, 7}, 1), mean = normal({12, 7}, 2), square = normal({12, 7}, 3).square();
+  const at::Tensor G = normal({12, 7}, 4);
+  const at::Tensor new_mean = 0.8 * mean + 0.2 * G, new_square = 0.9 * square + 0.1 * G * G;
+  const double first = 1 - std::pow(0.8, 4), second = 1 - std::pow(0.9, 4);
+  const at::Tensor update = new_mean / first / ((new_square / second).sqrt() + 1e-3);
+  const at::Tensor expected = before * (1 - 0.05 * 0.2) - 0.05 * update;
+  for (const bool as_group : {false, true}) {
+    at::Tensor X = before.clone().requires_grad_(true);
+    const std::unique_ptr<Optimizer> optimizer =
+        as_group ? std::unique_ptr<Optimizer>(new Dion({X}, DionOptions().algorithm("adamw")))
+                 : std::make_unique<AdamW>(std::vector{X});
+    optimizer->load_state_dict(saved_by_adamw(mean, square));
+    X.mutable_grad() = G;
+    optimizer->step();
+    EXPECT_LE(travel_error(X.detach(), expected, before), 1e-12);
+    EXPECT_EQ(optimizer->state_of(X).step().item<double>(), 4);
+  }
+}
+
+TEST(TorchAdamW, StateOfWhatItDoesNotUpdateHereOrCannotContinueIsRefused) {
+  const at::Tensor X = normal({12, 7}, 1).requires_grad_(true), mean = normal({12, 7}, 2);
+  Dion dion({X});
+  EXPECT_NE(message_of([&] { dion.load_state_dict(saved_by_adamw(mean, mean)); }).find("another optimizer"),
+            std::string::npos);
+  AdamW optimizer({X});
+  EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved_by_adamw(mean, mean, "amsgrad", true)); }),
+            "torchdion::AdamW: amsgrad must be False, got True (parameter group 0 of the state dict)");
+  EXPECT_EQ(
+      message_of([&] { optimizer.load_state_dict(saved_by_adamw(mean, mean, "decoupled_weight_decay", false)); }),
+      "torchdion::AdamW: weight_decay must be decoupled, as of torch.optim.AdamW, or 0, got 0.2 (parameter group 0 of "
+      "the state dict)");
+  EXPECT_TRUE(optimizer.state().empty());
+}
+
+// What the dion package saves of a NorDion2 of one matrix, but for an option of its group.
+c10::IValue saved_by_dion_package(const at::Tensor& M, const at::Tensor& v, const char* key = "flatten",
+                                  const c10::IValue& value = false) {
+  Dict group = dict_of({{"lr", 0.05},
+                        {"algorithm", "nordion2"},
+                        {"mu", 0.5},
+                        {"muon_beta2", 0.9},
+                        {"fraction", 0.5},
+                        {"beta1", 0.7},
+                        {"beta2", 0.8},
+                        {"weight_decay", 0.2},
+                        {"adjust_lr", "rms_norm"},
+                        {"step", 3},
+                        {"params", list_of(0)}});
+  group.insert_or_assign(key, value);
+  return dict_of({{"state", dict_of({{0, dict_of({{"momentum", M}, {"variance_neuron", v}})}})},
+                  {"param_groups", list_of(group)}});
+}
+
+TEST(DionPackage, StateAndOptionsContinueHere) {
+  const at::Tensor X = normal({12, 7}, 1).requires_grad_(true), M = normal({12, 7}, 2), v = normal({12, 1}, 3).square();
+  Dion3 optimizer({X});
+  optimizer.load_state_dict(saved_by_dion_package(M, v));
+  const auto& options = static_cast<const Options&>(optimizer.param_groups()[0].options());
+  EXPECT_EQ(options.algorithm(), "dion3");
+  EXPECT_EQ(options.ef_decay(), 0.5);
+  EXPECT_EQ(options.mu(), 0.95);
+  EXPECT_EQ(options.betas(), std::make_tuple(0.7, 0.8));
+  EXPECT_EQ(options.adjust_lr(), AdjustLr::rms_norm);
+  EXPECT_EQ(optimizer.state_of(X).step().item<double>(), 3);
+  EXPECT_TRUE(at::equal(optimizer.state_of(X).momentum(), M));
+  EXPECT_TRUE(at::equal(optimizer.state_of(X).tensor("variance_neuron"), v));
+}
+
+TEST(DionPackage, FusedMatricesAreBlocksIfTheyAreAlike) {
+  const at::Tensor X = normal({12, 7}, 1).requires_grad_(true), M = normal({12, 7}, 2), v = normal({12, 1}, 3).square();
+  const auto blocks_of = [&](const char* key, const c10::IValue& value) {
+    Dion3 optimizer({X});
+    optimizer.load_state_dict(saved_by_dion_package(M, v, key, value));
+    return static_cast<const Options&>(optimizer.param_groups()[0].options()).blocks();
+  };
+  EXPECT_EQ(blocks_of("num_heads", 3), 3);
+  EXPECT_EQ(blocks_of("split_sizes", std::make_tuple(6, 6)), 2);
+  EXPECT_NE(message_of([&] { blocks_of("split_sizes", std::make_tuple(4, 8)); }).find("split_sizes must be alike"),
             std::string::npos);
 }
 

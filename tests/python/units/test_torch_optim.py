@@ -1,4 +1,4 @@
-"""torch.optim.Muon: the same rule in FP64 and in BF16, and its state dicts, which continue here."""
+"""torch.optim.Muon and AdamW: the same rules, and their state dicts, which continue here."""
 
 from typing import Any
 
@@ -189,4 +189,75 @@ def test_buffers_that_are_no_momenta_are_refused(buffer: Any, words: str) -> Non
     optimizer = torchdion.Muon([Parameter(X.detach().clone())])
     with pytest.raises(ValueError, match=r"^torchdion.Muon: the state momentum of parameter 0 \(.*" + words):
         optimizer.load_state_dict(state_dict)
+    assert not optimizer.state
+
+
+# ---- AdamW ----
+
+ADAMW = {"lr": 0.03, "betas": (0.8, 0.9), "eps": 1e-4, "weight_decay": 0.2, "maximize": True}
+
+
+def trained_by(make: Any, **options: Any) -> tuple[list[Parameter], torch.optim.Optimizer, list[list[Tensor]]]:
+    params = [Parameter(normal((6, 4), 0)), Parameter(normal((5, 1), 1))]
+    gradients = [[normal((6, 4), 10 + step), normal((5, 1), 30 + step)] for step in range(STEPS)]
+    optimizer = make(params, **options)
+    steps(optimizer, params, gradients)
+    return params, optimizer, gradients
+
+
+def steps(optimizer: torch.optim.Optimizer, params: list[Parameter], gradients: list[list[Tensor]]) -> None:
+    for of_step in gradients:
+        for param, G in zip(params, of_step, strict=True):
+            param.grad = G.clone()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(torch.optim.AdamW, ADAMW), (torch.optim.AdamW, {"fused": True}), (torch.optim.Adam, {"weight_decay": 0.0})],
+    ids=["all options", "fused", "Adam without decay"],
+)
+@pytest.mark.parametrize("made_by", [torchdion.AdamW, torchdion.Dion], ids=["AdamW", "a group"])
+def test_a_state_dict_of_adamw_continues_exactly(made_by: Any, make: Any, options: dict[str, Any]) -> None:
+    theirs, before, gradients = trained_by(make, **options)
+    start = [param.detach().clone() for param in theirs]
+    params = [Parameter(X.clone()) for X in start]
+    optimizer = made_by([{"params": params, "algorithm": "adamw"}])
+    optimizer.load_state_dict(before.state_dict())
+    steps(before, theirs, gradients)
+    steps(optimizer, params, gradients)
+    for own, other, begin in zip(params, theirs, start, strict=True):
+        assert (own - other).norm() <= 1e-10 * (other - begin).norm()
+        assert optimizer.state[own].keys() == {"step", "momentum", "variance"}
+    [group] = optimizer.param_groups
+    assert group["epsilon"] == options.get("eps", 1e-8)
+    assert not {"eps", "foreach", "fused", "amsgrad", "decoupled_weight_decay"} & group.keys()
+
+
+def test_of_vectors_that_adamw_updates_beside_matrices_it_continues_too() -> None:
+    b = Parameter(normal((5,), 0))
+    before = torch.optim.AdamW([b])
+    steps(before, [b], [[normal((5,), 1)]])
+    optimizer = torchdion.Dion([b], scalar_algorithm="adamw")
+    optimizer.load_state_dict(before.state_dict())
+    assert torch.equal(optimizer.state[b]["momentum"], before.state[b]["exp_avg"])
+    assert optimizer.param_groups[0]["algorithm"] == "dion"
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (torch.optim.AdamW, {"amsgrad": True}, "amsgrad must be False, got True"),
+        (
+            torch.optim.Adam,
+            {"weight_decay": 0.1},
+            "weight_decay must be decoupled, as of torch.optim.AdamW, or 0, got 0.1",
+        ),
+    ],
+)
+def test_what_adamw_here_cannot_continue_is_refused(make: Any, options: dict[str, Any], words: str) -> None:
+    params, before, _ = trained_by(make, **options)
+    optimizer = torchdion.AdamW(params)
+    with pytest.raises(ValueError, match=f"^torchdion.AdamW: {words} \\(parameter group 0 of the state dict\\)$"):
+        optimizer.load_state_dict(before.state_dict())
     assert not optimizer.state

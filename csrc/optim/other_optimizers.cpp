@@ -1,0 +1,157 @@
+#include "optim/other_optimizers.h"
+
+#include <ATen/core/List.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "optim/entries.h"
+#include "words.h"
+
+namespace torchdion::optim {
+
+namespace {
+
+constexpr std::array<double, 3> kJordan{3.4445, -4.7750, 2.0315};  // what torch calls ns_coefficients
+
+bool are_jordans(const c10::IValue& saved) {
+  std::vector<c10::IValue> numbers;
+  if (saved.isTuple()) numbers = saved.toTupleRef().elements().vec();
+  if (saved.isList()) numbers = saved.toListRef().vec();
+  if (numbers.size() != kJordan.size()) return false;
+  for (std::size_t i = 0; i < kJordan.size(); ++i) {
+    if (!numbers[i].isDouble() || numbers[i].toDouble() != kJordan[i]) return false;
+  }
+  return true;
+}
+
+// What torch calls adjust_lr_fn: its name here, or none that torch does not have.
+const char* adjust_lr_of(const c10::IValue& saved) {
+  if (saved.isNone()) return "original";
+  if (!saved.isString()) return nullptr;
+  if (saved.toStringRef() == "original") return "original";
+  return saved.toStringRef() == "match_rms_adamw" ? "rms_norm" : nullptr;
+}
+
+// The entry of this name, which is taken out; none where there is none.
+c10::IValue taken(Entries& options, const char* name) {
+  auto node = options.extract(name);
+  return node.empty() ? c10::IValue() : node.mapped();
+}
+
+void rename(Entries& options, const char* theirs, const char* ours) {
+  auto node = options.extract(theirs);
+  if (node.empty()) return;
+  node.key() = ours;
+  options.insert(std::move(node));
+}
+
+void rename_options_of_torch_muon(Entries& options, const std::string& where) {
+  const c10::IValue coefficients = taken(options, "ns_coefficients"), adjust = taken(options, "adjust_lr_fn"),
+                    momentum = taken(options, "momentum");
+  taken(options, "eps");  // a bound on the norm below which torch's updates vanish
+  TORCH_CHECK_VALUE(are_jordans(coefficients), prefix(),
+                    "ns_coefficients must be (3.4445, -4.775, 2.0315), those of newton_schulz='jordan', got ",
+                    entry_text(coefficients), where);
+  const char* adjust_lr = adjust_lr_of(adjust);
+  TORCH_CHECK_VALUE(adjust_lr, prefix(), "adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got ",
+                    entry_text(adjust), where);
+  const bool is_number = momentum.isDouble() || momentum.isInt();
+  const double mu = is_number ? momentum.toScalar().toDouble() : -1;
+  TORCH_CHECK_VALUE(mu >= 0 && mu < 1, prefix(), "momentum must be in [0, 1), got ", entry_text(momentum), where);
+  options["algorithm"] = "muon";
+  options["mu"] = mu;
+  options["newton_schulz"] = "jordan";
+  options["adjust_lr"] = adjust_lr;
+}
+
+bool is_true(const c10::IValue& value) { return value.isBool() && value.toBool(); }
+
+void rename_options_of_torch_adamw(Entries& options, const std::string& where) {
+  const c10::IValue amsgrad = taken(options, "amsgrad");
+  TORCH_CHECK_VALUE(amsgrad.isBool() && !amsgrad.toBool(), prefix(), "amsgrad must be False, got ", entry_text(amsgrad),
+                    where);
+  const bool is_adam = options.contains("decoupled_weight_decay") && !is_true(taken(options, "decoupled_weight_decay"));
+  if (is_adam) {
+    const c10::IValue decay = options.contains("weight_decay") ? options.at("weight_decay") : c10::IValue();
+    const bool is_zero = (decay.isDouble() || decay.isInt()) && decay.toScalar().toDouble() == 0;
+    TORCH_CHECK_VALUE(is_zero, prefix(), "weight_decay must be decoupled, as of torch.optim.AdamW, or 0, got ",
+                      entry_text(decay), where);
+  }
+  for (const char* of_torch : {"foreach", "fused"}) taken(options, of_torch);
+  rename(options, "eps", "epsilon");
+}
+
+void rename_options_of_dion_package(Entries& options, const std::string& where) {
+  c10::IValue& algorithm = options.at("algorithm");
+  if (algorithm.isString() && algorithm.toStringRef() == "nordion2") algorithm = "dion3";
+  if (algorithm.isString() && algorithm.toStringRef() == "dion3") rename(options, "mu", "ef_decay");
+  rename(options, "oversample", "rcqr_oversample");
+  const c10::IValue first = taken(options, "beta1"), second = taken(options, "beta2");
+  if (!first.isNone() && !second.isNone()) options.emplace("betas", c10::ivalue::Tuple::create(first, second));
+  const c10::IValue heads = taken(options, "num_heads"), sizes = taken(options, "split_sizes");
+  if (!heads.isNone()) options["blocks"] = heads;
+  if (sizes.isNone()) return;
+  std::vector<c10::IValue> each;
+  if (sizes.isTuple()) each = sizes.toTupleRef().elements().vec();
+  if (sizes.isList()) each = sizes.toListRef().vec();
+  const bool are_alike = !each.empty() && std::all_of(each.begin(), each.end(), [&](const c10::IValue& size) {
+    return size.isInt() && each.front().isInt() && size.toInt() == each.front().toInt();
+  });
+  TORCH_CHECK_VALUE(are_alike, prefix(), "split_sizes must be alike, got ", entry_text(sizes), where,
+                    "; blocks of unequal sizes are parameters of their own here");
+  options["blocks"] = static_cast<int64_t>(each.size());
+}
+
+// What each calls states.
+std::vector<std::pair<const char*, const char*>> states_of(Saver saver) {
+  switch (saver) {
+    case Saver::torch_muon:
+      return {{"momentum_buffer", "momentum"}};
+    case Saver::torch_adamw:
+      return {{"exp_avg", "momentum"}, {"exp_avg_sq", "variance"}};
+    case Saver::dion_package:
+      return {{"step_dev", "step"}};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+Saver rename_options_of_others(Entries& options, bool updates_by_adamw, const std::string& where) {
+  if (options.contains("scalar_algorithm")) return Saver::this_library;
+  if (options.contains("ns_coefficients")) {
+    rename_options_of_torch_muon(options, where);
+    return Saver::torch_muon;
+  }
+  if (options.contains("amsgrad")) {
+    if (!updates_by_adamw) return Saver::this_library;
+    rename_options_of_torch_adamw(options, where);
+    return Saver::torch_adamw;
+  }
+  if (!options.contains("algorithm")) return Saver::this_library;
+  rename_options_of_dion_package(options, where);
+  return Saver::dion_package;
+}
+
+bool rename_state_of_others(c10::impl::GenericDict& state, Saver saver) {
+  bool is_copied = false, is_buffer = false;
+  for (const auto& [theirs, ours] : states_of(saver)) {
+    const auto found = state.find(theirs);
+    if (found == state.end()) continue;
+    const c10::IValue value = found->value();
+    if (!is_copied) state = state.copy();
+    is_copied = true;
+    is_buffer = saver == Saver::torch_muon;
+    state.erase(state.find(theirs));
+    state.insert_or_assign(ours, value);
+  }
+  return is_buffer;
+}
+
+}  // namespace torchdion::optim

@@ -1,0 +1,24 @@
+// State dicts of torch.optim.Muon, of torch.optim.AdamW and of the dion package, with the names that they have here:
+// python/torchdion/other_optimizers.py and dion_package.py.
+#pragma once
+
+#include <ATen/core/Dict.h>
+
+#include <string>
+
+#include "optim/options.h"
+
+namespace torchdion::optim {
+
+enum class Saver { this_library, torch_muon, torch_adamw, dion_package };
+
+// Whose the options of a saved group are, which get the names that they have here. updates_by_adamw: whether AdamW
+// updates all parameters of the group that is to have them; state of torch.optim.AdamW is left as it is where not.
+// Throws c10::ValueError for a value that has no equal here; `where` says whose it is.
+Saver rename_options_of_others(Entries& options, bool updates_by_adamw, const std::string& where);
+
+// A copy of a state of such a group with our names. Says whether its momentum is the buffer of torch.optim.Muon: the
+// mean of gradients that M = μ M + G is the sum of, (1 − μ) times ours.
+bool rename_state_of_others(c10::impl::GenericDict& state, Saver saver);
+
+}  // namespace torchdion::optim

@@ -1,0 +1,179 @@
+"""Arguments, group keys and saved groups of the dion package (microsoft/dion), as this library has them.
+
+docs/migration.md says what becomes of each; a test holds it to that.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from torchdion.dtensor import is_dtensor
+from torchdion.words import front, shown
+
+Arguments = dict[str, Any]
+
+
+def ours(given: Arguments, params: list[Any], algorithm: str) -> Arguments:
+    """The arguments of a constructor, where those that only the dion package has are replaced by ours.
+
+    Args:
+        given: all of them, and ``unknown`` ones, of which those of the package are taken out.
+        params: tensors, (name, tensor) pairs or groups.
+
+    Raises:
+        ValueError: a value that has no equal here, or an argument beside one of ours that says the same.
+    """
+    given, unknown = dict(given), dict(given["unknown"])
+    for name, translate in _ARGUMENTS.items():
+        if name in unknown and algorithm in _ALGORITHMS_OF[name]:
+            given |= translate(unknown.pop(name), given, params)
+    return {**given, "unknown": unknown}
+
+
+def named_as_here(group: Arguments, algorithm: str, where: str) -> Arguments:
+    """A group, given or saved, with our names.
+
+    Args:
+        algorithm: of a group that names none.
+
+    Raises:
+        ValueError: ``split_sizes`` that are not alike, or ``num_heads`` and ``blocks`` that are not.
+    """
+    group = dict(group)
+    if group.get("algorithm") == "nordion2":
+        group["algorithm"] = "dion3"
+    if group.get("algorithm", algorithm) == "dion3" and "mu" in group:
+        group.setdefault("ef_decay", group.pop("mu"))
+    for name, blocks in (("num_heads", _blocks_of_heads), ("split_sizes", _blocks_of_sizes)):
+        value = group.pop(name, None)
+        if value is not None:
+            _refuse_two(group, name, value, "blocks", blocks(value, where), where)
+            group["blocks"] = blocks(value, where)
+    return group
+
+
+def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: str) -> None:
+    """Gives a group ``batch_dims`` in the place of ``flatten``: the leading dimensions that the package keeps.
+
+    Args:
+        entries: the group's tensors or (name, tensor) pairs.
+        default: ``flatten`` of groups without one; None: nothing was said.
+
+    Raises:
+        ValueError: it is neither True nor False, says something else than ``batch_dims``, or is False where matrices
+            of the group differ in their number of dimensions.
+    """
+    flatten = group.pop("flatten", default)
+    if flatten is None:
+        return
+    dims = {tensor.dim() for tensor in _tensors(entries) if tensor.dim() >= 2}
+    if not isinstance(flatten, bool) or (not flatten and len(dims) > 1):
+        found = f"matrices of {' and '.join(map(str, sorted(dims)))} dimensions" if flatten is False else shown(flatten)
+        raise ValueError(
+            f"{front()}: flatten must be True, or False of groups whose matrices have as many dimensions, got {found}"
+            f"{where}; batch_dims of a group says which of them count matrices"
+        )
+    batch_dims = 0 if flatten or not dims else dims.pop() - 2
+    _refuse_two(group, "flatten", flatten, "batch_dims", batch_dims, where)
+    group["batch_dims"] = batch_dims
+
+
+def _refuse_two(group: Arguments, name: str, value: Any, own: str, means: Any, where: str) -> None:
+    if own in group and group[own] != means:
+        raise ValueError(
+            f"{front()}: {name}={shown(value)} means {own}={shown(means)}, got {own}={shown(group[own])} too{where}"
+        )
+
+
+def _blocks_of_heads(heads: Any, where: str) -> int:
+    if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1:
+        raise ValueError(f"{front()}: num_heads must be an integer ≥ 1, got {shown(heads)}{where}")
+    return heads
+
+
+def _blocks_of_sizes(sizes: Any, where: str) -> int:
+    if not isinstance(sizes, (list, tuple)) or not sizes or any(size != sizes[0] for size in sizes):
+        raise ValueError(
+            f"{front()}: split_sizes must be alike, got {shown(sizes)}{where}; blocks of unequal sizes are parameters "
+            "of their own here"
+        )
+    return len(sizes)
+
+
+def _mesh(mesh: Any, given: Arguments, params: list[Any]) -> Arguments:
+    """Of DTensors, the shards, which they name themselves; of plain tensors, processes whose gradients are averaged."""
+    if mesh is None:
+        return {}
+    if isinstance(mesh, DeviceMesh) and any(is_dtensor(tensor) for tensor in _tensors(params)):
+        means: Arguments = {"outer_shard_mesh": mesh}
+    else:
+        means = {"replicate_mesh": mesh, "replicate_mesh_grad_sync": False}
+    own = next(iter(means))
+    if given[own] is not None:
+        raise ValueError(f"{front()}: distributed_mesh means {own} here, got both")
+    return means
+
+
+def _tensors(params: list[Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for entry in params:
+        members = entry.get("params", ()) if isinstance(entry, dict) else (entry,)
+        members = (members,) if isinstance(members, Tensor) else members
+        for member in members if isinstance(members, (list, tuple)) else ():
+            tensor = member[1] if isinstance(member, tuple) and len(member) == 2 else member
+            if isinstance(tensor, Tensor):
+                found.append(tensor)
+    return found
+
+
+def _nothing(value: Any, given: Arguments, params: list[Any]) -> Arguments:
+    return {}
+
+
+def _iteration(name: str, of_value: dict[bool, str | None]) -> Callable[[Any, Arguments, list[Any]], Arguments]:
+    def translate(value: Any, given: Arguments, params: list[Any]) -> Arguments:
+        if not isinstance(value, bool):
+            raise ValueError(f"{front()}: {name} must be True or False, got {shown(value)}")
+        return {} if of_value[value] is None else {"newton_schulz": of_value[value]}
+
+    return translate
+
+
+def _only(name: str, allowed: Any, advice: str) -> Callable[[Any, Arguments, list[Any]], Arguments]:
+    def translate(value: Any, given: Arguments, params: list[Any]) -> Arguments:
+        if value != allowed:
+            raise ValueError(f"{front()}: {name} must be {shown(allowed)}, got {shown(value)}: {advice}")
+        return {}
+
+    return translate
+
+
+_ARGUMENTS: dict[str, Callable[[Any, Arguments, list[Any]], Arguments]] = {
+    "distributed_mesh": _mesh,
+    "mu": lambda mu, given, params: {"ef_decay": mu},
+    "use_polar_express": _iteration("use_polar_express", {True: None, False: "jordan"}),
+    "use_gram_newton_schulz": _iteration("use_gram_newton_schulz", {True: "gram", False: None}),
+    "newton_schulz_func": _only("newton_schulz_func", None, "newton_schulz names the iterations that there are"),
+    "flatten": lambda flatten, given, params: {"flatten": flatten},
+    "selection_scope": _only(
+        "selection_scope", "global", "slices are chosen of whole matrices on every layout, and only they travel"
+    ),
+    "use_triton": _nothing,
+    "triton_post_ortho": _nothing,
+    "verbose": _nothing,
+    "power_iters": _only("power_iters", 1, "there is one power iteration"),
+    "qr_method": lambda method, given, params: {"orthonormalize": method},
+    "cqr_warmup_steps": _nothing,
+}
+"""What each becomes, in this order: the Gram matrix has the last word about the iteration, as there."""
+
+_OF_ITERATIONS = ("muon", "normuon", "dion2", "dion3")
+_ALGORITHMS_OF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_ARGUMENTS, _OF_ITERATIONS),
+    **dict.fromkeys(("selection_scope", "triton_post_ortho"), ("dion2", "dion3")),
+    "verbose": ("dion2",),
+    "mu": ("dion3",),
+    **dict.fromkeys(("power_iters", "qr_method", "cqr_warmup_steps"), ("dion",)),
+}

@@ -1,0 +1,120 @@
+"""State dicts of torch.optim.Muon, of torch.optim.AdamW and of the dion package, with the names that they have here."""
+
+from typing import Any
+
+from torchdion.dion_package import named_as_here
+from torchdion.options import is_share
+from torchdion.table import OPTIONS, algorithm_of
+from torchdion.words import front, shown
+
+_JORDAN = (3.4445, -4.7750, 2.0315)
+"""What torch calls ns_coefficients, of newton_schulz="jordan"."""
+
+_ADJUST_LR = {None: "original", "original": "original", "match_rms_adamw": "rms_norm"}
+"""What torch calls adjust_lr_fn."""
+
+_STATES = {
+    "torch.optim.Muon": {"momentum_buffer": "momentum"},
+    "torch.optim.AdamW": {"exp_avg": "momentum", "exp_avg_sq": "variance"},
+    "dion": {"step_dev": "step"},
+}
+"""What they call states."""
+
+
+def with_our_names(
+    state_dict: dict[str, Any], own_groups: list[dict[str, Any]]
+) -> tuple[dict[str, Any], dict[int | str, float]]:
+    """The same, but with groups and states that others saved under the names that they have here.
+
+    Args:
+        own_groups: of the optimizer that loads them, whose options hold where a saved group has none. State of
+            torch.optim.AdamW is left as it is where they have other algorithms.
+
+    Returns:
+        And, by the key of its parameter, what a momentum is to be divided by: the buffer of torch.optim.Muon is the
+        mean of gradients that M = μ M + G is the sum of, (1 − μ) times ours.
+
+    Raises:
+        ValueError: an option whose value has no equal here.
+    """
+    groups, states = list(state_dict["param_groups"]), dict(state_dict["state"])
+    divisors: dict[int | str, float] = {}
+    for index, saved in enumerate(groups):
+        own = own_groups[index] if index < len(own_groups) else {}
+        source = _source_of(saved, own)
+        if source is None:
+            continue
+        renamed = _RENAMED[source](saved, f" (parameter group {index} of the state dict)")
+        groups[index] = group = {**{name: own[name] for name in OPTIONS if name in own}, **renamed}
+        keys = group.get("params")
+        for key in keys if isinstance(keys, (list, tuple)) else ():
+            state = states.get(key) if isinstance(key, (int, str)) else None
+            if not isinstance(state, dict) or _STATES[source].keys().isdisjoint(state):
+                continue
+            theirs = {ours: state[name] for name, ours in _STATES[source].items() if name in state}
+            states[key] = {name: value for name, value in state.items() if name not in _STATES[source]} | theirs
+            if source == "torch.optim.Muon":
+                divisors[key] = 1 - group["mu"]
+    return {**state_dict, "state": states, "param_groups": groups}, divisors
+
+
+def _source_of(saved: Any, own: dict[str, Any]) -> str | None:
+    """Which of the others has saved a group; None: none of them."""
+    if not isinstance(saved, dict) or "scalar_algorithm" in saved:  # our own
+        return None
+    if "ns_coefficients" in saved:
+        return "torch.optim.Muon"
+    if "amsgrad" in saved:
+        algorithms = {algorithm_of(param, own).name for param in own.get("params", ())}
+        return "torch.optim.AdamW" if algorithms == {"adamw"} else None
+    return "dion" if "algorithm" in saved else None
+
+
+def _of_dion(saved: dict[str, Any], where: str) -> dict[str, Any]:
+    group = named_as_here(saved, "", where)
+    if "oversample" in group:
+        group.setdefault("rcqr_oversample", group["oversample"])
+    return group
+
+
+def _of_torch_muon(saved: dict[str, Any], where: str) -> dict[str, Any]:
+    group = dict(saved)
+    coefficients, adjust, mu = (group.pop(name, None) for name in ("ns_coefficients", "adjust_lr_fn", "momentum"))
+    group.pop("eps", None)  # a bound on the norm below which torch's updates vanish
+    if not isinstance(coefficients, (tuple, list)) or not _are_jordans(coefficients):
+        raise ValueError(
+            f"{front()}: ns_coefficients must be {_JORDAN}, those of newton_schulz='jordan', got "
+            f"{shown(coefficients)}{where}"
+        )
+    if not isinstance(adjust, (str, type(None))) or adjust not in _ADJUST_LR:
+        raise ValueError(
+            f"{front()}: adjust_lr_fn must be None, 'original' or 'match_rms_adamw', got {shown(adjust)}{where}"
+        )
+    if not is_share(mu):
+        raise ValueError(f"{front()}: momentum must be in [0, 1), got {shown(mu)}{where}")
+    ours = {"algorithm": "muon", "mu": float(mu), "newton_schulz": "jordan", "adjust_lr": _ADJUST_LR[adjust]}
+    return {**group, **ours}
+
+
+def _are_jordans(coefficients: tuple[Any, ...] | list[Any]) -> bool:
+    return all(isinstance(one, float) for one in coefficients) and tuple(coefficients) == _JORDAN
+
+
+def _of_torch_adamw(saved: dict[str, Any], where: str) -> dict[str, Any]:
+    """torch.optim.Adam's too, where no weight decays."""
+    group = dict(saved)
+    if group.pop("amsgrad") is not False:
+        raise ValueError(f"{front()}: amsgrad must be False, got {shown(saved['amsgrad'])}{where}")
+    for name in ("foreach", "fused"):
+        group.pop(name, None)
+    if group.pop("decoupled_weight_decay", True) is not True and group.get("weight_decay") != 0:
+        raise ValueError(
+            f"{front()}: weight_decay must be decoupled, as of torch.optim.AdamW, or 0, got "
+            f"{shown(group.get('weight_decay'))}{where}"
+        )
+    if "eps" in group:
+        group["epsilon"] = group.pop("eps")
+    return group
+
+
+_RENAMED = {"torch.optim.Muon": _of_torch_muon, "torch.optim.AdamW": _of_torch_adamw, "dion": _of_dion}
