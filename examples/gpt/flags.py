@@ -132,14 +132,30 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add("--chunk-size", type=whole(1, 1024), help="demo: sides of the chunks that are transformed (64)")
     add("--top-k", type=whole(1), help="demo: coefficients of a chunk that are exchanged (32)")
     add("--scalar-algorithm", choices=("lion", "adamw"), help="rule for embedding and head (lion)")
-    add("--scalar-lr", type=positive, help="beside dion, muon, demo: its base learning rate (default: --lr)")
+    add("--scalar-lr", type=positive, help="of the rule for embedding and head (default: --lr)")
     add("--nonfinite", choices=("propagate", "zero", "skip_step", "raise"), help="not torch's: NaN in gradients")
-    add("--precision", choices=("highest", "high", "medium"), help="of products (muon: medium, others: high)")
-    add("--nesterov", action=argparse.BooleanOptionalAction, help="Nesterov momentum (dion: off, either Muon: on)")
-    add("--newton-schulz", choices=("jordan", "polar_express", "gram"), help="muon: how (polar_express)")
-    add("--ns-steps", type=whole(1, 99), help="of either Muon: Newton–Schulz steps (5)")
+    add(
+        "--precision",
+        choices=("highest", "high", "medium"),
+        help="of products (muon, normuon, dion2, dion3: medium, others: high)",
+    )
+    add(
+        "--nesterov",
+        action=argparse.BooleanOptionalAction,
+        help="Nesterov momentum (dion: off, normuon and either Muon: on)",
+    )
+    add(
+        "--newton-schulz",
+        choices=("jordan", "polar_express", "gram"),
+        help="muon, normuon, dion2, dion3: how (polar_express)",
+    )
+    add("--ns-steps", type=whole(1, 99), help="of the same and torch_muon: Newton–Schulz steps (5)")
+    add("--muon-beta2", type=below_one, help="normuon, dion3: decay of the mean squares of rows (0.95)")
+    add("--fraction", type=rank_share, help="dion2, dion3: share of the slices that is orthonormalized (0.25)")
+    add("--ef-decay", type=below_one, help="dion2, dion3: decay of momenta where they are orthonormalized (0.95)")
+    add("--select", choices=("auto", "rows", "columns"), help="dion2: what slices are (auto: the shorter side)")
     add("--adjust-lr", choices=tuple(dict.fromkeys(itertools.chain(*ADJUST_LR.values()))),
-        help="of either Muon: scaling of the rate by shape")  # fmt: skip
+        help="of the same: scaling of the rate by shape")  # fmt: skip
     add("--adamw-lr", type=positive, help="torch_muon: learning rate of AdamW for embedding and head")
 
 

@@ -38,7 +38,6 @@ _TORCHDION: dict[str, Any] = {
 # Of those whose algorithm takes matrices alone.
 _OF_MATRICES: dict[str, Any] = {
     **_TORCHDION,
-    "mu": 0.95,
     "epsilon": 1e-8,
     "scalar_algorithm": "lion",
     "scalar_lr": None,
@@ -47,14 +46,24 @@ _OF_MATRICES: dict[str, Any] = {
 _OF_FACTORS: dict[str, Any] = {
     **_OF_MATRICES,
     "lr": 0.01,
+    "mu": 0.95,
     "precision": "high",
     "rank_multiple_of": 1,
     "orientation": "right",
     "orthonormalize": "auto",
     "rcqr_oversample": 1.25,
 }
+# Of those with a Newton–Schulz iteration.
+_OF_MUON: dict[str, Any] = {
+    **_OF_MATRICES,
+    "lr": 0.02,
+    "precision": "medium",
+    "newton_schulz": "polar_express",
+    "ns_steps": 5,
+    "adjust_lr": "spectral_norm",
+}
 SHARED = ("dist_muon", "dist_adamw")  # whose processes share out the states
-TORCHDION = ("dion", "double_dion", "muon", "demo", "lion", "adamw", *SHARED)
+TORCHDION = ("dion", "double_dion", "muon", "normuon", "dion2", "dion3", "demo", "lion", "adamw", *SHARED)
 
 # The flags that an optimizer has, and their values unless given.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -72,15 +81,10 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "replicate_rank_fraction": 1 / 128,
         "delayed": False,
     },
-    "muon": {
-        **_OF_MATRICES,
-        "lr": 0.02,
-        "precision": "medium",
-        "nesterov": True,
-        "newton_schulz": "polar_express",
-        "ns_steps": 5,
-        "adjust_lr": "spectral_norm",
-    },
+    "muon": {**_OF_MUON, "mu": 0.95, "nesterov": True},
+    "normuon": {**_OF_MUON, "mu": 0.95, "nesterov": True, "muon_beta2": 0.95},
+    "dion2": {**_OF_MUON, "fraction": 0.25, "ef_decay": 0.95, "select": "auto"},
+    "dion3": {**_OF_MUON, "fraction": 0.25, "ef_decay": 0.95, "muon_beta2": 0.95},
     "demo": {**_OF_MATRICES, "lr": 0.001, "mu": 0.999, "precision": "high", "chunk_size": 64, "top_k": 32},
     "lion": {**_TORCHDION, "lr": 0.001},
     "adamw": {**_TORCHDION, "lr": 0.002, "epsilon": 1e-8},
@@ -102,8 +106,9 @@ OPTIMIZERS["dist_muon"], OPTIMIZERS["dist_adamw"] = OPTIMIZERS["muon"], OPTIMIZE
 
 # The values of --adjust-lr, of which either Muon has its own.
 ADJUST_LR = {
-    "muon": ("spectral_norm", "rms_norm", "original", "none"),
-    "dist_muon": ("spectral_norm", "rms_norm", "original", "none"),
+    **dict.fromkeys(
+        ("muon", "normuon", "dion2", "dion3", "dist_muon"), ("spectral_norm", "rms_norm", "original", "none")
+    ),
     "torch_muon": ("original", "match_rms_adamw"),
 }
 
@@ -111,8 +116,7 @@ ADJUST_LR = {
 TINY_RATES: dict[str, dict[str, float]] = {
     "dion": {"lr": 0.02},
     "double_dion": {"lr": 0.02},
-    "muon": {"lr": 0.02},
-    "dist_muon": {"lr": 0.02},
+    **{name: {"lr": 0.02} for name in ("muon", "normuon", "dion2", "dion3", "dist_muon")},
     "dist_adamw": {"lr": 0.005},
     "demo": {"lr": 0.001, "scalar_lr": 0.01},
     "lion": {"lr": 0.002},

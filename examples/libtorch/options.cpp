@@ -16,6 +16,7 @@ namespace gpt {
 namespace {
 
 constexpr double kLargestWhole = std::numeric_limits<int32_t>::max();
+const Words kOfMuon{"muon", "normuon", "dion2", "dion3", "dist_muon"};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::string flag_of(const std::string& name) {
@@ -120,11 +121,28 @@ std::vector<Field> fields(Recipe& recipe) {
       {"steps", &recipe.steps, Range{1, true, kLargestWhole}, "steps of the whole run"},
       {"optimizer", &recipe.optimizer, kOptimizers, "of the blocks' matrices; the others have Lion"},
       {"lr", &recipe.lr, Range{0, false, kInfinity}, "base learning rate; of lion, adamw and demo try 0.002"},
-      {"rank_fraction", &recipe.rank_fraction, Range{0, false, 1}, "Dion's rank over a matrix's smaller side", "dion"},
-      {"delayed", &recipe.delayed, Words{"off", "on"}, "replicas exchange beside the next step's passes",
-       "double_dion"},
-      {"newton_schulz", &recipe.newton_schulz, Words{"jordan", "polar_express", "gram"}, "Muon's iteration", "muon"},
-      {"ns_steps", &recipe.ns_steps, Range{1, true, 99}, "how many of them", "muon"},
+      {"rank_fraction",
+       &recipe.rank_fraction,
+       Range{0, false, 1},
+       "Dion's rank over a matrix's smaller side",
+       {"dion"}},
+      {"nesterov",
+       &recipe.nesterov,
+       Words{"auto", "off", "on"},
+       "momentum a step ahead; auto: of Muon, not of Dion",
+       {"dion", "muon", "normuon", "dist_muon"}},
+      {"fraction",
+       &recipe.fraction,
+       Range{0, false, 1},
+       "share of slices that Dion2 and Dion3 update",
+       {"dion2", "dion3"}},
+      {"delayed",
+       &recipe.delayed,
+       Words{"off", "on"},
+       "replicas exchange beside the next step's passes",
+       {"double_dion"}},
+      {"newton_schulz", &recipe.newton_schulz, Words{"jordan", "polar_express", "gram"}, "Muon's iteration", kOfMuon},
+      {"ns_steps", &recipe.ns_steps, Range{1, true, 99}, "how many of them", kOfMuon},
       {"weight_decay", &recipe.weight_decay, Range{0, true, kInfinity}, "on the blocks' matrices"},
       {"warmup", &recipe.warmup, Range{0, true, 1}, "share of the steps over which the rate rises"},
       {"decay", &recipe.decay, Range{0, true, 1}, "share of the steps over which it falls"},
@@ -173,8 +191,8 @@ void check(Options options) {
   const Recipe& recipe = options.recipe;
   for (const Field& field : all_fields(options)) {
     const bool given = std::find(options.given.begin(), options.given.end(), field.name) != options.given.end();
-    const bool is_its_own = field.optimizer == recipe.optimizer || "dist_" + field.optimizer == recipe.optimizer;
-    if (given && !field.optimizer.empty() && !is_its_own) {
+    const Words& all = field.optimizers;
+    if (given && !all.empty() && std::find(all.begin(), all.end(), recipe.optimizer) == all.end()) {
       throw Problem(flag_of(field.name) + " has no effect with --optimizer " + recipe.optimizer);
     }
   }

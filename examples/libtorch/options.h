@@ -12,8 +12,8 @@ constexpr int64_t kVocabulary = 256;  // bytes
 constexpr int kMostRanks = 1024;
 
 // All that torchdion has.
-inline const std::vector<std::string> kOptimizers{"dion", "double_dion", "muon",      "demo",
-                                                  "lion", "adamw",       "dist_muon", "dist_adamw"};
+inline const std::vector<std::string> kOptimizers{"dion", "double_dion", "muon",  "normuon",   "dion2",     "dion3",
+                                                  "demo", "lion",        "adamw", "dist_muon", "dist_adamw"};
 
 // What fixes the losses of a run. Checkpoints hold it, and a resumed run keeps it.
 struct Recipe {
@@ -25,9 +25,11 @@ struct Recipe {
   int64_t steps = 200;
   std::string optimizer = "dion";  // a name in kOptimizers
   double lr = 0.02;
+  std::string nesterov = "auto";                // Dion's and Muon's: the optimizer's own, "on" or "off"
   double rank_fraction = 1;                     // Dion's
+  double fraction = 0.25;                       // Dion2's and Dion3's
   std::string delayed = "off";                  // Double Dion's, or "on"
-  std::string newton_schulz = "polar_express";  // Muon's, as ns_steps
+  std::string newton_schulz = "polar_express";  // Muon's and its siblings', as ns_steps
   int64_t ns_steps = 5;
   double weight_decay = 0.01;
   double warmup = 0.05;
@@ -53,7 +55,7 @@ struct Field {
   std::variant<int64_t*, double*, std::string*> value;
   std::variant<Range, Words> allowed;
   std::string meaning;
-  std::string optimizer = "";  // the only one that has it; empty: all have
+  Words optimizers = {};  // those that have it; empty: all have
 };
 
 std::vector<Field> fields(Recipe& recipe);

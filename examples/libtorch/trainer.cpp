@@ -48,11 +48,13 @@ std::unique_ptr<torchdion::Optimizer> optimizer_of(const GPT& model, const Recip
   const auto made = [&]<class Optimizer>(std::type_identity<Optimizer>) {
     return std::make_unique<Optimizer>(torchdion::param_groups(model, options, {"head"}));
   };
-  if (recipe.optimizer == "muon" || recipe.optimizer == "dist_muon") {
-    options.newton_schulz(newton_schulz(recipe.newton_schulz)).ns_steps(recipe.ns_steps);
-    if (recipe.optimizer == "muon") return made(std::type_identity<torchdion::Muon>());
-    return made(std::type_identity<torchdion::DistMuon>());
-  }
+  if (recipe.nesterov != "auto") options.nesterov(recipe.nesterov == "on");
+  options.newton_schulz(newton_schulz(recipe.newton_schulz)).ns_steps(recipe.ns_steps).fraction(recipe.fraction);
+  if (recipe.optimizer == "muon") return made(std::type_identity<torchdion::Muon>());
+  if (recipe.optimizer == "dist_muon") return made(std::type_identity<torchdion::DistMuon>());
+  if (recipe.optimizer == "normuon") return made(std::type_identity<torchdion::NorMuon>());
+  if (recipe.optimizer == "dion2") return made(std::type_identity<torchdion::Dion2>());
+  if (recipe.optimizer == "dion3") return made(std::type_identity<torchdion::Dion3>());
   if (recipe.optimizer == "lion") return made(std::type_identity<torchdion::Lion>());
   if (recipe.optimizer == "adamw") return made(std::type_identity<torchdion::AdamW>());
   if (recipe.optimizer == "dist_adamw") return made(std::type_identity<torchdion::DistAdamW>());

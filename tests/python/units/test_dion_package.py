@@ -210,7 +210,8 @@ ARGUMENTS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
         torchdion.Dion2, {"use_polar_express": True, "use_gram_newton_schulz": True}, {"newton_schulz": "gram"},
     ),
     "kernels": (
-        torchdion.Dion2, {"use_triton": True, "triton_post_ortho": True, "verbose": True, "newton_schulz_func": None}, {},
+        torchdion.Dion2, {"use_triton": True, "triton_post_ortho": True, "verbose": True, "newton_schulz_func": None},
+        {},
     ),
     "choice": (torchdion.Dion3, {"selection_scope": "global", "mu": 0.5}, {"ef_decay": 0.5}),
     "flat": (torchdion.Muon, {"flatten": True}, {"batch_dims": 0}),

@@ -139,8 +139,8 @@ def test_torchrun_starts_eight_processes_of_which_one_speaks(
         ("", 2, "--dp × --fs × --tp is 1, but torchrun started 2 (--nproc-per-node)"),
         ("--fs 2 --compress", 2, "--compress is about what replicas send to each other; it needs --dp 2 or more"),
         ("--dp 2 --optimizer torch_muon", 2,
-         "--optimizer torch_muon runs on one process; --dp, --fs and --tp need dion, double_dion, muon, demo, lion, "
-         "adamw, dist_muon, dist_adamw"),
+         "--optimizer torch_muon runs on one process; --dp, --fs and --tp need dion, double_dion, muon, normuon, "
+         "dion2, dion3, demo, lion, adamw, dist_muon, dist_adamw"),
         ("--dp 2 --fs 2 --optimizer dist_muon", 4,
          "--optimizer dist_muon has all of the model on every process; --fs and --tp must be 1"),
         ("--tp 3", 3, "--tp 3 does not divide --heads 4"),

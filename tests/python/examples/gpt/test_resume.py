@@ -93,7 +93,8 @@ def resume_to_the_end(folder: Path) -> None:
 
 
 OF_LONG = [
-    pytest.param(name, marks=pytest.mark.long) for name in ("torch_adamw", "torch_muon", "muon", "double_dion", "demo")
+    pytest.param(name, marks=pytest.mark.long)
+    for name in ("torch_adamw", "torch_muon", "muon", "normuon", "dion3", "double_dion", "demo")
 ]
 
 

@@ -21,7 +21,8 @@ CPU = torch.device("cpu")
 MODEL = ["--layers", "1", "--d-model", "32", "--heads", "2", "--context", "16"]
 RUN = ["--batch", "12", "--steps", "20", "--val-sequences", "10"]
 OPTIMIZERS = [
-    "torch_adamw", "torch_muon", "adamw", "dist_adamw", "lion", "demo", "double_dion", "muon", "dist_muon", "dion"
+    "torch_adamw", "torch_muon", "adamw", "dist_adamw", "lion", "demo", "double_dion", "muon", "normuon", "dion2",
+    "dion3", "dist_muon", "dion"
 ]  # fmt: skip
 
 

@@ -196,7 +196,9 @@ def test_muon_learns_and_goes_on_after_a_kill_as_the_whole_run(place, monkeypatc
     assert [group["algorithm"] for group in others] == ["lion", "lion"]
 
 
-@pytest.mark.parametrize("optimizer", ["double_dion", "demo", "lion", "adamw", "dist_muon", "dist_adamw"])
+@pytest.mark.parametrize(
+    "optimizer", ["normuon", "dion2", "dion3", "double_dion", "demo", "lion", "adamw", "dist_muon", "dist_adamw"]
+)
 def test_every_other_optimizer_learns_and_names_itself(place, optimizer):
     flags = [*SHAPE, "--optimizer", optimizer, "--lr", "0.002", "--steps", "12", "--checkpoint-every", "12"]
     printed = losses(succeed(place, TRAIN, *flags, "--run", f"whole-{optimizer}"))
@@ -251,10 +253,13 @@ REFUSED = {
     "text.txt --ranks 3": "--batch must be a multiple of --ranks, got 32 and 3",
     "text.txt --device gpu": "--device must be cpu or cuda, got 'gpu'",
     "text.txt --optimizer sgd": (
-        "--optimizer must be dion, double_dion, muon, demo, lion, adamw, dist_muon or dist_adamw, got 'sgd'"
+        "--optimizer must be dion, double_dion, muon, normuon, dion2, dion3, demo, lion, adamw, dist_muon or "
+        "dist_adamw, got 'sgd'"
     ),
     "text.txt --newton-schulz gram": "--newton-schulz has no effect with --optimizer dion",
     "text.txt --optimizer muon --newton-schulz 5": "--newton-schulz must be jordan, polar_express or gram, got '5'",
+    "text.txt --optimizer dion2 --nesterov on": "--nesterov has no effect with --optimizer dion2",
+    "text.txt --fraction 0.5": "--fraction has no effect with --optimizer dion",
     "text.txt --delayed on": "--delayed has no effect with --optimizer dion",
     "text.txt --optimizer muon --ns-steps 0": "--ns-steps must be a whole number of at least 1 and at most 99, got '0'",
     "text.txt --optimizer muon --rank-fraction 0.5": "--rank-fraction has no effect with --optimizer muon",
@@ -311,5 +316,5 @@ def test_a_run_that_fails_says_so_in_one_sentence_with_status_1(wrong, arguments
 def test_help_lists_every_flag_that_the_program_takes(place):
     flags = set(re.findall(r"^  (--[\w-]+)", succeed(place, "build/libtorch/train --help"), re.MULTILINE))
     source = (ROOT / "examples" / "libtorch" / "options.cpp").read_text()
-    named = {"--" + name.replace("_", "-") for name in re.findall(r'\{"(\w+)", &', source)}
+    named = {"--" + name.replace("_", "-") for name in re.findall(r'\{"(\w+)",\s*&', source)}
     assert flags == named | {"--run", "--resume", "--overwrite"}
