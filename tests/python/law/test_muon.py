@@ -12,6 +12,7 @@ from law import (
     Job,
     Run,
     assert_equal_to_one_process,
+    bits,
     members,
     mesh_of,
     normal,
@@ -79,12 +80,6 @@ SHARING = {
         (3, 1, 2), under_muon(CORE), torch.float64, STEPS, {}, declared=True
     ),
 }
-
-
-def bits(run: Run) -> bytes:
-    """Of weights and momenta."""
-    tensors = [*run.X, *(states["momentum"] for states in run.states)]
-    return b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)
 
 
 @pytest.mark.filterwarnings("ignore:.*is one of:UserWarning")

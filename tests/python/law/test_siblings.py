@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from law import Job, Run, assert_equal_to_one_process, mesh_of, normal, one_process, run_on_mesh, whole
+from law import Job, Run, assert_equal_to_one_process, bits, mesh_of, normal, one_process, run_on_mesh, whole
 from long_cases import some_of
 from ranks import run_ranks
 from roles import CORE, Role
@@ -29,12 +29,6 @@ def under(algorithm: str, roles: tuple[Role, ...], **options: Any) -> tuple[Role
 
 def run_job(rank: int, world_size: int, job: Job) -> Run:
     return run_on_mesh(job)
-
-
-def bits(run: Run) -> bytes:
-    """Of weights and states."""
-    tensors = [*run.X, *(state for states in run.states for name, state in sorted(states.items()) if name != "step")]
-    return b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)
 
 
 WAYS: dict[str, tuple[tuple[int, int, int], tuple[Role, ...], dict[str, bool]]] = {

@@ -25,7 +25,8 @@ def consumer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model() -> tuple[list[nn.Parameter], list[dict[str, Any]]]:
     """Parameters of every role, in groups with options of their own."""
     shapes = [(12, 20), (20, 12), (9, 9), (7,), (3, 8, 10), (24, 6), (6, 4, 3, 3), (5,), (8, 5), (6, 10)]
-    params = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    siblings = [(9, 14), (14, 9), (6, 4, 5), (8, 7)]
+    params = [nn.Parameter(torch.randn(shape)) for shape in shapes + siblings]
     params[8] = nn.Parameter(torch.randn(8, 5, dtype=torch.float64))
     params[9] = nn.Parameter(torch.randn(6, 10).bfloat16())
     groups = [
@@ -34,7 +35,11 @@ def model() -> tuple[list[nn.Parameter], list[dict[str, Any]]]:
         {"params": params[5:6], "blocks": 3, "mu": 0.9, "lr": 0.003},
         {"params": params[6:7], "fan_in_first": True, "batch_dims": 0, "maximize": True},
         {"params": params[7:8], "algorithm": "adamw", "lr_multiplier": 0.5, "weight_decay": 0.1},
-        {"params": params[8:], "orthonormalize": "rcqr", "seed": 7, "rank_multiple_of": 2},
+        {"params": params[8:10], "orthonormalize": "rcqr", "seed": 7, "rank_multiple_of": 2},
+        {"params": params[10:11], "algorithm": "normuon", "muon_beta2": 0.8, "nesterov": True},
+        {"params": params[11:12], "algorithm": "dion2", "fraction": 0.4, "ef_decay": 0.7, "select": "columns"},
+        {"params": params[12:13], "algorithm": "dion3", "batch_dims": 1, "newton_schulz": "gram"},
+        {"params": params[13:], "nesterov": True},
     ]
     return params, groups
 

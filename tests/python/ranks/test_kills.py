@@ -25,6 +25,9 @@ COMPRESSED = Layout("compressed", (2,), ("dp",))
 KILLED = {
     "dion": LAYOUTS[2],
     "muon": OWNERS[0],
+    "normuon": LAYOUTS[2],
+    "dion2": COMPRESSED,
+    "dion3": LAYOUTS[2],
     "delayed double_dion": COMPRESSED,
     "double_dion": LAYOUTS[2],
     "demo": COMPRESSED,
@@ -89,7 +92,9 @@ def killed(folder: Path, algorithm: str, victim: int, rounds: int, share: float)
     return outcomes_of(Job(call_of(until_killed, folder, algorithm, victim, rounds, share), 2, 60.0, grace=WITHIN))
 
 
-@pytest.mark.parametrize("algorithm", all_but(KILLED, long=["double_dion", "demo", "lion", "adamw"]))
+@pytest.mark.parametrize(
+    "algorithm", all_but(KILLED, long=["normuon", "dion3", "double_dion", "demo", "lion", "adamw"])
+)
 def test_kills_lose_nothing_and_leave_no_process_waiting(
     algorithm: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -119,6 +119,12 @@ class Run:
     replica: int  # this rank's place on dp
 
 
+def bits(run: Run) -> bytes:
+    """Of weights and states, which copies have alike."""
+    tensors = [*run.X, *(state for states in run.states for name, state in sorted(states.items()) if name != "step")]
+    return b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)
+
+
 def set_gradients(job: Job, params: list[Parameter], step: int, mesh: DeviceMesh) -> None:
     """Each rank of dp gets its own, where the optimizer averages."""
     replica = mesh.get_local_rank("dp") if job.averages else 0
