@@ -63,14 +63,14 @@ Matrices counted_gradients(const Batch& batch, const Matrices& M, const linalg::
   return G;
 }
 
-// M ← M + factor · G of gradients that have been counted.
-void add_again_(const Matrices& M, const Matrices& G, linalg::GradientRule rule, double factor) {
+// M ← keep M + factor · G of gradients that have been counted.
+void add_again_(const Matrices& M, const Matrices& G, linalg::GradientRule rule, double keep, double factor) {
   at::Tensor uncounted;
   if (rule.zeroed) {
     uncounted = at::zeros({1}, at::TensorOptions(at::kLong).device(M.device));
     rule.zeroed = uncounted.mutable_data_ptr<int64_t>();
   }
-  rule.keep = 1;
+  rule.keep = keep;
   rule.factor *= factor;
   linalg::accumulate_(M, G, rule);
 }
@@ -103,7 +103,10 @@ comm::Task<> dion(Batch batch, Options options) {
   linalg::GradientRule first = gradients;
   const bool feeds_back = options.flag("error_feedback");
   if (!feeds_back) first.keep = mu;
-  first.factor *= 1 + ahead;
+  // Half of L, which is no larger than the larger of B and G, is what FP16 holds where it holds these.
+  const double part = ahead > 0 ? 0.5 : 1;
+  first.keep *= part;
+  first.factor *= part * (1 + ahead);
   linalg::accumulate_(L, G, first);
   const Axis averaging = for_mean > 0 ? Axis() : dense;
   co_await average_(L, batch.workspace, averaging, gradients.left_out, unchanged);
@@ -112,8 +115,8 @@ comm::Task<> dion(Batch batch, Options options) {
   iteration = co_await iterate(iteration);
 
   // M = B − (1 − μ) P Rᵀ
-  if (ahead > 0) add_again_(L, G, gradients, -ahead);
-  if (feeds_back) linalg::gemm_(L, iteration.Ps, iteration.Rs.t(), -(1 - mu), 1, iteration.precision);
+  if (ahead > 0) add_again_(L, G, gradients, 1 / part, -ahead);
+  if (feeds_back) linalg::gemm_(L, iteration.Ps, iteration.Rs.t(), -(1 - mu) / part, 1, iteration.precision);
 
   // Q = column_normalize(R)
   co_await normalize_columns(iteration);

@@ -27,10 +27,11 @@ namespace {
 
 constexpr int64_t kFP64 = 8;
 
-// The first 24 bits of FP64 numbers, rounded: Veltkamp's split.
+// What compares as the first 24 bits of FP64 numbers do, rounded: Veltkamp's split, of numbers so small that it does not
+// leave the range.
 at::Tensor leading_bits(const at::Tensor& numbers) {
-  const at::Tensor spread = numbers * (0x1p29 + 1);
-  return spread - (spread - numbers);
+  const at::Tensor small = numbers * 0x1p-30, spread = small * (0x1p29 + 1);
+  return spread - (spread - small);
 }
 
 // numbers ([count, m]) ← the pieces ([count, rows]) of all ranks of the axis that cuts m.
@@ -72,8 +73,7 @@ at::Tensor pieces_of(const at::Tensor& places, int64_t m, const Axis& axis) {
 }  // namespace
 
 int64_t chosen_rows(double fraction, int64_t rows) {
-  const double exact = fraction * static_cast<double>(rows);
-  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(exact - 1e-9 * exact)));
+  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(fraction * static_cast<double>(rows))));
 }
 
 Slots::Slots(const BatchShape& of_matrices, const Layout& layout, int64_t k)

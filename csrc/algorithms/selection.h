@@ -1,7 +1,8 @@
 // Which rows of matrices have the largest L1 norms, wherever their pieces lie, and how these rows travel.
 //
-// The choice is exact and the same on all layouts: norms are summed in FP64 and compared by their first 24 bits, so
-// that no order of summation decides; of equal ones the first are chosen, and NaN is the largest. No host waits: what
+// The choice is the same on all layouts: norms are summed in FP64 and compared by their first 24 bits, so that the order
+// of summation decides nothing, unless a norm lies within its rounding of the boundary between two such numbers; of equal
+// ones the first are chosen, and NaN is the largest. No host waits: what
 // is chosen changes no size. Of the k chosen rows of a matrix a rank sends as many *slots* as it may have of them at
 // most, min(k, rows of the largest piece); those that it has are the first, in their order, and the others are zero.
 #pragma once
@@ -15,7 +16,7 @@
 
 namespace torchdion::algorithms {
 
-// max(1, ⌈fraction · rows⌉).
+// max(1, ⌈fraction · rows⌉), of the product as FP64 has it.
 int64_t chosen_rows(double fraction, int64_t rows);
 
 // The rows of m×n matrices that travel.

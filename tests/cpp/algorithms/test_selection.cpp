@@ -58,6 +58,12 @@ TEST(LargestRows, HoldWhatIsNoNumberAndAreTheFirstOfZeros) {
   B[0][7][0] = -std::numeric_limits<double>::infinity();
   EXPECT_TRUE(at::equal(chosen(B, 2), at::tensor({4, 7}, at::kLong).unsqueeze(0)));
   EXPECT_TRUE(at::equal(chosen(at::zeros({2, 9, 5}), 3), at::arange(3).expand({2, 3})));
+  const at::Tensor scale = at::ones({9, 1}, at::kDouble);
+  scale[5] = scale[6] = 40;
+  for (const double size : {1e-290, 1e303}) {
+    const at::Tensor rows = normal({1, 9, 5}, 1).sign() * scale * size;
+    EXPECT_TRUE(at::equal(chosen(rows, 2), at::arange(5, 7).unsqueeze(0))) << size;
+  }
 }
 
 TEST(ChosenRows, AreAtLeastOneAndTheFractionRoundedUp) {
@@ -65,7 +71,8 @@ TEST(ChosenRows, AreAtLeastOneAndTheFractionRoundedUp) {
   EXPECT_EQ(chosen_rows(0.25, 5), 2);
   EXPECT_EQ(chosen_rows(0.001, 5), 1);
   EXPECT_EQ(chosen_rows(1, 7), 7);
-  EXPECT_EQ(chosen_rows(0.1, 30), 3) << "which FP64 takes for a little more";
+  EXPECT_EQ(chosen_rows(0.1, 30), 3);
+  EXPECT_EQ(chosen_rows(0.07, 100), 8) << "as 0.07 * 100 is more than 7 in FP64, also to the dion package";
 }
 
 struct Cut {

@@ -90,9 +90,9 @@ CUTS = {
     "rows twice": ((1, 2, 3), [Shard(0), Shard(0)]),
 }
 OPTIONS = (
-    {"algorithm": "dion2", "select": "rows", "fraction": K / M},
-    {"algorithm": "dion2", "select": "columns", "fraction": K / M},
-    {"algorithm": "dion3", "fraction": K / M},
+    {"algorithm": "dion2", "select": "rows", "fraction": (K - 0.5) / M},
+    {"algorithm": "dion2", "select": "columns", "fraction": (K - 0.5) / M},
+    {"algorithm": "dion3", "fraction": (K - 0.5) / M},
 )
 
 
@@ -137,7 +137,7 @@ def slots_on(side: int, ranks: int, k: int) -> int:
 def test_norms_and_slots_travel_and_nothing_else(algorithm: str, fs: int, tp: int) -> None:
     """Norms of whole rows to all ranks of fs, of their parts to those of tp; slots to owners, min(k, rows of a piece);
     Dion3's mean squares, as the norms of parts, and two numbers of each matrix."""
-    options = {"algorithm": algorithm, "fraction": K / M} | ({"select": "rows"} if algorithm == "dion2" else {})
+    options = {"algorithm": algorithm, "fraction": (K - 0.5) / M} | ({"select": "rows"} if algorithm == "dion2" else {})
     runs = run_ranks(traffic_of_one_matrix, fs * tp, (1, fs, tp), options)
     k, cols = slots_on(M, fs, K), math.ceil(N / tp)
     rows = math.ceil(M / fs)

@@ -252,7 +252,7 @@ def normuon(
 
 def largest_rows(B: Tensor, fraction: float) -> list[int]:
     """Those of the largest L1 norms, of equal ones the first; sums that round differently are equal in FP32."""
-    k = max(1, math.ceil(fraction * len(B) * (1 - 1e-9)))
+    k = max(1, math.ceil(fraction * len(B)))
     norms = (B.abs().sum(1) / max(float(B.abs().max()), 1e-300)).float()
     return sorted(torch.sort(norms, descending=True, stable=True).indices[:k].tolist())
 
