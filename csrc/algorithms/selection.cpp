@@ -27,8 +27,8 @@ namespace {
 
 constexpr int64_t kFP64 = 8;
 
-// What compares as the first 24 bits of FP64 numbers do, rounded: Veltkamp's split, of numbers so small that it does not
-// leave the range.
+// What compares as the first 24 bits of FP64 numbers do, rounded: Veltkamp's split, of numbers so small that it does
+// not leave the range.
 at::Tensor leading_bits(const at::Tensor& numbers) {
   const at::Tensor small = numbers * 0x1p-30, spread = small * (0x1p29 + 1);
   return spread - (spread - small);

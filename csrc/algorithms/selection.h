@@ -1,10 +1,10 @@
 // Which rows of matrices have the largest L1 norms, wherever their pieces lie, and how these rows travel.
 //
-// The choice is the same on all layouts: norms are summed in FP64 and compared by their first 24 bits, so that the order
-// of summation decides nothing, unless a norm lies within its rounding of the boundary between two such numbers; of equal
-// ones the first are chosen, and NaN is the largest. No host waits: what
-// is chosen changes no size. Of the k chosen rows of a matrix a rank sends as many *slots* as it may have of them at
-// most, min(k, rows of the largest piece); those that it has are the first, in their order, and the others are zero.
+// The choice is the same on all layouts: norms are summed in FP64 and compared by their first 24 bits, so that the
+// order of summation decides nothing, unless a norm lies within its rounding of the boundary between two such numbers;
+// of equal ones the first are chosen, and NaN is the largest. No host waits: what is chosen changes no size. Of the k
+// chosen rows of a matrix a rank sends as many *slots* as it may have of them at most, min(k, rows of the largest
+// piece); those that it has are the first, in their order, and the others are zero.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,7 +4,6 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/full.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -69,7 +68,8 @@ struct SavedGroup {
   IValue owner;  // of the parts that its states are; none: they have none
   IValue step;   // of all its parameters, where states have none; none: there is none
 
-  SavedGroup(const IValue& saved, bool updates_by_adamw, const std::string& where) {
+  // of: the group that is to have it, with its options.
+  SavedGroup(const IValue& saved, const OptimizerParamGroup& of, const Options& own, const std::string& where) {
     if (saved.isGenericDict()) {
       for (const auto& item : saved.toGenericDict()) {
         if (item.key().isString()) options.emplace(item.key().toStringRef(), item.value());
@@ -84,20 +84,12 @@ struct SavedGroup {
     for (const algorithms::Option& option : algorithms::options()) {
       if (option.of_run) options.erase(std::string(option.name));
     }
-    saver = optim::rename_options_of_others(options, updates_by_adamw, where);
+    saver = optim::rename_options_of_others(options, of.params(), own, where);
     const auto counted = options.find("step");
     if (saver == optim::Saver::dion_package && counted != options.end()) step = counted->second;
     if (saver == optim::Saver::torch_muon) step = 0;  // which does not count
   }
 };
-
-bool updates_by_adamw(const OptimizerParamGroup& group, const Options& options, const std::string& where) {
-  const engine::GroupOptions values = optim::values_of(options, where);
-  const std::vector<at::Tensor>& params = group.params();
-  return std::all_of(params.begin(), params.end(), [&](const at::Tensor& param) {
-    return algorithms::algorithm_of(param.dim(), values.values).name == "adamw";
-  });
-}
 
 // Of a group of so many parameters. known: those of the groups before; gets those of this one.
 std::vector<Key> keys_of(const SavedGroup& saved, std::size_t count, std::set<Key>& known, const std::string& where) {
@@ -279,7 +271,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::string where = optim::group_name(i, optim::kOfStateDict);
     const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
-    const SavedGroup group(saved_groups.toListRef()[i], updates_by_adamw(groups[i], own, where), where);
+    const SavedGroup group(saved_groups.toListRef()[i], groups[i], own, where);
     const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
     auto& options = static_cast<Options&>(groups[i].options());
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));

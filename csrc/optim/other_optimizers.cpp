@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "algorithms/all.h"
 #include "optim/entries.h"
 #include "words.h"
 
@@ -35,6 +36,13 @@ const char* adjust_lr_of(const c10::IValue& saved) {
   if (!saved.isString()) return nullptr;
   if (saved.toStringRef() == "original") return "original";
   return saved.toStringRef() == "match_rms_adamw" ? "rms_norm" : nullptr;
+}
+
+bool updates_by_adamw(const std::vector<at::Tensor>& params, const Options& own, const std::string& where) {
+  const engine::GroupOptions values = values_of(own, where);
+  return std::all_of(params.begin(), params.end(), [&](const at::Tensor& param) {
+    return algorithms::algorithm_of(param.dim(), values.values).name == "adamw";
+  });
 }
 
 // The entry of this name, which is taken out; none where there is none.
@@ -86,10 +94,49 @@ void rename_options_of_torch_adamw(Entries& options, const std::string& where) {
   rename(options, "eps", "epsilon");
 }
 
-void rename_options_of_dion_package(Entries& options, const std::string& where) {
-  c10::IValue& algorithm = options.at("algorithm");
-  if (algorithm.isString() && algorithm.toStringRef() == "nordion2") algorithm = "dion3";
-  if (algorithm.isString() && algorithm.toStringRef() == "dion3") rename(options, "mu", "ef_decay");
+std::string text_of(const Entries& options, const char* name) {
+  const auto found = options.find(name);
+  return found != options.end() && found->second.isString() ? found->second.toStringRef() : std::string();
+}
+
+// In the place of `flatten`, where a group says so, of the options and of the group that is to have them.
+void resolve_flatten(Entries& options, const std::vector<at::Tensor>& params, const Options& own,
+                     const std::string& where) {
+  const c10::IValue flatten = taken(options, "flatten");
+  const std::string algorithm = text_of(options, "algorithm");
+  if (!flatten.isBool() || algorithm == "dion" || algorithm == "lion" || algorithm == "adamw") return;
+  int64_t dims = 0;
+  for (const at::Tensor& param : params) {
+    if (param.dim() < 2) continue;
+    TORCH_CHECK_VALUE(
+        flatten.toBool() || dims == 0 || dims == param.dim(), prefix(),
+        "flatten must be True, or False of groups whose matrices have as many dimensions, got matrices of ", dims,
+        " and ", param.dim(), " dimensions", where);
+    TORCH_CHECK_VALUE(!flatten.toBool() || param.dim() == 2 || algorithm == "muon", prefix(),
+                      "flatten must be False where ", algorithm,
+                      " has updated parameters of more than two dimensions, whose last two are rows and columns in the "
+                      "dion package, got True",
+                      where);
+    dims = param.dim();
+  }
+  const int64_t batch_dims = flatten.toBool() || dims == 0 ? 0 : dims - 2;
+  TORCH_CHECK_VALUE(own.batch_dims().value_or(batch_dims) == batch_dims, prefix(), "flatten=", entry_text(flatten),
+                    " means batch_dims=", batch_dims, ", got batch_dims=", own.batch_dims().value_or(0), " too", where);
+  options["batch_dims"] = batch_dims;
+}
+
+void rename_options_of_dion_package(Entries& options, const std::vector<at::Tensor>& params, const Options& own,
+                                    const std::string& where) {
+  if (text_of(options, "algorithm") == "nordion2") options["algorithm"] = "dion3";
+  if (text_of(options, "algorithm") == "dion3") rename(options, "mu", "ef_decay");
+  taken(options, "selection_scope");  // states are the same
+  const auto adjust = options.find("adjust_lr");
+  const bool is_adjusted = adjust != options.end() && !adjust->second.isNone();
+  const auto split = options.find("split_sizes");
+  const bool is_split = split != options.end() && !split->second.isNone();
+  TORCH_CHECK_VALUE(!(text_of(options, "algorithm") == "normuon" && is_split && is_adjusted), prefix(),
+                    "split_sizes of NorMuon must not be beside adjust_lr, which scales its mean squares", where);
+  resolve_flatten(options, params, own, where);
   rename(options, "oversample", "rcqr_oversample");
   const c10::IValue first = taken(options, "beta1"), second = taken(options, "beta2");
   if (!first.isNone() && !second.isNone()) options.emplace("betas", c10::ivalue::Tuple::create(first, second));
@@ -123,19 +170,20 @@ std::vector<std::pair<const char*, const char*>> states_of(Saver saver) {
 
 }  // namespace
 
-Saver rename_options_of_others(Entries& options, bool updates_by_adamw, const std::string& where) {
+Saver rename_options_of_others(Entries& options, const std::vector<at::Tensor>& params, const Options& own,
+                               const std::string& where) {
   if (options.contains("scalar_algorithm")) return Saver::this_library;
   if (options.contains("ns_coefficients")) {
     rename_options_of_torch_muon(options, where);
     return Saver::torch_muon;
   }
   if (options.contains("amsgrad")) {
-    if (!updates_by_adamw) return Saver::this_library;
+    if (!updates_by_adamw(params, own, where)) return Saver::this_library;
     rename_options_of_torch_adamw(options, where);
     return Saver::torch_adamw;
   }
   if (!options.contains("algorithm")) return Saver::this_library;
-  rename_options_of_dion_package(options, where);
+  rename_options_of_dion_package(options, params, own, where);
   return Saver::dion_package;
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Dict.h>
 
 #include <string>
+#include <vector>
 
 #include "optim/options.h"
 
@@ -12,10 +13,11 @@ namespace torchdion::optim {
 
 enum class Saver { this_library, torch_muon, torch_adamw, dion_package };
 
-// Whose the options of a saved group are, which get the names that they have here. updates_by_adamw: whether AdamW
-// updates all parameters of the group that is to have them; state of torch.optim.AdamW is left as it is where not.
+// Whose the options of a saved group are, which get the names that they have here. params, own: of the group that is to
+// have them; state of torch.optim.AdamW is left as it is where AdamW does not update all of these.
 // Throws c10::ValueError for a value that has no equal here; `where` says whose it is.
-Saver rename_options_of_others(Entries& options, bool updates_by_adamw, const std::string& where);
+Saver rename_options_of_others(Entries& options, const std::vector<at::Tensor>& params, const Options& own,
+                               const std::string& where);
 
 // A copy of a state of such a group with our names. Says whether its momentum is the buffer of torch.optim.Muon: the
 // mean of gradients that M = μ M + G is the sum of, (1 − μ) times ours.

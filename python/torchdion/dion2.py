@@ -23,8 +23,9 @@ class Dion2(Optimizer):
         X = (1 - \eta\lambda) X, \; X_K = X_K - \eta \sqrt{m/n} \, U
 
     The choice is that of whole matrices, and the same on every layout: norms are summed in FP64 and compared by their
-    first 24 bits, which no order of summation changes but next to a boundary; of equal ones the first are chosen. The host waits for none of it. So the trajectory is that
-    of one process, unlike that of the ``dion`` package, where each shard chooses for itself.
+    first 24 bits, which no order of summation changes but next to a boundary; of equal ones the first are chosen. The
+    host waits for none of it. So the trajectory is that of one process, unlike that of the ``dion`` package, where each
+    shard chooses for itself.
 
     Args:
         params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options

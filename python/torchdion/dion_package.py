@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion.dtensor import is_dtensor
+from torchdion.table import OPTIONS
 from torchdion.words import front, shown
 
 Arguments = dict[str, Any]
@@ -32,26 +34,38 @@ def ours(given: Arguments, params: list[Any], algorithm: str) -> Arguments:
     return {**given, "unknown": unknown}
 
 
-def named_as_here(group: Arguments, algorithm: str, where: str) -> Arguments:
+def named_as_here(group: Arguments, entries: list[Any], algorithm: str, where: str) -> Arguments:
     """A group, given or saved, with our names.
 
     Args:
+        entries: its tensors or (name, tensor) pairs.
         algorithm: of a group that names none.
 
     Raises:
-        ValueError: ``split_sizes`` that are not alike, or ``num_heads`` and ``blocks`` that are not.
+        ValueError: ``split_sizes`` that are not alike or not those of the rows, or what contradicts one of our options.
     """
     group = dict(group)
     if group.get("algorithm") == "nordion2":
         group["algorithm"] = "dion3"
-    if group.get("algorithm", algorithm) == "dion3" and "mu" in group:
-        group.setdefault("ef_decay", group.pop("mu"))
-    for name, blocks in (("num_heads", _blocks_of_heads), ("split_sizes", _blocks_of_sizes)):
-        value = group.pop(name, None)
+    if group.get("algorithm", algorithm) == "dion3" and "mu" in group and "scalar_algorithm" not in group:
+        mu = group.pop("mu")
+        _refuse_two(group, "mu", mu, "ef_decay", mu, where)
+        group["ef_decay"] = mu
+    heads, sizes = group.pop("num_heads", None), group.pop("split_sizes", None)
+    for name, value, blocks in (
+        ("num_heads", heads, _blocks_of_heads(heads, where)),
+        ("split_sizes", sizes, _blocks_of_sizes(sizes, entries, where)),
+    ):
         if value is not None:
-            _refuse_two(group, name, value, "blocks", blocks(value, where), where)
-            group["blocks"] = blocks(value, where)
+            _refuse_two(group, name, value, "blocks", blocks, where)
+            group["blocks"] = blocks
     return group
+
+
+def check_scope(group: Arguments, where: str) -> None:
+    """Takes ``selection_scope`` out of a group that is given; of a saved one it says what cannot be continued."""
+    if "selection_scope" in group:
+        _only("selection_scope", "global", _WHOLE)(group.pop("selection_scope"), {}, [], where)
 
 
 def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: str) -> None:
@@ -68,7 +82,7 @@ def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: s
     flatten = group.pop("flatten", default)
     if flatten is None:
         return
-    dims = {tensor.dim() for tensor in _tensors(entries) if tensor.dim() >= 2}
+    dims = {tensor.dim() for tensor in tensors_of(entries) if tensor.dim() >= 2}
     if not isinstance(flatten, bool) or (not flatten and len(dims) > 1):
         found = f"matrices of {' and '.join(map(str, sorted(dims)))} dimensions" if flatten is False else shown(flatten)
         raise ValueError(
@@ -76,7 +90,8 @@ def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: s
             f"{where}; batch_dims of a group says which of them count matrices"
         )
     batch_dims = 0 if flatten or not dims else dims.pop() - 2
-    _refuse_two(group, "flatten", flatten, "batch_dims", batch_dims, where)
+    if group.get("batch_dims") is not None:  # else nothing is said
+        _refuse_two(group, "flatten", flatten, "batch_dims", batch_dims, where)
     group["batch_dims"] = batch_dims
 
 
@@ -88,17 +103,26 @@ def _refuse_two(group: Arguments, name: str, value: Any, own: str, means: Any, w
 
 
 def _blocks_of_heads(heads: Any, where: str) -> int:
-    if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1:
+    if heads is not None and (not isinstance(heads, int) or isinstance(heads, bool) or heads < 1):
         raise ValueError(f"{front()}: num_heads must be an integer ≥ 1, got {shown(heads)}{where}")
-    return heads
+    return heads or 1
 
 
-def _blocks_of_sizes(sizes: Any, where: str) -> int:
-    if not isinstance(sizes, (list, tuple)) or not sizes or any(size != sizes[0] for size in sizes):
+def _blocks_of_sizes(sizes: Any, entries: list[Any], where: str) -> int:
+    if sizes is None:
+        return 1
+    are_counts = isinstance(sizes, (list, tuple)) and all(type(size) is int and size >= 1 for size in sizes)
+    if not are_counts or not sizes or any(size != sizes[0] for size in sizes):
         raise ValueError(
-            f"{front()}: split_sizes must be alike, got {shown(sizes)}{where}; blocks of unequal sizes are parameters "
-            "of their own here"
+            f"{front()}: split_sizes must be integers ≥ 1 that are alike, got {shown(sizes)}{where}; blocks of unequal "
+            "sizes are parameters of their own here"
         )
+    for tensor in tensors_of(entries):
+        if tensor.dim() >= 2 and tensor.shape[0] != sum(sizes):
+            raise ValueError(
+                f"{front()}: split_sizes must sum to the rows of each matrix, got {shown(sizes)} for the shape "
+                f"{tuple(tensor.shape)}{where}"
+            )
     return len(sizes)
 
 
@@ -106,7 +130,11 @@ def _mesh(mesh: Any, given: Arguments, params: list[Any]) -> Arguments:
     """Of DTensors, the shards, which they name themselves; of plain tensors, processes whose gradients are averaged."""
     if mesh is None:
         return {}
-    if isinstance(mesh, DeviceMesh) and any(is_dtensor(tensor) for tensor in _tensors(params)):
+    if not is_mesh(mesh):
+        raise ValueError(
+            f"{front()}: distributed_mesh must be None, a DeviceMesh or a ProcessGroup, got {type(mesh).__name__}"
+        )
+    if isinstance(mesh, DeviceMesh) and any(is_dtensor(tensor) for tensor in tensors_of(params)):
         means: Arguments = {"outer_shard_mesh": mesh}
     else:
         means = {"replicate_mesh": mesh, "replicate_mesh_grad_sync": False}
@@ -116,7 +144,11 @@ def _mesh(mesh: Any, given: Arguments, params: list[Any]) -> Arguments:
     return means
 
 
-def _tensors(params: list[Any]) -> list[Tensor]:
+def is_mesh(value: Any) -> bool:
+    return isinstance(value, (DeviceMesh, ProcessGroup))
+
+
+def tensors_of(params: list[Any]) -> list[Tensor]:
     found: list[Tensor] = []
     for entry in params:
         members = entry.get("params", ()) if isinstance(entry, dict) else (entry,)
@@ -132,42 +164,58 @@ def _nothing(value: Any, given: Arguments, params: list[Any]) -> Arguments:
     return {}
 
 
-def _iteration(name: str, of_value: dict[bool, str | None]) -> Callable[[Any, Arguments, list[Any]], Arguments]:
+def _option(theirs: str, own: str, means: dict[Any, Any]) -> Callable[[Any, Arguments, list[Any]], Arguments]:
+    """An argument whose few values are those of one of our options; None: it says nothing."""
+
     def translate(value: Any, given: Arguments, params: list[Any]) -> Arguments:
-        if not isinstance(value, bool):
-            raise ValueError(f"{front()}: {name} must be True or False, got {shown(value)}")
-        return {} if of_value[value] is None else {"newton_schulz": of_value[value]}
+        known = [each for each in means if type(each) is type(value) and each == value]
+        if not known:
+            raise ValueError(f"{front()}: {theirs} must be {' or '.join(map(shown, means))}, got {shown(value)}")
+        meant = means[known[0]]
+        if meant is None:
+            return {}
+        if given[own] not in (OPTIONS[own]["default"], meant):
+            raise ValueError(
+                f"{front()}: {theirs}={shown(value)} means {own}={shown(meant)}, got {own}={shown(given[own])} too"
+            )
+        return {own: meant}
 
     return translate
 
 
-def _only(name: str, allowed: Any, advice: str) -> Callable[[Any, Arguments, list[Any]], Arguments]:
-    def translate(value: Any, given: Arguments, params: list[Any]) -> Arguments:
-        if value != allowed:
-            raise ValueError(f"{front()}: {name} must be {shown(allowed)}, got {shown(value)}: {advice}")
+def _only(name: str, allowed: Any, advice: str) -> Callable[..., Arguments]:
+    def translate(value: Any, given: Arguments, params: list[Any], where: str = "") -> Arguments:
+        if type(value) is not type(allowed) or value != allowed:
+            raise ValueError(f"{front()}: {name} must be {shown(allowed)}, got {shown(value)}{where}: {advice}")
         return {}
 
     return translate
 
 
+def _decay(mu: Any, given: Arguments, params: list[Any]) -> Arguments:
+    if given["ef_decay"] not in (OPTIONS["ef_decay"]["default"], mu):
+        raise ValueError(f"{front()}: mu means ef_decay here, got {shown(mu)} and {shown(given['ef_decay'])}")
+    return {"ef_decay": mu}
+
+
+_WHOLE = "slices are chosen of whole matrices on every layout, and only they travel"
+
 _ARGUMENTS: dict[str, Callable[[Any, Arguments, list[Any]], Arguments]] = {
     "distributed_mesh": _mesh,
-    "mu": lambda mu, given, params: {"ef_decay": mu},
-    "use_polar_express": _iteration("use_polar_express", {True: None, False: "jordan"}),
-    "use_gram_newton_schulz": _iteration("use_gram_newton_schulz", {True: "gram", False: None}),
+    "mu": _decay,
+    "use_polar_express": _only("use_polar_express", True, "the five polynomials that are meant by False are not here"),
+    "use_gram_newton_schulz": _option("use_gram_newton_schulz", "newton_schulz", {True: "gram", False: None}),
     "newton_schulz_func": _only("newton_schulz_func", None, "newton_schulz names the iterations that there are"),
     "flatten": lambda flatten, given, params: {"flatten": flatten},
-    "selection_scope": _only(
-        "selection_scope", "global", "slices are chosen of whole matrices on every layout, and only they travel"
-    ),
+    "selection_scope": _only("selection_scope", "global", _WHOLE),
     "use_triton": _nothing,
     "triton_post_ortho": _nothing,
     "verbose": _nothing,
     "power_iters": _only("power_iters", 1, "there is one power iteration"),
-    "qr_method": lambda method, given, params: {"orthonormalize": method},
+    "qr_method": _option("qr_method", "orthonormalize", {"rcqr": "rcqr", "cqr": "cholesky_qr", "qr": "qr"}),
     "cqr_warmup_steps": _nothing,
 }
-"""What each becomes, in this order: the Gram matrix has the last word about the iteration, as there."""
+"""What becomes of each."""
 
 _OF_ITERATIONS = ("muon", "normuon", "dion2", "dion3")
 _ALGORITHMS_OF: dict[str, tuple[str, ...]] = {

@@ -29,7 +29,7 @@ from torchdion.parameters import check_named_algorithm, check_parameters, check_
 from torchdion.state import is_recorded
 from torchdion.stats import NO_STEPS, CountedOptimizer, count
 from torchdion.torch_versions import disable_dynamo
-from torchdion.words import speaking
+from torchdion.words import front, speaking
 from torchdion.wrappers import Writes
 
 
@@ -61,6 +61,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             given = dion_package.ours(given, params, self.algorithm)
             refuse_unknown(given["unknown"], given.keys() - {"unknown"})
         self._flatten = given.get("flatten")  # what groups say to the dion package, in the place of batch_dims
+        if dion_package.is_mesh(given["lr"]):
+            raise ValueError(
+                f"{front()}: lr must be a number, got {type(given['lr']).__name__}; the dion package's second argument "
+                "is the keyword distributed_mesh here"
+            )
         defaults = DEFAULTS | {"algorithm": self.algorithm}
         defaults |= {name: given[name] for name in defaults if name in given}
         defaults = as_plain_numbers(defaults | state_dtypes(given["mixed_precision_config"], ""))
@@ -83,7 +88,8 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         """
         where = f" (parameter group {len(self.param_groups)})"
         entries = entries_of(param_group, where)
-        given = dion_package.named_as_here(param_group, self.defaults["algorithm"], where)
+        given = dion_package.named_as_here(param_group, entries, self.defaults["algorithm"], where)
+        dion_package.check_scope(given, where)
         dion_package.resolve_flatten(given, entries, self._flatten, where)
         group = as_plain_numbers({**given, "params": entries})
         if "mixed_precision_config" in group:

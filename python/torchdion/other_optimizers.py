@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torchdion.dion_package import named_as_here
+from torchdion.dion_package import named_as_here, resolve_flatten, tensors_of
 from torchdion.options import is_share
 from torchdion.table import OPTIONS, algorithm_of
 from torchdion.words import front, shown
@@ -44,16 +44,20 @@ def with_our_names(
         source = _source_of(saved, own)
         if source is None:
             continue
-        renamed = _RENAMED[source](saved, f" (parameter group {index} of the state dict)")
+        renamed = _RENAMED[source](saved, own, f" (parameter group {index} of the state dict)")
+        step = renamed.pop("step", None)  # the dion package counts in the group
         groups[index] = group = {**{name: own[name] for name in OPTIONS if name in own}, **renamed}
         keys = group.get("params")
         for key in keys if isinstance(keys, (list, tuple)) else ():
             state = states.get(key) if isinstance(key, (int, str)) else None
-            if not isinstance(state, dict) or _STATES[source].keys().isdisjoint(state):
+            if not isinstance(state, dict) or not state:
                 continue
             theirs = {ours: state[name] for name, ours in _STATES[source].items() if name in state}
-            states[key] = {name: value for name, value in state.items() if name not in _STATES[source]} | theirs
-            if source == "torch.optim.Muon":
+            counted = {"step": step} if step is not None and "step" not in state else {}
+            states[key] = (
+                counted | {name: value for name, value in state.items() if name not in _STATES[source]} | theirs
+            )
+            if "momentum_buffer" in state and source == "torch.optim.Muon":
                 divisors[key] = 1 - group["mu"]
     return {**state_dict, "state": states, "param_groups": groups}, divisors
 
@@ -70,14 +74,31 @@ def _source_of(saved: Any, own: dict[str, Any]) -> str | None:
     return "dion" if "algorithm" in saved else None
 
 
-def _of_dion(saved: dict[str, Any], where: str) -> dict[str, Any]:
-    group = named_as_here(saved, "", where)
+def _of_dion(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str, Any]:
+    entries = list(own.get("params", ()))
+    group = named_as_here(saved, entries, "", where)
     if "oversample" in group:
-        group.setdefault("rcqr_oversample", group["oversample"])
+        group.setdefault("rcqr_oversample", group.pop("oversample"))
+    group.pop("selection_scope", None)  # states are the same
+    algorithm, flatten = group["algorithm"], group.get("flatten")
+    if algorithm == "normuon" and saved.get("split_sizes") is not None and group.get("adjust_lr") is not None:
+        raise ValueError(
+            f"{front()}: split_sizes of NorMuon must not be beside adjust_lr, which scales its mean squares, got "
+            f"{shown(saved['split_sizes'])} and {shown(group['adjust_lr'])}{where}"
+        )
+    is_flattened = flatten is True and any(tensor.dim() > 2 for tensor in tensors_of(entries))
+    if is_flattened and algorithm in ("normuon", "dion2", "dion3"):
+        raise ValueError(
+            f"{front()}: flatten must be False where {algorithm} has updated parameters of more than two dimensions, "
+            f"whose last two are rows and columns in the dion package, got True{where}"
+        )
+    if algorithm in ("muon", "normuon", "dion2", "dion3"):
+        group.setdefault("batch_dims", own.get("batch_dims"))
+        resolve_flatten(group, entries, None, where)
     return group
 
 
-def _of_torch_muon(saved: dict[str, Any], where: str) -> dict[str, Any]:
+def _of_torch_muon(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str, Any]:
     group = dict(saved)
     coefficients, adjust, mu = (group.pop(name, None) for name in ("ns_coefficients", "adjust_lr_fn", "momentum"))
     group.pop("eps", None)  # a bound on the norm below which torch's updates vanish
@@ -100,7 +121,7 @@ def _are_jordans(coefficients: tuple[Any, ...] | list[Any]) -> bool:
     return all(isinstance(one, float) for one in coefficients) and tuple(coefficients) == _JORDAN
 
 
-def _of_torch_adamw(saved: dict[str, Any], where: str) -> dict[str, Any]:
+def _of_torch_adamw(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str, Any]:
     """torch.optim.Adam's too, where no weight decays."""
     group = dict(saved)
     if group.pop("amsgrad") is not False:

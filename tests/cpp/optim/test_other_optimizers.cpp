@@ -227,6 +227,22 @@ TEST(DionPackage, StateAndOptionsContinueHere) {
   EXPECT_TRUE(at::equal(optimizer.state_of(X).tensor("variance_neuron"), v));
 }
 
+TEST(DionPackage, StacksAreWhatItSaysUnlessTheOwnGroupSaysSomethingElse) {
+  const at::Tensor X = normal({3, 12, 7}, 1).requires_grad_(true), M = normal({3, 12, 7}, 2), v = at::ones({3, 12, 1});
+  Dion3 optimizer({X});
+  optimizer.load_state_dict(saved_by_dion_package(M, v));
+  EXPECT_EQ(static_cast<const Options&>(optimizer.param_groups()[0].options()).batch_dims(), 1);
+  Dion3 other({X}, static_cast<const MuonOptions&>(MuonOptions().batch_dims(0)));
+  EXPECT_NE(message_of([&] {
+              other.load_state_dict(saved_by_dion_package(M, v));
+            }).find("flatten=False means batch_dims=1, got batch_dims=0 too"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] {
+              other.load_state_dict(saved_by_dion_package(M, v, "flatten", true));
+            }).find("flatten must be False where dion3 has updated"),
+            std::string::npos);
+}
+
 TEST(DionPackage, FusedMatricesAreBlocksIfTheyAreAlike) {
   const at::Tensor X = normal({12, 7}, 1).requires_grad_(true), M = normal({12, 7}, 2), v = normal({12, 1}, 3).square();
   const auto blocks_of = [&](const char* key, const c10::IValue& value) {

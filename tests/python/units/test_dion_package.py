@@ -204,7 +204,6 @@ def test_a_checkpoint_of_its_other_optimizers_continues_exactly(algorithm: str) 
 # ---- arguments ----
 
 ARGUMENTS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
-    "Jordan's": (torchdion.Muon, {"use_polar_express": False}, {"newton_schulz": "jordan"}),
     "Polar Express": (torchdion.NorMuon, {"use_polar_express": True}, {"newton_schulz": "polar_express"}),
     "on the Gram matrix": (
         torchdion.Dion2, {"use_polar_express": True, "use_gram_newton_schulz": True}, {"newton_schulz": "gram"},
@@ -217,7 +216,9 @@ ARGUMENTS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
     "flat": (torchdion.Muon, {"flatten": True}, {"batch_dims": 0}),
     "not flat": (torchdion.Muon, {"flatten": False}, {"batch_dims": 0}),
     "Dion": (
-        torchdion.Dion, {"power_iters": 1, "qr_method": "rcqr", "cqr_warmup_steps": 150}, {"orthonormalize": "rcqr"}
+        torchdion.Dion,
+        {"power_iters": 1, "qr_method": "cqr", "cqr_warmup_steps": 150},
+        {"orthonormalize": "cholesky_qr"},
     ),
 }  # fmt: skip
 
@@ -242,7 +243,21 @@ REFUSED: dict[str, tuple[type[Any], dict[str, Any], str]] = {
         {"selection_scope": "local"},
         "selection_scope must be 'global', got 'local': slices are",
     ),
-    "flag": (torchdion.Muon, {"use_polar_express": 1}, "use_polar_express must be True or False, got 1"),
+    "other polynomials": (
+        torchdion.Muon,
+        {"use_polar_express": False},
+        "use_polar_express must be True, got False: the",
+    ),
+    "flag": (torchdion.Muon, {"use_gram_newton_schulz": 1}, "use_gram_newton_schulz must be True or False, got 1"),
+    "two iterations": (
+        torchdion.Muon,
+        {"use_gram_newton_schulz": True, "newton_schulz": "jordan"},
+        "use_gram_newton_schulz=True means newton_schulz='gram', got newton_schulz='jordan' too",
+    ),
+    "two decays": (torchdion.Dion3, {"mu": 0.5, "ef_decay": 0.8}, "mu means ef_decay here, got 0.5 and 0.8"),
+    "method": (torchdion.Dion, {"qr_method": "svd"}, "qr_method must be 'rcqr' or 'cqr' or 'qr', got 'svd'"),
+    "mesh": (torchdion.Muon, {"distributed_mesh": 3}, "distributed_mesh must be None, a DeviceMesh or .*, got int"),
+    "tensor": (torchdion.Dion, {"power_iters": torch.ones(2)}, "power_iters must be 1, got"),
     "decay": (torchdion.Dion3, {"mu": 1.5}, r"ef_decay must be in \[0, 1\), got 1.5"),
     "iterations": (torchdion.Dion, {"power_iters": 2}, "power_iters must be 1, got 2: there is one power iteration"),
     "flatten": (torchdion.Muon, {"flatten": "yes"}, "flatten must be True, or False of groups .*, got 'yes'"),
@@ -288,7 +303,20 @@ def test_its_groups_are_ours_with_other_names() -> None:
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        ({"split_sizes": [2, 4]}, r"split_sizes must be alike, got \[2, 4\] \(parameter group 0\); blocks of unequal"),
+        (
+            {"split_sizes": [2, 4]},
+            r"split_sizes must be integers ≥ 1 that are alike, got \[2, 4\] \(parameter group 0\)",
+        ),
+        (
+            {"split_sizes": [2, 2]},
+            r"split_sizes must sum to the rows of each matrix, got \[2, 2\] for the shape \(6, 4\)",
+        ),
+        ({"split_sizes": [2.5, 2.5]}, r"split_sizes must be integers ≥ 1 that are alike, got \[2.5, 2.5\]"),
+        ({"algorithm": "dion3", "mu": 0.5, "ef_decay": 0.8}, r"mu=0.5 means ef_decay=0.5, got ef_decay=0.8 too"),
+        (
+            {"algorithm": "dion2", "selection_scope": "local"},
+            r"selection_scope must be 'global', got 'local' \(param.*\):",
+        ),
         ({"num_heads": 0}, r"num_heads must be an integer ≥ 1, got 0 \(parameter group 0\)"),
         ({"num_heads": 2, "blocks": 3}, r"num_heads=2 means blocks=2, got blocks=3 too \(parameter group 0\)"),
         ({"flatten": True, "batch_dims": 1}, r"flatten=True means batch_dims=0, got batch_dims=1 too"),
@@ -302,6 +330,61 @@ def test_groups_that_contradict_themselves_are_refused(group: dict[str, Any], wo
 def test_stacks_and_matrices_of_one_group_are_not_told_apart() -> None:
     with pytest.raises(ValueError, match=r"got matrices of 2 and 3 dimensions \(parameter group 0\); batch_dims"):
         torchdion.Muon([Parameter(torch.ones(6, 4)), Parameter(torch.ones(2, 6, 4))], flatten=False)
+
+
+def of_one_matrix(shape: tuple[int, ...], **options: Any) -> dict[str, Any]:
+    """What the package saves of a NorMuon."""
+    X = torch.ones(shape)
+    state = {"momentum": X, "variance_neuron": X[..., :1]}
+    more = {"lr": 0.02, "mu": 0.9, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1, "step": 3, "flatten": False}
+    group = {**more, "algorithm": "normuon", "adjust_lr": "rms_norm", **options, "params": [0]}
+    return {"state": {0: state}, "param_groups": [group]}
+
+
+@pytest.mark.parametrize(
+    ("shape", "saved", "words"),
+    [
+        ((6, 4), {"split_sizes": [3, 3]}, "split_sizes of NorMuon must not be beside adjust_lr, which scales"),
+        (
+            (6, 4, 3, 3),
+            {"flatten": True},
+            "flatten must be False where normuon has updated parameters of more than two",
+        ),
+        ((6, 4, 3), {"algorithm": "nordion2", "flatten": True}, "flatten must be False where dion3 has updated"),
+    ],
+)
+def test_states_that_do_not_correspond_are_refused(shape: tuple[int, ...], saved: dict[str, Any], words: str) -> None:
+    optimizer = torchdion.NorMuon([{"params": [Parameter(torch.ones(shape))], "batch_dims": 0}])
+    with pytest.raises(ValueError, match=f"^torchdion.NorMuon: {words}"):
+        optimizer.load_state_dict(of_one_matrix(shape, **saved))
+    assert not optimizer.state
+
+
+def test_what_a_saved_group_says_of_stacks_holds_unless_the_own_group_says_something_else() -> None:
+    def optimizer(**options: Any) -> torchdion.NorMuon:
+        return torchdion.NorMuon([{"params": [Parameter(torch.ones(3, 6, 4))], **options}])
+
+    loaded = optimizer(batch_dims=None)
+    loaded.load_state_dict(of_one_matrix((3, 6, 4)))
+    [group] = loaded.param_groups
+    assert group["batch_dims"] == 1
+    assert not {"flatten", "step", "selection_scope"} & group.keys()
+    assert torchdion.NorMuon(loaded.param_groups).param_groups[0]["batch_dims"] == 1
+    with pytest.raises(ValueError, match="flatten=False means batch_dims=1, got batch_dims=0 too"):
+        optimizer(batch_dims=0).load_state_dict(of_one_matrix((3, 6, 4)))
+
+
+def test_a_mesh_in_the_place_of_lr_is_told_from_it() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(
+            ValueError, match=r"lr must be a number, got ProcessGroup; .* keyword distributed_mesh here"
+        ):
+            torchdion.Dion2([Parameter(torch.ones(6, 4))], torch.distributed.group.WORLD)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_the_table_of_arguments_is_whole() -> None:
