@@ -147,11 +147,17 @@ void rename_options_of_dion_package(Entries& options, const std::vector<at::Tens
   if (sizes.isTuple()) each = sizes.toTupleRef().elements().vec();
   if (sizes.isList()) each = sizes.toListRef().vec();
   const bool are_alike = !each.empty() && std::all_of(each.begin(), each.end(), [&](const c10::IValue& size) {
-    return size.isInt() && each.front().isInt() && size.toInt() == each.front().toInt();
+    return size.isInt() && size.toInt() >= 1 && each.front().isInt() && size.toInt() == each.front().toInt();
   });
-  TORCH_CHECK_VALUE(are_alike, prefix(), "split_sizes must be alike, got ", entry_text(sizes), where,
-                    "; blocks of unequal sizes are parameters of their own here");
-  options["blocks"] = static_cast<int64_t>(each.size());
+  TORCH_CHECK_VALUE(are_alike, prefix(), "split_sizes must be integers ≥ 1 that are alike, got ", entry_text(sizes),
+                    where, "; blocks of unequal sizes are parameters of their own here");
+  const auto blocks = static_cast<int64_t>(each.size());
+  for (const at::Tensor& param : params) {
+    TORCH_CHECK_VALUE(param.dim() < 2 || param.size(0) == blocks * each.front().toInt(), prefix(),
+                      "split_sizes must sum to the rows of each matrix, got ", entry_text(sizes), " for the shape ",
+                      param.sizes(), where);
+  }
+  options["blocks"] = blocks;
 }
 
 // What each calls states.

@@ -51,7 +51,7 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(double, weight_decay) = 0.01;    // λ, decoupled
   TORCH_ARG(bool, cautious_wd) = false;      // weights decay where they have the sign of the update alone
   TORCH_ARG(double, epsilon) = 1e-8;         // AdamW's ε
-  TORCH_ARG(std::optional<bool>, nesterov);  // what is orthonormalized is a step ahead; none: of Muon, not of Dion
+  TORCH_ARG(std::optional<bool>, nesterov);  // momentum a step ahead; none: Muon true, Dion false
   TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;     // Muon
   TORCH_ARG(int64_t, ns_steps) = 5;                                         // Muon: Newton–Schulz iterations
   TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // Muon; none: lr as it is

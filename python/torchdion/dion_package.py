@@ -63,7 +63,7 @@ def named_as_here(group: Arguments, entries: list[Any], algorithm: str, where: s
 
 
 def check_scope(group: Arguments, where: str) -> None:
-    """Takes ``selection_scope`` out of a group that is given; of a saved one it says what cannot be continued."""
+    """Takes ``selection_scope`` out of a group, and raises ValueError for one that is not that of whole matrices."""
     if "selection_scope" in group:
         _only("selection_scope", "global", _WHOLE)(group.pop("selection_scope"), {}, [], where)
 
