@@ -6,9 +6,10 @@ Each contender is what `examples/gpt/train.py --optimizer` is given; `--common` 
 a process of its own; contenders with one seed have the same weights and batches, so that their differences vary less
 than losses do.
 
-One JSON line for each training as it ends: its last validation loss. Then one for each contender: `mean` over the seeds
-and `interval`, half of the 95% confidence interval of the mean by Student's distribution; `over first`, by how much the
-mean loss is above that of the first contender, and `its interval`, the same of the paired differences. Then a table.
+One JSON line for each training as it ends: its last validation loss, and `common`. Then one for each contender: `mean`
+over the seeds and `interval`, half of the 95% confidence interval of the mean by Student's distribution; `over first`,
+by how much the mean loss is above that of the first contender, and `its interval`, the same of the paired differences.
+Then a table.
 """
 
 import argparse
@@ -28,14 +29,14 @@ from measure import emit, table
 TRAIN = Path(__file__).parents[1] / "examples" / "gpt" / "train.py"
 # Of Student's distribution, by degrees of freedom: what 97.5% lie below.
 QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+MOST_SEEDS = len(QUANTILES) + 1
 
 
 def half_interval(values: list[float]) -> float:
     """Half of the 95% confidence interval of their mean; infinite of one value."""
     if len(values) < 2:
         return float("inf")
-    quantile = QUANTILES.get(len(values) - 1, 1.96)
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return QUANTILES[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def last_loss(log: Path) -> float:
@@ -80,7 +81,7 @@ def summaries(losses: dict[str, list[float]]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("contenders", nargs="+", metavar="OPTIMIZER [FLAGS]")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, choices=range(1, MOST_SEEDS + 1), metavar="N")
     parser.add_argument("--common", default="", help="flags of all trainings")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each training")
     given = parser.parse_args()
@@ -88,10 +89,10 @@ def main() -> None:
     for seed in range(given.seeds):
         for contender, own in losses.items():
             own.append(train(contender, given.common, seed, given.threads))
-            emit({"optimizer": contender, "seed": seed, "loss": own[-1]})
+            emit({"common": given.common, "optimizer": contender, "seed": seed, "loss": own[-1]})
     rows = summaries(losses)
     for row in rows:
-        emit(row)
+        emit({"common": given.common, **row})
     print(table(rows, list(rows[0])))
 
 

@@ -8,6 +8,7 @@
 #include "algorithms/shared.h"
 #include "comm/sums.h"
 #include "linalg/accumulate.h"
+#include "linalg/copy.h"
 #include "linalg/gemm.h"
 
 namespace torchdion::algorithms {
@@ -18,7 +19,7 @@ namespace {
 
 constexpr Option kDionOptions[] = {
     {"mu", 0.95, kBelowOne, "momentum decay μ (arXiv 2504.05295, Algorithm 1)"},
-    nesterov_of(false, "factor B + μ G, not B: at full rank what Muon orthonormalizes"),
+    nesterov_of(false, "factor the momentum a step ahead: at full rank what Muon orthonormalizes"),
     {"error_feedback", true, kFlag, "what P Rᵀ leaves of B stays in M; else M = μ M + G (Appendix B.2)"},
     {.name = "factorization",
      .initial = std::string_view("power_iteration"),
@@ -45,7 +46,8 @@ constexpr State kDionStates[] = {
      .rank_option = "rank_fraction"},
 };
 
-// By how much more than once the gradient counts in what is factored.
+// μ of the look-ahead L = B + μ G, or L = μ B + G without error feedback; 0: L = B. At full rank M is μ² times Muon's
+// momentum V with error feedback, and V without, so that both are Muon's G + μ V.
 double ahead_of(const Options& options) { return options.flag("nesterov") ? options.number("mu") : 0; }
 
 // Elements at the start of the workspace that hold the mean gradient, where it is needed again once M has got it.
@@ -54,11 +56,23 @@ int64_t room_for_mean(const BatchShape& shape, const Layout& layout, const Optio
   return averages && ahead_of(options) > 0 ? aligned(shape.count * shape.rows * shape.cols) : 0;
 }
 
-// The gradients as `rule` counts them, in the order of the memory of M, at the start of the workspace.
+// Elements after them where L has a place of its own, since M keeps all of B.
+int64_t room_for_look_ahead(const BatchShape& shape, const Options& options) {
+  const bool is_apart = ahead_of(options) > 0 && !options.flag("error_feedback");
+  return is_apart ? aligned(shape.count * shape.rows * shape.cols) : 0;
+}
+
+// In the workspace from `offset` on, in the order of the memory of M.
+Matrices placed_as(const Matrices& M, const Batch& batch, int64_t offset) {
+  const at::Tensor room = batch.workspace.narrow(0, offset, M.numel());
+  return M.row_major() ? Matrices(room.view({M.count(), M.rows, M.cols}))
+                       : Matrices(room.view({M.count(), M.cols, M.rows})).t();
+}
+
+// The gradients as `rule` counts them, at the start of the workspace.
 Matrices counted_gradients(const Batch& batch, const Matrices& M, const linalg::GradientRule& rule) {
-  const at::Tensor room = batch.workspace.narrow(0, 0, M.numel()).zero_();
-  const Matrices G = M.row_major() ? Matrices(room.view({M.count(), M.rows, M.cols}))
-                                   : Matrices(room.view({M.count(), M.cols, M.rows})).t();
+  const Matrices G = placed_as(M, batch, 0);
+  batch.workspace.narrow(0, 0, M.numel()).zero_();
   linalg::accumulate_(G, batch.G, rule);
   return G;
 }
@@ -80,43 +94,49 @@ comm::Task<> dion(Batch batch, Options options) {
   if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
   const double mu = options.number("mu"), ahead = ahead_of(options);
   const Matrices &M = batch.states[kMomentum], &own_Q = batch.states[kQ];
-  const bool compresses = batch.shape.decoupled;
+  const bool compresses = batch.shape.decoupled, feeds_back = options.flag("error_feedback");
   const Axis dense = compresses ? Axis() : batch.layout.replicas;
   const int64_t for_mean = room_for_mean(batch.shape, batch.layout, options);
+  const int64_t for_L = room_for_look_ahead(batch.shape, options);
   PowerIteration iteration =
-      power_iteration_of(batch, M, own_Q, batch.shape.ranks.front(), for_mean, compresses, unchanged, options);
+      power_iteration_of(batch, for_L > 0 ? placed_as(M, batch, for_mean) : M, own_Q, batch.shape.ranks.front(),
+                         for_mean + for_L, compresses, unchanged, options);
   upload(batch, {&iteration});
-  const Matrices L = iteration.B;
+  const Matrices L = iteration.B, B = for_L > 0 ? M : L;
   Matrices G = batch.G;
   linalg::GradientRule gradients = batch.gradients;
   if (options.flag("maximize")) gradients.factor *= -1;
   gradients.unchanged = iteration.unchanged;
   if (for_mean > 0) {
-    G = counted_gradients(batch, L, gradients);
+    G = counted_gradients(batch, M, gradients);
     gradients = {.left_out = gradients.left_out, .unchanged = gradients.unchanged};
-    at::Tensor mean = batch.workspace.narrow(0, 0, L.numel());
+    at::Tensor mean = batch.workspace.narrow(0, 0, M.numel());
     co_await comm::sum(mean, dense, comm::Order::any);
     mean.div_(dense.size);
   }
 
-  // B = M + G, where M lies;  without error feedback M = B = μ M + G;  under Nesterov L = B + μ G, else L = B
+  // B = M + G, where M lies, and L = B + μ G in its place;  without error feedback B = μ M + G, and L = μ B + G apart
   linalg::GradientRule first = gradients;
-  const bool feeds_back = options.flag("error_feedback");
   if (!feeds_back) first.keep = mu;
+  const bool is_in_place = ahead > 0 && for_L == 0;
   // Half of L, which is no larger than the larger of B and G, is what FP16 holds where it holds these.
-  const double part = ahead > 0 ? 0.5 : 1;
+  const double part = is_in_place ? 0.5 : 1;
   first.keep *= part;
-  first.factor *= part * (1 + ahead);
-  linalg::accumulate_(L, G, first);
+  first.factor *= part * (is_in_place ? 1 + ahead : 1);
+  linalg::accumulate_(B, G, first);
   const Axis averaging = for_mean > 0 ? Axis() : dense;
-  co_await average_(L, batch.workspace, averaging, gradients.left_out, unchanged);
+  co_await average_(B, batch.workspace, averaging, gradients.left_out, unchanged);
+  if (for_L > 0) {
+    linalg::copy_(L, B, ahead);
+    add_again_(L, G, gradients, 1, 1);
+  }
 
   // P = orthonormalize(L Q);  R = Lᵀ P
   iteration = co_await iterate(iteration);
 
   // M = B − (1 − μ) P Rᵀ
-  if (ahead > 0) add_again_(L, G, gradients, 1 / part, -ahead);
-  if (feeds_back) linalg::gemm_(L, iteration.Ps, iteration.Rs.t(), -(1 - mu) / part, 1, iteration.precision);
+  if (is_in_place) add_again_(B, G, gradients, 1 / part, -ahead);
+  if (feeds_back) linalg::gemm_(B, iteration.Ps, iteration.Rs.t(), -(1 - mu) / part, 1, iteration.precision);
 
   // Q = column_normalize(R)
   co_await normalize_columns(iteration);
@@ -138,7 +158,8 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   // M: read and written by M + G and by the error feedback, read by two products; X: read and written
   cost.memory_bytes = shape.numel * (6 * momentum + 3 * weight);
   if (ahead_of(options) > 0) cost.memory_bytes += shape.numel * (2 * momentum + weight);  // M and G, once more
-  cost.workspace += room_for_mean(shape, layout, options) + workspace_of_update(shape, options);
+  cost.workspace += room_for_mean(shape, layout, options) + room_for_look_ahead(shape, options);
+  cost.workspace += workspace_of_update(shape, options);
   return cost;
 }
 

@@ -63,6 +63,10 @@ std::string entry_text(const c10::IValue& value) {
     const std::string text = list_text(values);
     if (values.empty() || !text.empty()) return "[" + text + "]";
   }
+  if (value.isTuple() && value.toTupleRef().elements().size() > 1) {
+    const std::string text = list_text(value.toTupleRef().elements().vec());
+    if (!text.empty()) return "(" + text + ")";
+  }
   return "a value of type " + kind_of(value);
 }
 

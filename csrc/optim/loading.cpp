@@ -68,8 +68,9 @@ struct SavedGroup {
   IValue owner;  // of the parts that its states are; none: they have none
   IValue step;   // of all its parameters, where states have none; none: there is none
 
-  // of: the group that is to have it, with its options.
-  SavedGroup(const IValue& saved, const OptimizerParamGroup& of, const Options& own, const std::string& where) {
+  // shapes, own: of the group that is to have it, see rename_options_of_others().
+  SavedGroup(const IValue& saved, const std::vector<at::IntArrayRef>& shapes, const Options& own,
+             const std::string& where) {
     if (saved.isGenericDict()) {
       for (const auto& item : saved.toGenericDict()) {
         if (item.key().isString()) options.emplace(item.key().toStringRef(), item.value());
@@ -84,9 +85,10 @@ struct SavedGroup {
     for (const algorithms::Option& option : algorithms::options()) {
       if (option.of_run) options.erase(std::string(option.name));
     }
-    saver = optim::rename_options_of_others(options, of.params(), own, where);
-    const auto counted = options.find("step");
-    if (saver == optim::Saver::dion_package && counted != options.end()) step = counted->second;
+    saver = optim::rename_options_of_others(options, shapes, own, where);
+    if (saver == optim::Saver::dion_package) {
+      if (auto counted = options.extract("step")) step = counted.mapped();
+    }
     if (saver == optim::Saver::torch_muon) step = 0;  // which does not count
   }
 };
@@ -271,7 +273,11 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::string where = optim::group_name(i, optim::kOfStateDict);
     const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
-    const SavedGroup group(saved_groups.toListRef()[i], groups[i], own, where);
+    std::vector<at::IntArrayRef> shapes;
+    for (const at::Tensor& param : groups[i].params()) {
+      shapes.push_back(engine::whole_sizes(param, optim::layout_of(private_->layouts, param)));
+    }
+    const SavedGroup group(saved_groups.toListRef()[i], shapes, own, where);
     const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
     auto& options = static_cast<Options&>(groups[i].options());
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));

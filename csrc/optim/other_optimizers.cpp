@@ -38,10 +38,12 @@ const char* adjust_lr_of(const c10::IValue& saved) {
   return saved.toStringRef() == "match_rms_adamw" ? "rms_norm" : nullptr;
 }
 
-bool updates_by_adamw(const std::vector<at::Tensor>& params, const Options& own, const std::string& where) {
+using Shapes = std::vector<at::IntArrayRef>;
+
+bool updates_by_adamw(const Shapes& shapes, const Options& own, const std::string& where) {
   const engine::GroupOptions values = values_of(own, where);
-  return std::all_of(params.begin(), params.end(), [&](const at::Tensor& param) {
-    return algorithms::algorithm_of(param.dim(), values.values).name == "adamw";
+  return std::all_of(shapes.begin(), shapes.end(), [&](at::IntArrayRef shape) {
+    return algorithms::algorithm_of(static_cast<int64_t>(shape.size()), values.values).name == "adamw";
   });
 }
 
@@ -100,24 +102,24 @@ std::string text_of(const Entries& options, const char* name) {
 }
 
 // In the place of `flatten`, where a group says so, of the options and of the group that is to have them.
-void resolve_flatten(Entries& options, const std::vector<at::Tensor>& params, const Options& own,
-                     const std::string& where) {
+void resolve_flatten(Entries& options, const Shapes& shapes, const Options& own, const std::string& where) {
   const c10::IValue flatten = taken(options, "flatten");
   const std::string algorithm = text_of(options, "algorithm");
   if (!flatten.isBool() || algorithm == "dion" || algorithm == "lion" || algorithm == "adamw") return;
   int64_t dims = 0;
-  for (const at::Tensor& param : params) {
-    if (param.dim() < 2) continue;
+  for (const at::IntArrayRef shape : shapes) {
+    const auto own_dims = static_cast<int64_t>(shape.size());
+    if (own_dims < 2) continue;
     TORCH_CHECK_VALUE(
-        flatten.toBool() || dims == 0 || dims == param.dim(), prefix(),
+        flatten.toBool() || dims == 0 || dims == own_dims, prefix(),
         "flatten must be True, or False of groups whose matrices have as many dimensions, got matrices of ", dims,
-        " and ", param.dim(), " dimensions", where);
-    TORCH_CHECK_VALUE(!flatten.toBool() || param.dim() == 2 || algorithm == "muon", prefix(),
+        " and ", own_dims, " dimensions", where);
+    TORCH_CHECK_VALUE(!flatten.toBool() || own_dims == 2 || algorithm == "muon", prefix(),
                       "flatten must be False where ", algorithm,
                       " has updated parameters of more than two dimensions, whose last two are rows and columns in the "
                       "dion package, got True",
                       where);
-    dims = param.dim();
+    dims = own_dims;
   }
   const int64_t batch_dims = flatten.toBool() || dims == 0 ? 0 : dims - 2;
   TORCH_CHECK_VALUE(own.batch_dims().value_or(batch_dims) == batch_dims, prefix(), "flatten=", entry_text(flatten),
@@ -125,23 +127,11 @@ void resolve_flatten(Entries& options, const std::vector<at::Tensor>& params, co
   options["batch_dims"] = batch_dims;
 }
 
-void rename_options_of_dion_package(Entries& options, const std::vector<at::Tensor>& params, const Options& own,
-                                    const std::string& where) {
-  if (text_of(options, "algorithm") == "nordion2") options["algorithm"] = "dion3";
-  if (text_of(options, "algorithm") == "dion3") rename(options, "mu", "ef_decay");
-  taken(options, "selection_scope");  // states are the same
-  const auto adjust = options.find("adjust_lr");
-  const bool is_adjusted = adjust != options.end() && !adjust->second.isNone();
-  const auto split = options.find("split_sizes");
-  const bool is_split = split != options.end() && !split->second.isNone();
-  TORCH_CHECK_VALUE(!(text_of(options, "algorithm") == "normuon" && is_split && is_adjusted), prefix(),
-                    "split_sizes of NorMuon must not be beside adjust_lr, which scales its mean squares", where);
-  resolve_flatten(options, params, own, where);
-  rename(options, "oversample", "rcqr_oversample");
-  const c10::IValue first = taken(options, "beta1"), second = taken(options, "beta2");
-  if (!first.isNone() && !second.isNone()) options.emplace("betas", c10::ivalue::Tuple::create(first, second));
+// In the place of num_heads and split_sizes.
+void resolve_blocks(Entries& options, const Shapes& shapes, const std::string& where) {
   const c10::IValue heads = taken(options, "num_heads"), sizes = taken(options, "split_sizes");
-  if (!heads.isNone()) options["blocks"] = heads;
+  const bool says_nothing = !sizes.isNone() && heads.isInt() && heads.toInt() == 1;
+  if (!heads.isNone() && !says_nothing) options["blocks"] = heads;
   if (sizes.isNone()) return;
   std::vector<c10::IValue> each;
   if (sizes.isTuple()) each = sizes.toTupleRef().elements().vec();
@@ -152,12 +142,33 @@ void rename_options_of_dion_package(Entries& options, const std::vector<at::Tens
   TORCH_CHECK_VALUE(are_alike, prefix(), "split_sizes must be integers ≥ 1 that are alike, got ", entry_text(sizes),
                     where, "; blocks of unequal sizes are parameters of their own here");
   const auto blocks = static_cast<int64_t>(each.size());
-  for (const at::Tensor& param : params) {
-    TORCH_CHECK_VALUE(param.dim() < 2 || param.size(0) == blocks * each.front().toInt(), prefix(),
+  for (const at::IntArrayRef shape : shapes) {
+    TORCH_CHECK_VALUE(shape.size() < 2 || shape.front() == blocks * each.front().toInt(), prefix(),
                       "split_sizes must sum to the rows of each matrix, got ", entry_text(sizes), " for the shape ",
-                      param.sizes(), where);
+                      shape, where);
   }
-  options["blocks"] = blocks;
+  const auto [beside, is_first] = options.emplace("blocks", blocks);
+  TORCH_CHECK_VALUE(is_first || (beside->second.isInt() && beside->second.toInt() == blocks), prefix(),
+                    "split_sizes=", entry_text(sizes), " means blocks=", blocks,
+                    ", got blocks=", entry_text(beside->second), " too", where);
+}
+
+void rename_options_of_dion_package(Entries& options, const Shapes& shapes, const Options& own,
+                                    const std::string& where) {
+  if (text_of(options, "algorithm") == "nordion2") options["algorithm"] = "dion3";
+  if (text_of(options, "algorithm") == "dion3") rename(options, "mu", "ef_decay");
+  taken(options, "selection_scope");  // states are the same
+  const auto adjust = options.find("adjust_lr");
+  const bool is_adjusted = adjust != options.end() && !adjust->second.isNone();
+  const auto split = options.find("split_sizes");
+  const bool is_split = split != options.end() && !split->second.isNone();
+  TORCH_CHECK_VALUE(!(text_of(options, "algorithm") == "normuon" && is_split && is_adjusted), prefix(),
+                    "split_sizes of NorMuon must not be beside adjust_lr, which scales its mean squares", where);
+  resolve_flatten(options, shapes, own, where);
+  rename(options, "oversample", "rcqr_oversample");
+  const c10::IValue first = taken(options, "beta1"), second = taken(options, "beta2");
+  if (!first.isNone() && !second.isNone()) options.emplace("betas", c10::ivalue::Tuple::create(first, second));
+  resolve_blocks(options, shapes, where);
 }
 
 // What each calls states.
@@ -176,20 +187,19 @@ std::vector<std::pair<const char*, const char*>> states_of(Saver saver) {
 
 }  // namespace
 
-Saver rename_options_of_others(Entries& options, const std::vector<at::Tensor>& params, const Options& own,
-                               const std::string& where) {
+Saver rename_options_of_others(Entries& options, const Shapes& shapes, const Options& own, const std::string& where) {
   if (options.contains("scalar_algorithm")) return Saver::this_library;
   if (options.contains("ns_coefficients")) {
     rename_options_of_torch_muon(options, where);
     return Saver::torch_muon;
   }
   if (options.contains("amsgrad")) {
-    if (!updates_by_adamw(params, own, where)) return Saver::this_library;
+    if (!updates_by_adamw(shapes, own, where)) return Saver::this_library;
     rename_options_of_torch_adamw(options, where);
     return Saver::torch_adamw;
   }
   if (!options.contains("algorithm")) return Saver::this_library;
-  rename_options_of_dion_package(options, params, own, where);
+  rename_options_of_dion_package(options, shapes, own, where);
   return Saver::dion_package;
 }
 

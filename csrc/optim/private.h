@@ -26,8 +26,8 @@ struct Replica {
   std::vector<at::Tensor> decoupled;  // each replica's own: the momentum of a compressed matrix
 };
 
-// The options of a group that say which algorithm updates a parameter.
-using WhoseStates = std::tuple<std::string, std::string, std::optional<int64_t>>;
+// The options of a group that say which algorithm updates a parameter, and whether its replicas average factors.
+using WhoseStates = std::tuple<std::string, std::string, std::optional<int64_t>, Factorization>;
 
 // A step that was found good, and what it was made of.
 struct Planned {

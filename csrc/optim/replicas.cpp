@@ -40,7 +40,7 @@ std::vector<std::string> decoupled_states(const at::Tensor& param, const ParamSt
 }
 
 WhoseStates whose_states(const Options& options) {
-  return {options.algorithm(), options.scalar_algorithm(), options.batch_dims()};
+  return {options.algorithm(), options.scalar_algorithm(), options.batch_dims(), options.factorization()};
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ void Optimizer::Private::refuse_other_holders(const Optimizer& optimizer) const 
     const Options& now = optim::options_of(optimizer.param_groups()[i], i);
     if (optim::whose_states(now) == decoupled_as[i]) continue;
     Options then = now;
-    std::tie(then.algorithm(), then.scalar_algorithm(), then.batch_dims()) = decoupled_as[i];
+    std::tie(then.algorithm(), then.scalar_algorithm(), then.batch_dims(), then.factorization()) = decoupled_as[i];
     const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
     for (std::size_t k = 0; k < params.size(); ++k) {
       const auto found = optimizer.state().find(params[k].unsafeGetTensorImpl());
@@ -107,11 +107,16 @@ void Optimizer::Private::refuse_other_holders(const Optimizer& optimizer) const 
                                   &other = optim::algorithm_of(params[k], now);
       for (const std::string& own : optim::decoupled_states(params[k], state, layout, then)) {
         const bool stays = std::find(still.begin(), still.end(), own) != still.end();
-        TORCH_CHECK_VALUE(
-            stays || algorithms::index_of(other, own) < 0, prefix(), "the algorithm of ", optim::parameter_name(k, i),
-            " must stay ", algorithms::shown(*algorithms::option("algorithm"), old.name), " while its ", own,
-            " is each replica's own, got ", algorithms::shown(*algorithms::option("algorithm"), other.name),
-            "; call synchronize_for_checkpoint() on every rank before it changes");
+        if (stays || algorithms::index_of(other, own) < 0) continue;
+        const bool is_another = &other != &old;
+        const algorithms::Option& changed = *algorithms::option(is_another ? "algorithm" : "factorization");
+        const auto value = [&](const algorithms::Algorithm& algorithm, const Options& options) {
+          if (is_another) return algorithms::shown(changed, algorithm.name);
+          return algorithms::shown(changed, optim::values_of(options, "").values.at(changed.name));
+        };
+        TORCH_CHECK_VALUE(false, prefix(), "the ", changed.name, " of ", optim::parameter_name(k, i), " must stay ",
+                          value(old, then), " while its ", own, " is each replica's own, got ", value(other, now),
+                          "; call synchronize_for_checkpoint() on every rank before it changes");
       }
     }
   }

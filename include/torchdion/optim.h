@@ -52,9 +52,9 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(bool, cautious_wd) = false;      // weights decay where they have the sign of the update alone
   TORCH_ARG(double, epsilon) = 1e-8;         // AdamW's ε
   TORCH_ARG(std::optional<bool>, nesterov);  // momentum a step ahead; none: Muon true, Dion false
-  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;     // Muon
-  TORCH_ARG(int64_t, ns_steps) = 5;                                         // Muon: Newton–Schulz iterations
-  TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // Muon; none: lr as it is
+  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;     // Muon, NorMuon, Dion2, Dion3
+  TORCH_ARG(int64_t, ns_steps) = 5;                                         // of the same
+  TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // of the same; none: lr as it is
   TORCH_ARG(double, muon_beta2) = 0.95;           // NorMuon, Dion3: β₂ of the mean squares of rows
   TORCH_ARG(double, fraction) = 0.25;             // Dion2, Dion3: share of the slices that is orthonormalized
   TORCH_ARG(double, ef_decay) = 0.95;             // Dion2, Dion3: μ by which momenta decay where they are
@@ -83,10 +83,11 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   // device, anew at every replay; plain numbers are captured as they are. set_lr() writes into it.
   TORCH_ARG(at::Tensor, lr_tensor);
   TORCH_ARG(at::Tensor, weight_decay_tensor);
-  TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;    // alike in all groups
-  TORCH_ARG(std::optional<Precision>, precision);            // none: the algorithm's, high of Dion, medium of Muon
-  TORCH_ARG(int64_t, seed) = 0;                              // of Q's start and of sketches
-  TORCH_ARG(Owners, owners) = Owners::all;                   // Muon, Lion, AdamW; alike in all groups
+  TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;  // alike in all groups
+  TORCH_ARG(std::optional<Precision>,
+            precision);                     // none: the algorithm's, high of Dion, medium of Muon and its siblings
+  TORCH_ARG(int64_t, seed) = 0;             // of Q's start and of sketches
+  TORCH_ARG(Owners, owners) = Owners::all;  // alike in all groups; shard: not of Dion, Double Dion, DeMo
   TORCH_ARG(std::optional<at::ScalarType>, momentum_dtype);  // none: the parameter's own
   TORCH_ARG(std::optional<at::ScalarType>, Q_dtype);
   TORCH_ARG(std::optional<at::ScalarType>, variance_dtype);

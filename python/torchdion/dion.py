@@ -33,9 +33,9 @@ class Dion(Optimizer):
         lr: learning rate η, before the shape factor; a float or a tensor of one element. 0.01 transfers over model
             sizes (Section 5 of the paper).
         mu: momentum decay μ in [0, 1).
-        nesterov: True: L = B + μG is factored in place of B, and R = LᵀP. At full rank L is what Muon orthonormalizes
-            under Nesterov; operations and traffic stay Dion's. None is the algorithm's own: False, True of groups under
-            Muon.
+        nesterov: True: L = B + μG is factored in place of B, and R = LᵀP; L = μB + G without error feedback. At full
+            rank L is what Muon orthonormalizes under Nesterov; operations and traffic stay Dion's. None is the
+            algorithm's own: False, True of groups under Muon.
         betas: of Lion or AdamW; None means (0.95, 0.98) and (0.9, 0.95).
         weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
         cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).

@@ -52,6 +52,8 @@ def named_as_here(group: Arguments, entries: list[Any], algorithm: str, where: s
         _refuse_two(group, "mu", mu, "ef_decay", mu, where)
         group["ef_decay"] = mu
     heads, sizes = group.pop("num_heads", None), group.pop("split_sizes", None)
+    if sizes is not None and type(heads) is int and heads == 1:
+        heads = None  # which says nothing there
     for name, value, blocks in (
         ("num_heads", heads, _blocks_of_heads(heads, where)),
         ("split_sizes", sizes, _blocks_of_sizes(sizes, entries, where)),
@@ -144,6 +146,11 @@ def _mesh(mesh: Any, given: Arguments, params: list[Any]) -> Arguments:
     return means
 
 
+def mesh_argument(algorithm: str) -> str:
+    """The keyword that the second argument of the package's class is here."""
+    return "distributed_mesh" if algorithm in _ALGORITHMS_OF["distributed_mesh"] else "replicate_mesh"
+
+
 def is_mesh(value: Any) -> bool:
     return isinstance(value, (DeviceMesh, ProcessGroup))
 
@@ -164,15 +171,22 @@ def _nothing(value: Any, given: Arguments, params: list[Any]) -> Arguments:
     return {}
 
 
-def _option(theirs: str, own: str, means: dict[Any, Any]) -> Callable[[Any, Arguments, list[Any]], Arguments]:
-    """An argument whose few values are those of one of our options; None: it says nothing."""
+def _option(theirs: str, own: str, means: dict[Any, Any], advice: str = "") -> Callable[..., Arguments]:
+    """An argument whose few values are those of one of our options.
+
+    Args:
+        means: by its value, what it means, or a tuple of that and of what else may be beside it.
+        advice: what follows the sentence that refuses other values.
+    """
 
     def translate(value: Any, given: Arguments, params: list[Any]) -> Arguments:
         known = [each for each in means if type(each) is type(value) and each == value]
         if not known:
-            raise ValueError(f"{front()}: {theirs} must be {' or '.join(map(shown, means))}, got {shown(value)}")
+            choices = " or ".join(map(shown, means))
+            raise ValueError(f"{front()}: {theirs} must be {choices}, got {shown(value)}{advice and f': {advice}'}")
         meant = means[known[0]]
-        if meant is None:
+        meant, *others = meant if isinstance(meant, tuple) else (meant,)
+        if given[own] in others:
             return {}
         if given[own] not in (OPTIONS[own]["default"], meant):
             raise ValueError(
@@ -198,13 +212,20 @@ def _decay(mu: Any, given: Arguments, params: list[Any]) -> Arguments:
     return {"ef_decay": mu}
 
 
-_WHOLE = "slices are chosen of whole matrices on every layout, and only they travel"
+_WHOLE = "slices are chosen of whole matrices on every layout"
 
 _ARGUMENTS: dict[str, Callable[[Any, Arguments, list[Any]], Arguments]] = {
     "distributed_mesh": _mesh,
     "mu": _decay,
-    "use_polar_express": _only("use_polar_express", True, "the five polynomials that are meant by False are not here"),
-    "use_gram_newton_schulz": _option("use_gram_newton_schulz", "newton_schulz", {True: "gram", False: None}),
+    "use_polar_express": _option(
+        "use_polar_express",
+        "newton_schulz",
+        {True: ("polar_express", "gram")},
+        "the five polynomials that are meant by False are not here",
+    ),
+    "use_gram_newton_schulz": _option(
+        "use_gram_newton_schulz", "newton_schulz", {True: "gram", False: ("polar_express", "jordan")}
+    ),
     "newton_schulz_func": _only("newton_schulz_func", None, "newton_schulz names the iterations that there are"),
     "flatten": lambda flatten, given, params: {"flatten": flatten},
     "selection_scope": _only("selection_scope", "global", _WHOLE),

@@ -64,7 +64,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         if dion_package.is_mesh(given["lr"]):
             raise ValueError(
                 f"{front()}: lr must be a number, got {type(given['lr']).__name__}; the dion package's second argument "
-                "is the keyword distributed_mesh here"
+                f"is the keyword {dion_package.mesh_argument(self.algorithm)} here"
             )
         defaults = DEFAULTS | {"algorithm": self.algorithm}
         defaults |= {name: given[name] for name in defaults if name in given}

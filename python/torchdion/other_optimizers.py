@@ -95,6 +95,7 @@ def _of_dion(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str
     if algorithm in ("muon", "normuon", "dion2", "dion3"):
         group.setdefault("batch_dims", own.get("batch_dims"))
         resolve_flatten(group, entries, None, where)
+    group.pop("flatten", None)
     return group
 
 

@@ -127,7 +127,8 @@ def sharing(replicate_mesh: Any, options: dict[str, Any]) -> dict[str, Any]:
         replicate_mesh: whose ranks share them out; None: all of the job.
         options: what else the class was given.
     """
-    if replicate_mesh is None and dist.is_available() and dist.is_initialized():
+    named_as_there = options.get("distributed_mesh")  # see dion_package.py
+    if replicate_mesh is None and named_as_there is None and dist.is_available() and dist.is_initialized():
         replicate_mesh = dist.group.WORLD
-    owners = "all" if replicate_mesh is None else "shard"
+    owners = "all" if replicate_mesh is None and named_as_there is None else "shard"
     return {"replicate_mesh": replicate_mesh, "owners": owners} | options

@@ -158,7 +158,7 @@ class ReplicatedOptimizer(InFlightOptimizer):
             self._decoupled_as = tuple({key: group[key] for key in _SAY_WHOSE} for group in self.param_groups)
 
     def _refuse_other_holders(self) -> None:
-        """What is each replica's own no algorithm may take for what all have in common."""
+        """What is each replica's own no step may take for what all have in common."""
         before = self._decoupled_as if self._decoupled else ()
         for index, (group, then) in enumerate(zip(self.param_groups, before, strict=False)):
             if all(group[key] == value for key, value in then.items()):
@@ -168,10 +168,13 @@ class ReplicatedOptimizer(InFlightOptimizer):
                 old, new = algorithm_of(param, group | then), algorithm_of(param, group)
                 own = set(_decoupled_states(self, param, group | then, name))
                 own -= set(_decoupled_states(self, param, group, name))
+                changed = ("algorithm", old.name, new.name)
+                if old.name == new.name:
+                    changed = ("factorization", then["factorization"], group["factorization"])
                 for state in sorted(own & {state.name for state in new.states}):
                     raise ValueError(
-                        f"{front()}: the algorithm of {name} must stay {old.name!r} while its {state} is each "
-                        f"replica's own, got {new.name!r}; call synchronize_for_checkpoint() on every rank before it "
+                        f"{front()}: the {changed[0]} of {name} must stay {changed[1]!r} while its {state} is each "
+                        f"replica's own, got {changed[2]!r}; call synchronize_for_checkpoint() on every rank before it "
                         "changes"
                     )
 
@@ -183,8 +186,8 @@ class ReplicatedOptimizer(InFlightOptimizer):
             )
 
 
-_SAY_WHOSE = ("algorithm", "scalar_algorithm", "batch_dims")
-"""The options that say which algorithm updates a parameter."""
+_SAY_WHOSE = ("algorithm", "scalar_algorithm", "batch_dims", "factorization")
+"""The options that say which algorithm updates a parameter, and whether its replicas average factors or gradients."""
 
 
 def replica_group(optimizer: ReplicatedOptimizer) -> ProcessGroup | None:

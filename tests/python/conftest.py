@@ -22,7 +22,8 @@ if EMULATED:
     assert os.environ.get("TORCHDION_TEST_BACKEND", "").startswith("emulated"), "the library would change nothing"
     ctypes.CDLL(EMULATED)
 
-# Of tests/python: what starts processes or compilers on every core, or measures memory; one worker runs all of it.
+TESTS = "tests/python/"
+# Of them: what starts processes or compilers on every core, or measures memory; one worker runs all of it.
 EVERY_CORE = (
     "law",
     "packaging/test_packaging",
@@ -35,6 +36,10 @@ EVERY_CORE = (
 )
 
 BUILT_ONCE = "examples/libtorch"  # its files share a build
+
+
+def runs_on_every_core(nodeid: str) -> bool:
+    return nodeid.removeprefix(TESTS).startswith(EVERY_CORE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,12 +60,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid).removeprefix("tests/python/")
-            if file.startswith(EVERY_CORE):
+            if runs_on_every_core(nodeid):
                 return "every core"
+            file = super()._split_scope(nodeid).removeprefix(TESTS)
             return BUILT_ONCE if file.startswith(BUILT_ONCE) else file
 
     return ByFile(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one worker must run begins first, as it takes the longest."""
+    items.sort(key=lambda item: not runs_on_every_core(item.nodeid))
 
 
 @pytest.fixture(autouse=True)

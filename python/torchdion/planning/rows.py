@@ -24,7 +24,7 @@ OPTIMIZERS = {
     "double_dion": "replicas exchange P and R of a smaller rank (replicate_mesh)",
     "muon": "each rank owns some whole matrices and sends their updates back (replicate_mesh)",
     "normuon": "as Muon, with means of the squares of rows",
-    "dion2": "the slices of each momentum that have the largest norms go to an owner and back (replicate_mesh)",
+    "dion2": "owners sum momenta, and send the slices that have the largest norms back (replicate_mesh)",
     "dion3": "the same of rows, with means of their squares",
     "muon_gathering": "elsewhere: every shard gathers every matrix and repeats Newton–Schulz on it",
     "demo": "replicas gather each other's largest cosine coefficients (replicate_mesh)",

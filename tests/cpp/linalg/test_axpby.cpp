@@ -58,7 +58,7 @@ TEST_P(AxpbyOfRows, GoToThoseOfWeightsInEveryLayout) {
   const auto factors_dtype = dtype == at::kDouble || other == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor factors = at::tensor({-0.5, 0.75}, factors_dtype), unchanged = at::tensor({0, 1, 0}, at::kFloat);
   for (const auto& [rows, chosen, cols] : {std::tuple{40, 9, 300}, {300, 70, 40}, {5, 1, 1}, {11, 11, 600}}) {
-    for (int kind = 0; kind < 6; ++kind) {
+    for (int kind = 0; kind < 8; ++kind) {
       RowRule rule;
       if (kind & 1) rule.source = some_rows(rows, chosen);
       if (kind & 2) rule.factor = normal({3, rows}, 3, factors_dtype);

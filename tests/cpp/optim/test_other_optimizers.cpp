@@ -10,6 +10,7 @@
 #include <memory>
 #include <tuple>
 
+#include "comm/mesh_as_threads.h"
 #include "optim/model.h"
 
 namespace torchdion {
@@ -30,6 +31,10 @@ c10::IValue list_of(const c10::IValue& value) {
   c10::impl::GenericList list(c10::AnyType::get());
   list.push_back(value);
   return list;
+}
+
+Dict first_group_of(const c10::IValue& state_dict) {
+  return state_dict.toGenericDict().at("param_groups").toListRef().front().toGenericDict();
 }
 
 // What torch.save() writes of a torch.optim.Muon of one matrix, but for an option of its group.
@@ -116,7 +121,7 @@ TEST(TorchMuon, StateThatCannotContinueIsRefusedAndNothingIsLoaded) {
   const at::Tensor buffer = normal({12, 7}, 2, at::kFloat);
   const std::vector<std::tuple<const char*, c10::IValue, std::string>> refused{
       {"ns_coefficients", std::make_tuple(2., -1.5, 0.5),
-       "ns_coefficients must be (3.4445, -4.775, 2.0315), those of newton_schulz='jordan', got a value of type tuple"},
+       "ns_coefficients must be (3.4445, -4.775, 2.0315), those of newton_schulz='jordan', got (2.0, -1.5, 0.5)"},
       {"ns_coefficients",
        {},
        "ns_coefficients must be (3.4445, -4.775, 2.0315), those of newton_schulz='jordan', got None"},
@@ -256,6 +261,41 @@ TEST(DionPackage, FusedMatricesAreBlocksIfTheyAreAlike) {
             std::string::npos);
   EXPECT_NE(message_of([&] { blocks_of("split_sizes", std::make_tuple(4, 4)); }).find("must sum to the rows"),
             std::string::npos);
+  const auto beside = [&](int64_t heads) {
+    Dion3 optimizer({X});
+    c10::IValue saved = saved_by_dion_package(M, v, "split_sizes", std::make_tuple(6, 6));
+    first_group_of(saved).insert_or_assign("num_heads", heads);
+    optimizer.load_state_dict(saved);
+    return static_cast<const Options&>(optimizer.param_groups()[0].options()).blocks();
+  };
+  EXPECT_EQ(beside(1), 2);  // one head says nothing there
+  EXPECT_NE(message_of([&] { beside(3); }).find("split_sizes=(6, 6) means blocks=2, got blocks=3 too"),
+            std::string::npos);
+}
+
+TEST(DionPackage, WhatItCountsInGroupsIsCountedInStates) {
+  const at::Tensor X = normal({12, 7}, 1).requires_grad_(true), M = normal({12, 7}, 2), v = at::ones({12, 1});
+  Dion3 optimizer({X});
+  optimizer.load_state_dict(saved_by_dion_package(M, v));
+  c10::IValue saved = optimizer.state_dict();
+  for (const char* theirs : {"step", "flatten", "selection_scope"}) {
+    EXPECT_FALSE(first_group_of(saved).contains(theirs)) << theirs;
+  }
+}
+
+TEST(DionPackage, SplitSizesAreThoseOfWholeParameters) {
+  const at::Tensor M = normal({6, 7}, 2), v = at::ones({6, 1});
+  comm::Mesh({1, 2, 1}).run([&](comm::MeshAxes axes) {
+    const at::Tensor X = normal({6, 7}, 1).requires_grad_(true);
+    Dion3 optimizer({X});
+    optimizer.set_layout(X, {.rows = axes.fs, .sizes = {12, 7}});
+    const auto said = [&](int64_t size) {
+      return message_of(
+          [&] { optimizer.load_state_dict(saved_by_dion_package(M, v, "split_sizes", std::make_tuple(size, size))); });
+    };
+    EXPECT_NE(said(3).find("must sum to the rows of each matrix, got (3, 3) for the shape [12, 7]"), std::string::npos);
+    EXPECT_NE(said(6).find("has blocks=2 along its rows, which may not be cut"), std::string::npos);
+  });
 }
 
 }  // namespace

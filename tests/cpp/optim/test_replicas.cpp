@@ -95,6 +95,29 @@ TEST(DionReplicas, HaveMomentaOfTheirOwnThatNoOtherAlgorithmTakesForCommon) {
   EXPECT_TRUE(weights.are_equal());
 }
 
+TEST(DionReplicas, WithMomentaOfTheirOwnGoOnAveragingFactors) {
+  const Model model;
+  Comparison weights;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    DionOptions compressed = kCompressed;
+    ModelOnMesh training(model, axes, 2, compressed.nesterov(true));
+    training.step(0);
+    auto& options = static_cast<DionOptions&>(training.optimizer.param_groups()[0].options());
+    options.factorization(Factorization::svd);
+    const std::string said =
+        "torchdion::Dion: the factorization of parameter 0 (parameter group 0) must stay "
+        "Factorization::power_iteration while its momentum is each replica's own, got Factorization::svd; call "
+        "synchronize_for_checkpoint() on every rank before it changes";
+    EXPECT_EQ(message_of([&] { training.step(1); }), said);
+    options.factorization(Factorization::power_iteration);
+    training.optimizer.synchronize_for_checkpoint();
+    options.factorization(Factorization::svd);
+    training.step(1);
+    weights.bring(axes, 0, training.local.weight);
+  });
+  EXPECT_TRUE(weights.are_equal());
+}
+
 TEST(DionReplicas, OfZeroMomentaMayBeSaved) {
   const Model model;
   Mesh({2, 1, 1}).run([&](MeshAxes axes) {

@@ -48,6 +48,7 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
         {"error_feedback": False, "cautious_wd": True},
         {"nesterov": True, "orientation": "left"},
         {"nesterov": True, "orientation": "right", "rank_fraction": 1.0},
+        {"nesterov": True, "error_feedback": False, "factorization": "svd"},
     ],
     ids=str,
 )

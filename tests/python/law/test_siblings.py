@@ -132,7 +132,7 @@ def slots_on(side: int, ranks: int, k: int) -> int:
     return min(k, math.ceil(side / ranks))
 
 
-@pytest.mark.parametrize(("fs", "tp"), [(4, 1), (1, 3), (2, 2), (8, 1)])
+@pytest.mark.parametrize(("fs", "tp"), [(4, 1), (1, 3), (2, 2), pytest.param(8, 1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("algorithm", ["dion2", "dion3"])
 def test_norms_and_slots_travel_and_nothing_else(algorithm: str, fs: int, tp: int) -> None:
     """Norms of whole rows to all ranks of fs, of their parts to those of tp; slots to owners, min(k, rows of a piece);

@@ -89,14 +89,20 @@ def test_without_momentum_nesterov_is_dion_to_the_last_bit(rank_fraction: float)
     assert torch.equal(trained({"nesterov": True, **options}, (24, 10)), trained(options, (24, 10)))
 
 
-def test_at_full_rank_what_nesterov_factors_is_what_muon_orthonormalizes() -> None:
-    """With M of Muon's, Dion's is μ²M, so that μ²M + (1 + μ)G of the next gradient is G + μ(μM + G)."""
-    mu = 0.9
+@pytest.mark.parametrize("error_feedback", [True, False])
+def test_at_full_rank_what_nesterov_factors_is_what_muon_orthonormalizes(error_feedback: bool) -> None:
+    """With V of Muon's, Dion's M is μ²V, so that M + (1 + μ)G of the next gradient is G + μV; or it is V."""
+    mu, lr = 0.9, 0.02
     [begin], *gradients = normals(STEPS + 1, (8, 8))
-    X, M = Parameter(begin.clone()), torch.zeros_like(begin)
-    optimizer = torchdion.Dion([X], lr=0.02, mu=mu, nesterov=True)
+    X, V = Parameter(begin.clone()), torch.zeros_like(begin)
+    options = {"error_feedback": error_feedback, "factorization": "svd", "weight_decay": 0.0}
+    optimizer = torchdion.Dion([X], lr=lr, mu=mu, nesterov=True, **options)
     for [G] in gradients:
+        before = X.detach().clone()
         X.grad = G.clone()
         optimizer.step()
-        M = mu * M + G
-        assert (optimizer.state[X]["momentum"] - mu**2 * M).norm() <= 1e-12 * M.norm()
+        V = mu * V + G
+        U, _, Vh = torch.linalg.svd(G + mu * V)
+        assert ((before - X.detach()) / lr - U @ Vh).norm() <= 1e-10
+        M = mu**2 * V if error_feedback else V
+        assert (optimizer.state[X]["momentum"] - M).norm() <= 1e-12 * M.norm()

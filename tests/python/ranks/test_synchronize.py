@@ -249,7 +249,8 @@ def test_a_gradient_scaler_is_refused_as_each_replica_has_its_own(unscaled: bool
 def changes_algorithm(rank: int, world_size: int, algorithm: str, option: str, value: Any) -> list[str]:
     """What is said when momenta are each replica's own; when they are synchronized the option may change."""
     params = [Parameter(torch.ones(8, 6, dtype=torch.float64))]
-    optimizer = torchdion.Dion([{"params": params, "algorithm": algorithm}], replicate_mesh=dist.group.WORLD)
+    options = {"rank_fraction": 0.25, "nesterov": True}
+    optimizer = torchdion.Dion([{"params": params, "algorithm": algorithm}], replicate_mesh=dist.group.WORLD, **options)
     follow(optimizer, [rank], steps=2)
     group, said = optimizer.param_groups[0], []
     before, weights = group[option], params[0].detach().clone()
@@ -270,12 +271,20 @@ def changes_algorithm(rank: int, world_size: int, algorithm: str, option: str, v
 
 @pytest.mark.parametrize(
     ("algorithm", "option", "value"),
-    [("muon", "algorithm", "lion"), ("demo", "algorithm", "lion"), ("muon", "batch_dims", 1)],
+    [
+        ("muon", "algorithm", "lion"),
+        ("demo", "algorithm", "lion"),
+        ("muon", "batch_dims", 1),
+        ("dion", "factorization", "svd"),
+    ],
 )
-def test_what_is_each_replicas_own_no_other_algorithm_takes_for_common(algorithm: str, option: str, value: Any) -> None:
+def test_what_is_each_replicas_own_no_step_takes_for_common(algorithm: str, option: str, value: Any) -> None:
+    changed = f"the algorithm of parameter 0 (parameter group 0) must stay {algorithm!r}", "lion"
+    if option == "factorization":
+        changed = "the factorization of parameter 0 (parameter group 0) must stay 'power_iteration'", "svd"
     sentence = (
-        f"torchdion.Dion: the algorithm of parameter 0 (parameter group 0) must stay {algorithm!r} while its momentum "
-        "is each replica's own, got 'lion'; call synchronize_for_checkpoint() on every rank before it changes"
+        f"torchdion.Dion: {changed[0]} while its momentum is each replica's own, got {changed[1]!r}; "
+        "call synchronize_for_checkpoint() on every rank before it changes"
     )
     assert run_ranks(changes_algorithm, 2, algorithm, option, value) == [[sentence] * 2] * 2
 

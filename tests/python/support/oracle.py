@@ -70,13 +70,15 @@ def dion(
 
     Args:
         ablations: the options of these names: error_feedback, factorization, cautious_wd; and nesterov, which the paper
-            does not have: what is factored counts the gradient 1 + μ times.
+            does not have: at full rank what is factored is what Muon orthonormalizes.
     """
     X, M, Q = (tensor.double() for tensor in state[:3])
     m, n = X.shape
     options = {"weight_decay": weight_decay, "orientation": orientation, "error_feedback": True, **ablations}
-    B = (M if options["error_feedback"] else mu * M) + G.double()
-    L = B + mu * G.double() if options.get("nesterov") else B
+    G = G.double()
+    B = (M if options["error_feedback"] else mu * M) + G
+    look_ahead = B + mu * G if options["error_feedback"] else mu * B + G
+    L = look_ahead if options.get("nesterov") else B
     approximation, update, Q, condition = power_iteration(L, Q, options)
     if options["error_feedback"]:
         M = B - (1 - mu) * approximation

@@ -1,5 +1,6 @@
 """The dion package (microsoft/dion): its checkpoints, made here by its rules, continue exactly; its arguments fit."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import torchdion
-from torchdion.dion_package import _ARGUMENTS
+from torchdion.dion_package import _ALGORITHMS_OF, _ARGUMENTS
 
 STEPS_BEFORE, STEPS = 4, 14
 SIZES = {"tall": (14, 6), "wide": (5, 12), "square": (8, 8), "bias": (9,), "embedding": (7, 5)}
@@ -213,6 +214,12 @@ ARGUMENTS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "choice": (torchdion.Dion3, {"selection_scope": "global", "mu": 0.5}, {"ef_decay": 0.5}),
+    "both of the same polynomials": (
+        torchdion.Muon, {"use_polar_express": True, "newton_schulz": "gram"}, {"newton_schulz": "gram"},
+    ),
+    "neither Gram matrix nor default": (
+        torchdion.Muon, {"use_gram_newton_schulz": False, "newton_schulz": "jordan"}, {"newton_schulz": "jordan"},
+    ),
     "flat": (torchdion.Muon, {"flatten": True}, {"batch_dims": 0}),
     "not flat": (torchdion.Muon, {"flatten": False}, {"batch_dims": 0}),
     "Dion": (
@@ -246,13 +253,23 @@ REFUSED: dict[str, tuple[type[Any], dict[str, Any], str]] = {
     "other polynomials": (
         torchdion.Muon,
         {"use_polar_express": False},
-        "use_polar_express must be True, got False: the",
+        "use_polar_express must be True, got False: the five",
     ),
     "flag": (torchdion.Muon, {"use_gram_newton_schulz": 1}, "use_gram_newton_schulz must be True or False, got 1"),
     "two iterations": (
         torchdion.Muon,
         {"use_gram_newton_schulz": True, "newton_schulz": "jordan"},
         "use_gram_newton_schulz=True means newton_schulz='gram', got newton_schulz='jordan' too",
+    ),
+    "other polynomials beside": (
+        torchdion.Muon,
+        {"use_polar_express": True, "newton_schulz": "jordan"},
+        "use_polar_express=True means newton_schulz='polar_express', got newton_schulz='jordan' too",
+    ),
+    "no Gram matrix": (
+        torchdion.Muon,
+        {"use_gram_newton_schulz": False, "newton_schulz": "gram"},
+        "use_gram_newton_schulz=False means newton_schulz='polar_express', got newton_schulz='gram' too",
     ),
     "two decays": (torchdion.Dion3, {"mu": 0.5, "ef_decay": 0.8}, "mu means ef_decay here, got 0.5 and 0.8"),
     "method": (torchdion.Dion, {"qr_method": "svd"}, "qr_method must be 'rcqr' or 'cqr' or 'qr', got 'svd'"),
@@ -289,12 +306,13 @@ def test_its_groups_are_ours_with_other_names() -> None:
             {"params": matrix(6, 4), "num_heads": 3},
             {"params": matrix(8, 4), "split_sizes": [4, 4]},
             {"params": matrix(6, 4), "algorithm": "nordion2", "mu": 0.5},
+            {"params": matrix(8, 4), "num_heads": 1, "split_sizes": [4, 4]},
             {"params": matrix(2, 6, 4), "flatten": False},
             {"params": matrix(2, 6, 4), "flatten": True, "beta1": 0.8},
         ]
     )
-    heads, sizes, third, stack, convolution = optimizer.param_groups
-    assert (heads["blocks"], sizes["blocks"]) == (3, 2)
+    heads, sizes, third, both, stack, convolution = optimizer.param_groups
+    assert (heads["blocks"], sizes["blocks"], both["blocks"]) == (3, 2, 2)
     assert (third["algorithm"], third["ef_decay"], third["mu"]) == ("dion3", 0.5, 0.95)
     assert (stack["batch_dims"], convolution["batch_dims"], convolution["betas"][0]) == (1, 0, 0.8)
     assert not {"num_heads", "split_sizes", "flatten"} & {key for group in optimizer.param_groups for key in group}
@@ -374,24 +392,45 @@ def test_what_a_saved_group_says_of_stacks_holds_unless_the_own_group_says_somet
         optimizer(batch_dims=0).load_state_dict(of_one_matrix((3, 6, 4)))
 
 
-def test_a_mesh_in_the_place_of_lr_is_told_from_it() -> None:
+@pytest.mark.parametrize("algorithm", ["lion", "adamw"])
+def test_of_saved_groups_nothing_of_theirs_is_kept(algorithm: str) -> None:
+    X = Parameter(torch.ones(3, 6, 4))
+    optimizer = torchdion.Muon([{"params": [X], "algorithm": algorithm}])
+    more = {"lr": 0.02, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1, "step": 3, "flatten": False}
+    states = {"momentum": X.detach()} | ({"variance": X.detach()} if algorithm == "adamw" else {})
+    saved = {"state": {0: states}, "param_groups": [{**more, "algorithm": algorithm, "params": [0]}]}
+    optimizer.load_state_dict(saved)
+    assert not {"flatten", "step"} & optimizer.param_groups[0].keys()
+    assert optimizer.state[X]["step"] == 3
+
+
+@pytest.mark.parametrize(("made_by", "keyword"), [(torchdion.Dion2, "distributed"), (torchdion.Dion, "replicate")])
+def test_a_mesh_in_the_place_of_lr_is_told_from_it(made_by: Any, keyword: str) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        with pytest.raises(
-            ValueError, match=r"lr must be a number, got ProcessGroup; .* keyword distributed_mesh here"
-        ):
-            torchdion.Dion2([Parameter(torch.ones(6, 4))], torch.distributed.group.WORLD)
+        mesh, params = torch.distributed.group.WORLD, [Parameter(torch.ones(6, 4))]
+        with pytest.raises(ValueError, match=f"lr must be a number, got ProcessGroup; .* keyword {keyword}_mesh here"):
+            made_by(params, mesh)
+        assert made_by(params, **{f"{keyword}_mesh": mesh})._layouts.meshes.replicas.group == mesh
     finally:
         torch.distributed.destroy_process_group()
 
 
 def test_the_table_of_arguments_is_whole() -> None:
-    """docs/migration.md has each of them."""
-    table = (Path(__file__).parents[3] / "docs" / "migration.md").read_text()
+    """docs/migration.md has each of them, with the classes that take it."""
+    page = (Path(__file__).parents[3] / "docs" / "migration.md").read_text()
+    rows = [line.split(" | ") for line in page.partition("\n## Checkpoints")[0].splitlines() if line.startswith("| `")]
+    classes = {title: of for of, title in (("dion", "Dion"), ("muon", "Muon"), ("normuon", "NorMuon"),
+                                           ("dion2", "Dion2"), ("dion3", "Dion3"))}  # fmt: skip
+    of_page = {
+        name: {classes[title] for title in whose.partition("; ")[0].split(", ") if title in classes}
+        for names, whose, _ in rows
+        for name in re.findall("`([^`]+)`", names)
+    }
     for name in _ARGUMENTS:
-        assert f"`{name}`" in table, name
+        assert of_page[name] == set(_ALGORITHMS_OF[name]), name
 
 
 def meshes_of(rank: int, world_size: int) -> list[tuple[bool, bool, str]]:
@@ -410,8 +449,11 @@ def meshes_of(rank: int, world_size: int) -> list[tuple[bool, bool, str]]:
         optimizer.step()
         meshes = optimizer._layouts.meshes
         found.append((meshes.replicas is not None, meshes.averages, ",".join(name for name, _ in meshes.shards)))
-    with pytest.raises(ValueError, match="distributed_mesh means replicate_mesh here, got both"):
-        torchdion.Dion2([Parameter(torch.ones(6, 4))], distributed_mesh=mesh, replicate_mesh=mesh)
+    for made_by in (torchdion.Dion2, torchdion.DistMuon):
+        with pytest.raises(ValueError, match="distributed_mesh means replicate_mesh here, got both"):
+            made_by([Parameter(torch.ones(6, 4))], distributed_mesh=mesh, replicate_mesh=mesh)
+    optimizer = torchdion.DistMuon([Parameter(torch.ones(6, 4))], distributed_mesh=mesh)
+    assert optimizer.defaults["owners"] == "shard"
     return found
 
 
