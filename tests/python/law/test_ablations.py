@@ -47,7 +47,7 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
         {"factorization": "svd", "orientation": "right", "error_feedback": False},
         {"error_feedback": False, "cautious_wd": True},
         {"nesterov": True, "orientation": "left"},
-        {"nesterov": True, "orientation": "right", "rank_fraction": 1.0},
+        {"nesterov": True, "orientation": "right", "rank_fraction": 0.75},
         {"nesterov": True, "error_feedback": False, "factorization": "svd"},
     ],
     ids=str,
