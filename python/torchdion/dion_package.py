@@ -45,9 +45,10 @@ def named_as_here(group: Arguments, entries: list[Any], algorithm: str, where: s
         ValueError: ``split_sizes`` that are not alike or not those of the rows, or what contradicts one of our options.
     """
     group = dict(group)
-    if group.get("algorithm") == "nordion2":
+    if is_one_of(group.get("algorithm"), "nordion2"):
         group["algorithm"] = "dion3"
-    if group.get("algorithm", algorithm) == "dion3" and "mu" in group and "scalar_algorithm" not in group:
+    is_dion3 = is_one_of(group.get("algorithm", algorithm), "dion3")
+    if is_dion3 and "mu" in group and "scalar_algorithm" not in group:
         mu = group.pop("mu")
         _refuse_two(group, "mu", mu, "ef_decay", mu, where)
         group["ef_decay"] = mu
@@ -98,7 +99,7 @@ def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: s
 
 
 def _refuse_two(group: Arguments, name: str, value: Any, own: str, means: Any, where: str) -> None:
-    if own in group and group[own] != means:
+    if own in group and not is_one_of(group[own], means):
         raise ValueError(
             f"{front()}: {name}={shown(value)} means {own}={shown(means)}, got {own}={shown(group[own])} too{where}"
         )
@@ -146,6 +147,12 @@ def _mesh(mesh: Any, given: Arguments, params: list[Any]) -> Arguments:
     return means
 
 
+def is_one_of(value: Any, *others: Any) -> bool:
+    """Whether they are texts or numbers, or None, and equal; others are not asked whether they are."""
+    plain = (str, int, float, type(None))
+    return isinstance(value, plain) and any(isinstance(other, plain) and value == other for other in others)
+
+
 def mesh_argument(algorithm: str) -> str:
     """The keyword that the second argument of the package's class is here."""
     return "distributed_mesh" if algorithm in _ALGORITHMS_OF["distributed_mesh"] else "replicate_mesh"
@@ -180,15 +187,15 @@ def _option(theirs: str, own: str, means: dict[Any, Any], advice: str = "") -> C
     """
 
     def translate(value: Any, given: Arguments, params: list[Any]) -> Arguments:
-        known = [each for each in means if type(each) is type(value) and each == value]
+        known = [each for each in means if type(each) is type(value) and is_one_of(value, each)]
         if not known:
             choices = " or ".join(map(shown, means))
             raise ValueError(f"{front()}: {theirs} must be {choices}, got {shown(value)}{advice and f': {advice}'}")
         meant = means[known[0]]
         meant, *others = meant if isinstance(meant, tuple) else (meant,)
-        if given[own] in others:
+        if is_one_of(given[own], *others):
             return {}
-        if given[own] not in (OPTIONS[own]["default"], meant):
+        if not is_one_of(given[own], OPTIONS[own]["default"], meant):
             raise ValueError(
                 f"{front()}: {theirs}={shown(value)} means {own}={shown(meant)}, got {own}={shown(given[own])} too"
             )
@@ -199,7 +206,7 @@ def _option(theirs: str, own: str, means: dict[Any, Any], advice: str = "") -> C
 
 def _only(name: str, allowed: Any, advice: str) -> Callable[..., Arguments]:
     def translate(value: Any, given: Arguments, params: list[Any], where: str = "") -> Arguments:
-        if type(value) is not type(allowed) or value != allowed:
+        if type(value) is not type(allowed) or not is_one_of(value, allowed):
             raise ValueError(f"{front()}: {name} must be {shown(allowed)}, got {shown(value)}{where}: {advice}")
         return {}
 
@@ -207,7 +214,7 @@ def _only(name: str, allowed: Any, advice: str) -> Callable[..., Arguments]:
 
 
 def _decay(mu: Any, given: Arguments, params: list[Any]) -> Arguments:
-    if given["ef_decay"] not in (OPTIONS["ef_decay"]["default"], mu):
+    if not is_one_of(given["ef_decay"], OPTIONS["ef_decay"]["default"], mu):
         raise ValueError(f"{front()}: mu means ef_decay here, got {shown(mu)} and {shown(given['ef_decay'])}")
     return {"ef_decay": mu}
 

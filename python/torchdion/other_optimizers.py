@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torchdion.dion_package import named_as_here, resolve_flatten, tensors_of
+from torchdion.dion_package import is_one_of, named_as_here, resolve_flatten, tensors_of
 from torchdion.options import is_share
 from torchdion.table import OPTIONS, algorithm_of
 from torchdion.words import front, shown
@@ -81,18 +81,18 @@ def _of_dion(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str
         group.setdefault("rcqr_oversample", group.pop("oversample"))
     group.pop("selection_scope", None)  # states are the same
     algorithm, flatten = group["algorithm"], group.get("flatten")
-    if algorithm == "normuon" and saved.get("split_sizes") is not None and group.get("adjust_lr") is not None:
+    if is_one_of(algorithm, "normuon") and saved.get("split_sizes") is not None and group.get("adjust_lr") is not None:
         raise ValueError(
             f"{front()}: split_sizes of NorMuon must not be beside adjust_lr, which scales its mean squares, got "
             f"{shown(saved['split_sizes'])} and {shown(group['adjust_lr'])}{where}"
         )
     is_flattened = flatten is True and any(tensor.dim() > 2 for tensor in tensors_of(entries))
-    if is_flattened and algorithm in ("normuon", "dion2", "dion3"):
+    if is_flattened and is_one_of(algorithm, "normuon", "dion2", "dion3"):
         raise ValueError(
             f"{front()}: flatten must be False where {algorithm} has updated parameters of more than two dimensions, "
             f"whose last two are rows and columns in the dion package, got True{where}"
         )
-    if algorithm in ("muon", "normuon", "dion2", "dion3"):
+    if is_one_of(algorithm, "muon", "normuon", "dion2", "dion3"):
         group.setdefault("batch_dims", own.get("batch_dims"))
         resolve_flatten(group, entries, None, where)
     group.pop("flatten", None)
@@ -129,7 +129,7 @@ def _of_torch_adamw(saved: dict[str, Any], own: dict[str, Any], where: str) -> d
         raise ValueError(f"{front()}: amsgrad must be False, got {shown(saved['amsgrad'])}{where}")
     for name in ("foreach", "fused"):
         group.pop(name, None)
-    if group.pop("decoupled_weight_decay", True) is not True and group.get("weight_decay") != 0:
+    if group.pop("decoupled_weight_decay", True) is not True and not is_one_of(group.get("weight_decay"), 0):
         raise ValueError(
             f"{front()}: weight_decay must be decoupled, as of torch.optim.AdamW, or 0, got "
             f"{shown(group.get('weight_decay'))}{where}"

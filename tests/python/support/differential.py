@@ -16,6 +16,7 @@ import torchdion
 from torchdion.table import ALGORITHMS
 
 CONDITION = 1e4  # κ(BQ) beyond which two correct programs part ways
+DOUBTFUL_IN_FP32 = 1e3  # beyond which a column of P may be so close to rounding that it counts as such
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-4}
 OTHERS = [name for name in ALGORITHMS if name != "dion"]
 SCALE_FREE = ("dion", "muon", "normuon", "dion2", "dion3", "double_dion", "demo")
@@ -141,6 +142,12 @@ def take_steps(case: Case) -> None:
         for member in case.members:
             member.X.grad = member.gradients[step]
         case.optimizer.step()
+
+
+def is_in_doubt(case: Case, condition: float) -> bool:
+    """Whether a column of P in FP32 was left out for its closeness to rounding, which the oracle does not know."""
+    is_fp32 = any(member.X.dtype == torch.float32 for member in case.members)
+    return is_fp32 and condition > DOUBTFUL_IN_FP32 and case.optimizer.stats()["columns_in_margin"] > 0
 
 
 def excess(X: Tensor, expected: Tensor, begin: Tensor, path: float, steps: int) -> float:

@@ -41,11 +41,13 @@ def follow_one(
     zeros = {"like_parameter": torch.zeros_like(X), "rows": torch.zeros_like(X[..., :1] if X.dim() else X)}
     states = {state.name: factors.get(state.name, zeros.get(state.shape)) for state in algorithm.states}
     worst, path = 1.0, 0.0
+    decay = options["lr"] * options.get("lr_multiplier", 1.0) * options["weight_decay"]
     for t, G in enumerate(gradients, 1):
         before = X
         X, states = ORACLES[algorithm.name](X, states, G, t, options)
         worst = max(worst, float(states.pop("condition", 1.0)))
-        path += float(torch.linalg.vector_norm(X - before))
+        # The update and the decay may cancel; neither is longer than these together.
+        path += float(torch.linalg.vector_norm(X - before) + decay * torch.linalg.vector_norm(before))
     return X, states, worst, path
 
 
