@@ -121,7 +121,9 @@ def test_a_training_goes_on_in_any_layout_from_the_checkpoint_of_any_other(
 
 @pytest.mark.parametrize(
     "algorithm",
-    all_but([name for name in VARIANTS if name != "dion"], long=["lion", "muon", "normuon", "dion3", "double_dion"]),
+    all_but(
+        [name for name in VARIANTS if name != "dion"], long=["adamw", "lion", "muon", "normuon", "dion3", "double_dion"]
+    ),
 )
 @pytest.mark.parametrize("among", ["a few layouts", pytest.param("all layouts", marks=pytest.mark.long)])
 def test_a_training_by_any_other_algorithm_does_too(among: str, algorithm: str, tmp_path: Path) -> None:
