@@ -73,6 +73,11 @@ def test_no_algorithm_asks_for_what_the_host_waits_for() -> None:
         assert not waits(operators), name
 
 
+def test_nor_does_nesterovs_momentum_without_error_feedback() -> None:
+    [operators] = asked(PROGRAM.replace("nesterov=True)", "nesterov=True, error_feedback=False)"), "dion").values()
+    assert not waits(operators)
+
+
 @pytest.mark.parametrize("wait", ["params[0].data.copy_(torch.ones(64, 48))", "torch.ones(3).to('meta')"])
 def test_a_copy_to_the_device_would_be_seen(wait: str) -> None:
     [operators] = asked(
