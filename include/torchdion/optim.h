@@ -53,7 +53,7 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(double, epsilon) = 1e-8;         // AdamW's ε
   TORCH_ARG(std::optional<bool>, nesterov);  // momentum a step ahead; none: Muon true, Dion false
   TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;     // Muon, NorMuon, Dion2, Dion3
-  TORCH_ARG(int64_t, ns_steps) = 5;                                         // of the same
+  TORCH_ARG(int64_t, ns_steps) = 5;                                         // of the same: iterations
   TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // of the same; none: lr as it is
   TORCH_ARG(double, muon_beta2) = 0.95;           // NorMuon, Dion3: β₂ of the mean squares of rows
   TORCH_ARG(double, fraction) = 0.25;             // Dion2, Dion3: share of the slices that is orthonormalized
@@ -84,10 +84,9 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(at::Tensor, lr_tensor);
   TORCH_ARG(at::Tensor, weight_decay_tensor);
   TORCH_ARG(Nonfinite, nonfinite) = Nonfinite::propagate;  // alike in all groups
-  TORCH_ARG(std::optional<Precision>,
-            precision);                     // none: the algorithm's, high of Dion, medium of Muon and its siblings
-  TORCH_ARG(int64_t, seed) = 0;             // of Q's start and of sketches
-  TORCH_ARG(Owners, owners) = Owners::all;  // alike in all groups; shard: not of Dion, Double Dion, DeMo
+  TORCH_ARG(std::optional<Precision>, precision);          // none: high of Dion, medium of Muon and its siblings
+  TORCH_ARG(int64_t, seed) = 0;                            // of Q's start and of sketches
+  TORCH_ARG(Owners, owners) = Owners::all;                 // alike in all groups; shard: not of Dion, Double Dion, DeMo
   TORCH_ARG(std::optional<at::ScalarType>, momentum_dtype);  // none: the parameter's own
   TORCH_ARG(std::optional<at::ScalarType>, Q_dtype);
   TORCH_ARG(std::optional<at::ScalarType>, variance_dtype);
