@@ -9,6 +9,8 @@ CMAKE_ARGS ?=
 export CMAKE_ARGS
 # Flags of examples/gpt/train.py.
 TRAIN ?= --resume
+# A study, and flags of examples/gpt/compare.py.
+COMPARE ?= small
 # Arguments of pytest, such as PYTEST="-k lion".
 PYTEST ?=
 # Arguments of ctest: all but what `make test-long` runs.
@@ -76,6 +78,10 @@ build: $(TREE)/.installed  ## env, and the package in editable mode
 .PHONY: train
 train: build  ## build, and train the GPT example or go on with it; TRAIN="--overwrite ..." for flags of train.py
 	$(PY) examples/gpt/train.py $(TRAIN)
+
+.PHONY: compare
+compare: build  ## train a very small GPT with every optimizer and report, a quarter of an hour; COMPARE="paper-tiny ..."
+	$(PY) examples/gpt/compare.py $(COMPARE)
 
 .PHONY: test
 test: test-cpp test-sanitizers test-fuzz test-python test-example  ## build, and every test

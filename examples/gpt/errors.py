@@ -14,6 +14,10 @@ class Problem(Exception):
         self.code = code
 
 
+class Diverged(Problem):
+    """The loss is no finite number any more."""
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """What the file system refuses here, a full disk say, is a Problem that names `path`.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from errors import Problem
+from own_optimizer import is_own
 from presets import ADJUST_LR, OPTIMIZERS, PRESETS
 
 LARGEST_WHOLE = 2**31 - 1
@@ -53,6 +54,12 @@ share = real(lambda x: 0 <= x <= 1, "a number from 0 to 1")
 below_one = real(lambda x: 0 <= x < 1, "a number from 0 to below 1")
 rank_share = real(lambda x: 0 < x <= 1, "a number above 0 and at most 1")
 at_least_one = real(lambda x: x >= 1, "a number of at least 1")
+
+
+def optimizer(text: str) -> str:
+    if text not in OPTIMIZERS and not is_own(text):
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(OPTIMIZERS)} or FILE.py:FUNCTION, got {text!r}")
+    return text
 
 
 def training_parser() -> argparse.ArgumentParser:
@@ -110,7 +117,7 @@ def _training_flags(group: argparse._ArgumentGroup) -> None:
 
 def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--optimizer", choices=OPTIMIZERS, help="default dion")
+    add("--optimizer", type=optimizer, help=f"{', '.join(OPTIMIZERS)}, or FILE.py:FUNCTION, one of yours (dion)")
     add("--lr", type=positive, help="base learning rate (each optimizer has its own default)")
     add("--weight-decay", type=not_negative, help="decoupled, on the blocks' matrices (0.01)")
     add("--betas", type=below_one, nargs=2, help="of AdamW or Lion")
@@ -131,7 +138,11 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
         help="double_dion: replicas exchange beside the next forward and backward pass (off)")  # fmt: skip
     add("--chunk-size", type=whole(1, 1024), help="demo: sides of the chunks that are transformed (64)")
     add("--top-k", type=whole(1), help="demo: coefficients of a chunk that are exchanged (32)")
-    add("--scalar-algorithm", choices=("lion", "adamw"), help="rule for embedding and head (lion)")
+    add(
+        "--scalar-algorithm",
+        choices=("lion", "adamw"),
+        help="rule for embedding and head (lion; lion, adamw: their own)",
+    )
     add("--scalar-lr", type=positive, help="of the rule for embedding and head (default: --lr)")
     add("--nonfinite", choices=("propagate", "zero", "skip_step", "raise"), help="not torch's: NaN in gradients")
     add(
@@ -168,6 +179,9 @@ def _process_flags(group: argparse._ArgumentGroup) -> None:
 
 def _run_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--run", metavar="FOLDER", help="log and checkpoints (default runs/PRESET-OPTIMIZER)")
+    group.add_argument(
+        "--until-loss", type=positive, metavar="L", help="end at the first validation loss that is lower"
+    )
     group.add_argument("--checkpoint-every", type=whole(1), metavar="N", help="steps between checkpoints (100)")
     group.add_argument("--keep", type=whole(1), metavar="K", help="newest checkpoints to keep (2)")
     group.add_argument("--resume", action="store_true", help="continue from the folder's newest checkpoint")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import own_optimizer
 from errors import Problem
 from model import GPT
 from presets import TORCHDION
@@ -13,6 +14,8 @@ def build(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int) -> 
     """The optimizers called `name`; `hyperparameters` are those that presets.py lists for it."""
     if name in TORCHDION:
         return [_torchdion(name, model, hyperparameters, seed)]
+    if own_optimizer.is_own(name):
+        return own_optimizer.build(name, model, hyperparameters, seed)
     if name == "torch_adamw":
         return [_adamw(model, hyperparameters)]
     return _torch_muon(model, hyperparameters)
@@ -31,14 +34,16 @@ def _torchdion(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int
         raise Problem(f"torchdion cannot be imported ({error}); run `make build` first") from error
     own = dict(hyperparameters)
     groups: list[dict[str, Any]] = _by_weight_decay(model, own["weight_decay"])
-    if name not in ("lion", "adamw", "dist_adamw"):
-        scalar_lr = own.pop("scalar_lr") or own["lr"]
+    of_entries = name in ("lion", "adamw")  # which leave nothing to another rule unless they are told so
+    scalar_lr = own.pop("scalar_lr", None)
+    scalar_algorithm = own.pop("scalar_algorithm", None) if of_entries else own.get("scalar_algorithm")
+    if name != "dist_adamw" and not (of_entries and scalar_lr is scalar_algorithm is None):
         groups = torchdion.param_groups(
-            model, weight_decay=own["weight_decay"], scalar_algorithm=own["scalar_algorithm"]
+            model, weight_decay=own["weight_decay"], scalar_algorithm=scalar_algorithm or name
         )
         for group in groups:
             if group["kind"] != "matrix":
-                group["lr_multiplier"] *= scalar_lr / own["lr"]
+                group["lr_multiplier"] *= (scalar_lr or own["lr"]) / own["lr"]
     try:
         if name in ("dion", "double_dion"):
             own["seed"] = seed

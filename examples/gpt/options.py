@@ -1,11 +1,13 @@
 """From the flags given to a complete, checked description of the run."""
 
+import math
 import os
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import own_optimizer
 import torch
 from errors import Problem
 from flags import training_parser
@@ -68,6 +70,7 @@ class Session:
     device: torch.device
     compile: bool
     job: Job
+    until_loss: float  # nats per token: the first validation loss that is no larger ends the run
     checkpoint_every: int
     keep: int
     resume: bool
@@ -92,12 +95,13 @@ def session(given: dict[str, Any]) -> Session:
     if given.get("tensorboard") and find_spec("tensorboard") is None:
         raise Problem("--tensorboard needs the package tensorboard; `pip install tensorboard`")
     job = _job(given)
-    name = f"{given.get('preset', 'tiny')}-{given.get('optimizer', 'dion')}"
+    name = f"{given.get('preset', 'tiny')}-{own_optimizer.short_name(given.get('optimizer', 'dion'))}"
     return Session(
         folder=Path(given.get("run", f"runs/{name}")),
         device=_device(given.get("device"), job),
         compile=given.get("compile", False),
         job=job,
+        until_loss=given.get("until_loss", -math.inf),
         checkpoint_every=given.get("checkpoint_every", 100),
         keep=given.get("keep", 2),
         resume=given.get("resume", False),
@@ -126,8 +130,8 @@ def recipe(given: dict[str, Any], device: torch.device, saved: dict[str, Any] | 
         # A smaller batch than the preset's micro-batch is its own micro-batch.
         if "micro_batch" not in given:
             known["micro_batch"] = min(known["micro_batch"], known["batch"])
-    names = OPTIMIZERS[known["optimizer"]]
-    _no_foreign_hyperparameters(given, known["optimizer"])
+    names = hyperparameters(known["optimizer"], known["preset"])
+    _no_foreign_hyperparameters(given, known["optimizer"], names)
     fields = {name: known[name] for name in Recipe.__dataclass_fields__ if name != "hyperparameters"}
     result = Recipe(**fields, hyperparameters={name: known[name] for name in names})
     _check(result)
@@ -179,9 +183,9 @@ def _same_run(given: dict[str, Any], saved: dict[str, Any]) -> None:
             raise Problem(f"{_flag(name)} is {given[name]} but the checkpoint's is {value}; a resumed run keeps it")
 
 
-def _no_foreign_hyperparameters(given: dict[str, Any], optimizer: str) -> None:
+def _no_foreign_hyperparameters(given: dict[str, Any], optimizer: str, own: dict[str, Any]) -> None:
     every = {name for names in OPTIMIZERS.values() for name in names}
-    for name in sorted(given.keys() & every - OPTIMIZERS[optimizer].keys()):
+    for name in sorted(given.keys() & every - own.keys()):
         raise Problem(f"{_flag(name)} has no effect with --optimizer {optimizer}")
 
 

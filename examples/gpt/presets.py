@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import own_optimizer
+
 STANDARD_LIBRARY = "stdlib"
 
 # The paper's shapes, batches and steps; a batch counts sequences of `context` tokens.
@@ -42,6 +44,8 @@ _OF_MATRICES: dict[str, Any] = {
     "scalar_algorithm": "lion",
     "scalar_lr": None,
 }
+# Of those whose algorithm takes every parameter, unless another rule is given for embedding and head.
+_OF_ENTRIES: dict[str, Any] = {**_TORCHDION, "scalar_algorithm": None, "scalar_lr": None}
 # Of those with a power iteration.
 _OF_FACTORS: dict[str, Any] = {
     **_OF_MATRICES,
@@ -86,8 +90,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "dion2": {**_OF_MUON, "fraction": 0.25, "ef_decay": 0.95, "select": "auto"},
     "dion3": {**_OF_MUON, "fraction": 0.25, "ef_decay": 0.95, "muon_beta2": 0.95},
     "demo": {**_OF_MATRICES, "lr": 0.001, "mu": 0.999, "precision": "high", "chunk_size": 64, "top_k": 32},
-    "lion": {**_TORCHDION, "lr": 0.001},
-    "adamw": {**_TORCHDION, "lr": 0.002, "epsilon": 1e-8},
+    "lion": {**_OF_ENTRIES, "lr": 0.001},
+    "adamw": {**_OF_ENTRIES, "lr": 0.002, "epsilon": 1e-8},
     "torch_adamw": {"lr": 0.002, "betas": (0.9, 0.95), "weight_decay": 0.01, "epsilon": 1e-8},
     "torch_muon": {
         "lr": 0.02,
@@ -102,7 +106,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     },
 }
 
-OPTIMIZERS["dist_muon"], OPTIMIZERS["dist_adamw"] = OPTIMIZERS["muon"], OPTIMIZERS["adamw"]
+OPTIMIZERS["dist_muon"] = OPTIMIZERS["muon"]
+OPTIMIZERS["dist_adamw"] = {**_TORCHDION, "lr": 0.002, "epsilon": 1e-8}
 
 # The values of --adjust-lr, of which either Muon has its own.
 ADJUST_LR = {
@@ -137,6 +142,8 @@ GENERAL: dict[str, Any] = {
 
 def hyperparameters(optimizer: str, preset: str) -> dict[str, Any]:
     """The optimizer's own flags with their values for `preset`."""
+    if own_optimizer.is_own(optimizer):
+        return own_optimizer.hyperparameters(optimizer)
     return OPTIMIZERS[optimizer] | (TINY_RATES[optimizer] if preset == "tiny" else {})
 
 

@@ -1,7 +1,7 @@
 """A run: training steps to the last one, each logged, with validations and checkpoints where they are due."""
 
 import torch
-from errors import Problem
+from errors import Diverged, Problem
 from interrupt import Interrupt
 from log import Log
 from options import Session
@@ -21,7 +21,10 @@ class Run:
         self._saved = trainer.step  # the step of the newest checkpoint
 
     def finish(self) -> int | None:
-        """Train to the last step; the signal's number if one ended it before, with a checkpoint written."""
+        """Train to the last step, or the loss asked for.
+
+        Returns the number of a signal that ended it before, with a checkpoint written.
+        """
         processes = self.trainer.processes
         with Interrupt(processes.repeated_signals) as interrupt:
             while self.trainer.step < self.trainer.recipe.steps:
@@ -30,14 +33,18 @@ class Run:
                     self._save()
                     return caught
                 try:
-                    self._advance()
+                    if self._advance():
+                        break
+                except Diverged:
+                    self.log.write("diverged", self.trainer.step)
+                    raise
                 except torch.OutOfMemoryError as error:
                     sentence = f"{self.session.device} is out of memory; a smaller --micro-batch needs less"
                     raise Problem(sentence, code=1) from error
         return None
 
-    def _advance(self) -> None:
-        """One step and what is due after it."""
+    def _advance(self) -> bool:
+        """One step and what is due after it; whether the validation loss is as low as the session asks for."""
         trainer, recipe = self.trainer, self.trainer.recipe
         report = trainer.train_step()
         self.log.write(
@@ -51,13 +58,15 @@ class Run:
             optimizer_ms=report.optimizer_ms,
         )
         self.progress.update(trainer.step, report.loss, report.tokens_per_second, report.optimizer_ms)
-        last = trainer.step == recipe.steps
+        last, reached = trainer.step == recipe.steps, False
         if last or trainer.step % recipe.val_every == 0:
             loss = trainer.validate()
             self.log.write("validation", trainer.step, loss=loss, seconds=trainer.seconds)
             self.progress.say(f"step {trainer.step}/{recipe.steps}: validation loss {loss:.4f}")
-        if last or trainer.step % self.session.checkpoint_every == 0:
+            reached = loss <= self.session.until_loss
+        if last or reached or trainer.step % self.session.checkpoint_every == 0:
             self._save()
+        return reached
 
     def _save(self) -> None:
         if self._saved == self.trainer.step:

@@ -9,7 +9,7 @@ from typing import Any
 import optimizers
 import torch
 from data import Batch, Windows
-from errors import Problem
+from errors import Diverged
 from model import GPT
 from options import Recipe
 from processes import OneProcess
@@ -142,7 +142,7 @@ class Trainer:
 
     def _finite(self, loss: float) -> float:
         if not math.isfinite(loss):
-            raise Problem(f"the loss is {loss} after {self.step} steps; a lower --lr may help", code=1)
+            raise Diverged(f"the loss is {loss} after {self.step} steps; a lower --lr may help", code=1)
         return loss
 
     def _clock(self) -> float:

@@ -1,0 +1,140 @@
+"""Compare optimizers: `python examples/gpt/compare.py small`, with --help for every flag.
+
+Trains what a study asks for (studies/*.toml), as many trainings at once as there are processors, and writes what came
+of them to a folder: rows (cells.jsonl, steps.jsonl), a table, figures and a report (report.md, report.html). It may be
+stopped or killed at any moment; the same command goes on.
+"""
+
+import fcntl
+import importlib.metadata
+import math
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from comparison import cells, step_times, study, sweep
+from comparison.results import Results
+from comparison.runner import Runner, duration
+from comparison.study import Part, Study
+from comparison.training import Pool
+from errors import Problem, run_script
+from flags import OneSentenceParser, positive, whole
+from interrupt import Interrupt
+from train import open_data
+
+
+def made_with(asked: Study) -> dict[str, object]:
+    """What the losses depend on beside flags, seeds and the processor's rounding."""
+    first = next(cells.settings(asked, asked.parts[0]))
+    windows, _ = open_data(cells.recipe_of(first.cell(first.contender.rates[0], 0)))
+    return {
+        "torch": importlib.metadata.version("torch").partition("+")[0],
+        "torchdion": importlib.metadata.version("torchdion"),
+        "Python": platform.python_version(),
+        "data": windows.fingerprint(),
+    }
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """No other process may train in the folder meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Problem(f"another compare.py is at work in {folder}") from error
+        yield
+
+
+def main(arguments: list[str]) -> int:
+    parser = OneSentenceParser(prog="compare.py", description="Train one model with many optimizers, and report.")
+    parser.add_argument("study", help="small, paper-tiny, … (studies/*.toml), or a .toml file")
+    parser.add_argument("--out", type=Path, help="folder of rows and report (default runs/compare/STUDY)")
+    parser.add_argument("--parts", nargs="+", metavar="PART", help="only these parts of the study")
+    parser.add_argument("--jobs", type=whole(1), help="processes that train at once (default: the processors or GPUs)")
+    parser.add_argument("--hours", type=positive, default=math.inf, help="stop then; the same command goes on")
+    parser.add_argument("--dry-run", action="store_true", help="list what would be trained, and train nothing")
+    parser.add_argument("--measure", action="store_true", help="measure the times of steps again")
+    parser.add_argument("--report", action="store_true", help="draw what is there, and train nothing")
+    given = parser.parse_args(arguments)
+    asked = study.read(study.find(given.study))
+    cells.check(asked)
+    names = [part.name for part in asked.parts]
+    for name in given.parts or ():
+        if name not in names:
+            raise Problem(f"the parts of {asked.name} are {', '.join(names)}; {name!r} is none of them")
+    parts = [part for part in asked.parts if given.parts is None or part.name in given.parts]
+    folder = given.out or Path("runs/compare") / asked.name
+    if given.dry_run:
+        return dry_run(asked, parts, folder)
+    with alone_in(folder):
+        results = Results(folder, None if given.report else made_with(asked))
+        if given.report:
+            if not len(results):
+                raise Problem(f"{folder} holds no rows to report")
+        else:
+            jobs = given.jobs or jobs_on(asked.device)
+            ended_by = train(asked, parts, results, folder, jobs, 3600 * given.hours)
+            if ended_by is not None:
+                return ended_by
+            measure(asked, parts, folder, given.measure)
+        report(asked, results, folder)
+    return 0
+
+
+def jobs_on(device: str) -> int:
+    """As many as there are of the device."""
+    return len(os.sched_getaffinity(0)) if device == "cpu" else max(1, torch.cuda.device_count())
+
+
+def train(asked: Study, parts: list[Part], results: Results, folder: Path, jobs: int, seconds: float) -> int | None:
+    """Whatever is missing; the exit status if it was stopped before all is there."""
+    pool = Pool(folder / "unfinished", jobs, asked.device)
+    with Interrupt() as interrupt:
+        complete = Runner(asked, parts, results, pool).finish(interrupt, time.monotonic() + seconds)
+    if complete:
+        shutil.rmtree(pool.folder)
+        return None
+    why = "interrupted" if interrupt.signal else f"stopped after {duration(seconds)}"
+    print(f"{why} with {len(results)} trainings done; the same command goes on, and --report draws what is there")
+    return 128 + interrupt.signal if interrupt.signal else 0
+
+
+def measure(asked: Study, parts: list[Part], folder: Path, again: bool) -> None:
+    """The times of steps that figures need, on all processors, with nothing beside them."""
+    threads = len(os.sched_getaffinity(0))
+    known = step_times.read(folder)
+    for alike in step_times.wanted(asked, parts, {} if again else known):
+        for row in step_times.measure(alike, threads, lambda line: print(line, flush=True)):
+            known[row.contender, row.width] = row
+        step_times.write(folder, list(known.values()))
+
+
+def report(asked: Study, results: Results, folder: Path) -> None:
+    """Tables on the screen, the report in the folder."""
+    from comparison import report  # with matplotlib, which takes a second to import
+
+    paths = report.write(asked, results, folder)
+    print((folder / "tables.txt").read_text())
+    print("\n".join(str(path) for path in paths))
+
+
+def dry_run(asked: Study, parts: list[Part], folder: Path) -> int:
+    """What would be trained, before any rate is known to be at an edge."""
+    results = Results(folder, None)
+    print(f"{asked.title}: {len(results)} trainings are done")
+    for part in parts:
+        own = [cell for cell in dict.fromkeys(sweep.cells(asked, part, results)) if cell not in results]
+        tokens = sum(cell.flags["steps"] * cell.flags["batch"] * cell.flags["context"] for cell in own)
+        print(f"{part.name}: {len(own)} trainings, at most {tokens / 1e6:,.0f} million tokens")
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(main)

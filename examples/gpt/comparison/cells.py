@@ -1,0 +1,111 @@
+"""What is to be trained: settings of a part, and cells, each one training with all of its flags."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import options
+import torch
+from errors import Problem
+
+from comparison.study import Contender, Part, Study
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training, known by its flags alone, so that parts that need the same one share it."""
+
+    text: str  # the flags as JSON, sorted by name
+
+    @cached_property
+    def flags(self) -> dict[str, Any]:
+        flags: dict[str, Any] = json.loads(self.text)
+        return flags
+
+    @cached_property
+    def key(self) -> str:
+        """A name for its folder."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def processes(self) -> int:
+        return int(self.flags.get("dp", 1) * self.flags.get("fs", 1) * self.flags.get("tp", 1))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The flags as train.py's command line has them."""
+        arguments = []
+        for name, value in self.flags.items():
+            flag = name.replace("_", "-")
+            if name == "compress":
+                arguments += ["--compress"] * value
+            elif isinstance(value, bool):
+                arguments.append(f"--{flag}" if value else f"--no-{flag}")
+            elif isinstance(value, list):
+                arguments += [f"--{flag}", *map(str, value)]
+            else:
+                arguments += [f"--{flag}", str(value)]
+        return arguments
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A contender at one width and batch of a part: what gets a learning rate and seeds."""
+
+    study: Study
+    part: Part
+    contender: Contender
+    width: int
+    batch: int  # tokens
+
+    @property
+    def steps(self) -> int:
+        return self.part.steps[self.part.batches.index(self.batch)]
+
+    def cell(self, rate: float, seed: int) -> Cell:
+        flags = {
+            **self.study.flags,
+            "d_model": self.width,
+            "heads": max(1, self.width // self.study.head_width),
+            "batch": self.batch // self.study.context,
+            "steps": self.steps,
+            "val_every": max(1, self.steps // self.part.validations),
+            **({} if self.part.until_loss is None else {"until_loss": self.part.until_loss}),
+            **self.part.flags,
+            **self.contender.flags,
+            "lr": float(f"{rate:.4g}"),
+            "seed": seed,
+        }
+        return Cell(json.dumps(flags, sort_keys=True))
+
+
+def settings(study: Study, part: Part) -> Iterator[Setting]:
+    for width in part.widths:
+        for batch in part.batches:
+            for contender in part.contenders:
+                yield Setting(study, part, contender, width, batch)
+
+
+def check(study: Study) -> None:
+    """Every setting's flags, as train.py checks them.
+
+    Raises:
+        Problem: with the part, the contender and train.py's own sentence.
+    """
+    for part in study.parts:
+        for setting in settings(study, part):
+            cell = setting.cell(setting.contender.rates[0], 0)
+            try:
+                recipe_of(cell)
+            except Problem as problem:
+                raise Problem(f"part {part.name!r}, contender {setting.contender.name!r}: {problem}") from problem
+
+
+def recipe_of(cell: Cell) -> options.Recipe:
+    """What train.py makes of the flags on one process; how many there are does not matter to it."""
+    alone = {name: value for name, value in options.parse(cell.arguments).items()
+             if name not in ("dp", "fs", "tp", "compress", "until_loss")}  # fmt: skip
+    return options.recipe(alone, torch.device("cpu"))

@@ -1,0 +1,112 @@
+"""What the figures of a study have in common: colours, panels, labels, and what they are drawn from."""
+
+import colorsys
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure as Canvas
+
+from comparison import links
+from comparison.intervals import Mean
+from comparison.step_times import StepTime
+from comparison.study import Contender, Part, Study
+from comparison.summary import Row
+
+STYLE = Path(__file__).with_name("figures.mplstyle")
+# Colours that people with any colour vision tell apart (Okabe and Ito), and three more.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B", "#7F7F7F", "#9467BD")
+MARKERS = "os^Dv<>pPX"
+WIDE = (9.5, 4.2)
+Groups = Mapping[tuple[int, int], Sequence[Row]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    path: Path
+    caption: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Look:
+    color: tuple[float, float, float]
+    marker: str
+
+
+class Looks:
+    """A colour for each family of contenders, lighter for lower ranks; the same in all figures of a study."""
+
+    def __init__(self, study: Study) -> None:
+        families = list(dict.fromkeys(contender.family for contender in study.contenders.values()))
+        self._of: dict[str, Look] = {}
+        for number, family in enumerate(families):
+            members = [contender for contender in study.contenders.values() if contender.family == family]
+            for place, contender in enumerate(members):
+                color = _lightened(PALETTE[number % len(PALETTE)], 0.55 * place / max(1, len(members) - 1))
+                self._of[contender.name] = Look(color, MARKERS[number % len(MARKERS)])
+
+    def __getitem__(self, name: str) -> Look:
+        return self._of[name]
+
+
+def _lightened(color: str, by: float) -> tuple[float, float, float]:
+    hue, light, saturation = colorsys.rgb_to_hls(*to_rgb(color))
+    return colorsys.hls_to_rgb(hue, light + (0.9 - light) * by, saturation)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a part's figures are drawn from."""
+
+    study: Study
+    part: Part
+    groups: Groups
+    steps: Mapping[tuple[str, int], StepTime]
+    links: Sequence[links.LinkTime]
+    looks: Looks
+    folder: Path
+
+    def save(self, canvas: Canvas, kind: str, caption: str, alt: str) -> Figure:
+        path = self.folder / f"{self.part.name}-{kind}.svg"
+        canvas.savefig(path, metadata={"Date": None})
+        return Figure(path, caption, alt)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for group in self.groups.values() for row in group]
+
+    @property
+    def contenders(self) -> list[Contender]:
+        present = {row.name for row in self.rows}
+        return [contender for contender in self.part.contenders if contender.name in present]
+
+
+def panels_of(count: int, height: float, share: bool = False) -> tuple[Canvas, list[Axes]]:
+    canvas = Canvas(figsize=(max(6.0, 3.7 * count), height))
+    return canvas, list(canvas.subplots(1, count, squeeze=False, sharey=share)[0])
+
+
+def where(part: Part, width: int, batch: int) -> str:
+    """What a panel is of: those of width and batch that vary in the part, both if neither does."""
+    words = [f"width {width}"] if len(part.widths) > 1 or len(part.batches) == 1 else []
+    if len(part.batches) > 1 or len(part.widths) == 1:
+        words.append(f"{batch / 1024:g}K tokens a batch")
+    return ", ".join(words)
+
+
+def loss_label() -> str:
+    return "validation loss (nats per byte)"
+
+
+def most_seeds(rows: Sequence[Row]) -> int:
+    return max(len(row.runs) for row in rows)
+
+
+def error_bar(panel: Axes, found: Mean, place: float, look: Look) -> None:
+    half = found.half if math.isfinite(found.half) else 0.0
+    if math.isfinite(found.value):
+        panel.errorbar(found.value, place, xerr=half, color=look.color, marker=look.marker, capsize=3, linestyle="none")

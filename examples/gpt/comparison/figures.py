@@ -1,0 +1,281 @@
+"""The figures of a part, each an SVG file with a caption and a text for those who do not see it."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from comparison import links, traffic
+from comparison.drawing import (
+    STYLE,
+    WIDE,
+    Drawing,
+    Figure,
+    error_bar,
+    loss_label,
+    most_seeds,
+    panels_of,
+    where,
+)
+from comparison.summary import Row
+
+
+def draw(drawing: Drawing) -> list[Figure]:
+    """All figures that the part asks for and for which there is something to draw."""
+    kinds: dict[str, Callable[[Drawing], Figure | None]] = {
+        "losses": losses,
+        "curves": curves,
+        "targets": targets,
+        "ranks": ranks,
+        "rates": rates,
+        "costs": costs,
+        "links": times_on_links,
+    }
+    with matplotlib.rc_context(fname=str(STYLE)):
+        if not drawing.groups:
+            return []
+        found = [kinds[kind](drawing) for kind in drawing.part.figures]
+    return [figure for figure in found if figure is not None]
+
+
+def losses(drawing: Drawing) -> Figure:
+    """Last losses with their intervals."""
+    groups = drawing.groups
+    most = max(len(rows) for rows in groups.values())
+    canvas, panels = panels_of(len(groups), height=1.2 + 0.28 * most)
+    for panel, ((width, batch), rows) in zip(panels, groups.items(), strict=True):
+        for place, row in enumerate(reversed(rows)):
+            look = drawing.looks[row.name]
+            error_bar(panel, row.mean, place, look)
+        panel.set_yticks(range(len(rows)), [row.name for row in reversed(rows)])
+        panel.set_title(where(drawing.part, width, batch))
+        panel.set_xlabel(loss_label())
+        panel.margins(y=0.04)
+    return drawing.save(
+        canvas, "losses",
+        f"Last validation loss, mean over {most_seeds(drawing.rows)} seeds and its 95% confidence interval.",
+        "Losses: " + "; ".join(f"{row.name} {row.mean}" for row in drawing.rows),
+    )  # fmt: skip
+
+
+def curves(drawing: Drawing) -> Figure | None:
+    """Loss against steps, tokens, time and bytes, at the first width and batch."""
+    (width, batch), rows = next(iter(drawing.groups.items()))
+    times = {row.name: drawing.steps.get((row.name, width)) for row in rows}
+    bytes_sent = {row.name: traffic.sent_bytes(row.setting, drawing.study.replicas) for row in rows}
+    canvas = Canvas(figsize=(11, 8.2))
+    panels = canvas.subplots(2, 2, sharey=True).flatten()
+    panels[2].set_visible(any(times.values()))
+    low, high = math.inf, -math.inf
+    for row in rows:
+        steps, values = _mean_curve(row)
+        if not len(steps):
+            continue
+        look = drawing.looks[row.name]
+        low, high = min(low, values.min()), max(high, values[len(values) // 5])
+        label = f"{row.name} ({values[-1]:.3f})"
+        style: dict[str, Any] = {"color": look.color, "marker": look.marker, "markevery": 2, "markersize": 3.5}
+        panels[0].plot(steps, values, label=label, **style)
+        panels[1].plot(steps * batch / 1e6, values, **style)
+        time, sent = times[row.name], bytes_sent[row.name]
+        if time is not None:
+            panels[2].plot(steps * time.at(batch), values, **style)
+        if sent is not None:
+            panels[3].plot(steps * sent / 1e6, values, **style)
+    panels[3].set_xscale("log")
+    panels[3].xaxis.set_major_formatter("{x:g}")
+    axes = (
+        "steps",
+        "tokens (millions)",
+        "training time (s)",
+        f"sent by each of {drawing.study.replicas} replicas (MB)",
+    )
+    for panel, label in zip(panels, axes, strict=True):
+        panel.set_xlabel(label)
+    for panel in panels[::2]:
+        panel.set_ylabel(loss_label())
+    panels[0].set_ylim(low - 0.03, high + 0.05)
+    canvas.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
+    return drawing.save(
+        canvas, "curves",
+        f"Validation loss at {where(drawing.part, width, batch)}, each optimizer at its best rate, mean over seeds. "
+        "Time is steps times the median step, measured with nothing beside it; bytes are what torchdion.plan counts "
+        "for compressed replicas, whose losses are one process's but for those of Double Dion and DeMo.",
+        "Loss against steps, tokens, time and bytes; last losses: "
+        + "; ".join(f"{row.name} {row.mean}" for row in rows),
+    )  # fmt: skip
+
+
+def _mean_curve(row: Row) -> tuple[Any, Any]:
+    """Steps and mean losses, where all seeds have a validation."""
+    by_step: dict[int, list[float]] = {}
+    for result in row.runs.values():
+        for step, loss in result.validation:
+            by_step.setdefault(step, []).append(loss)
+    whole = {step: values for step, values in by_step.items() if len(values) == len(row.runs)}
+    return np.array(list(whole)), np.array([np.mean(values) for values in whole.values()])
+
+
+def targets(drawing: Drawing) -> Figure:
+    """Steps and tokens to the target against the batch."""
+    target = drawing.part.until_loss
+    canvas = Canvas(figsize=WIDE)
+    by_steps, by_tokens = canvas.subplots(1, 2)
+    for contender in drawing.contenders:
+        rows = sorted((row for row in drawing.rows if row.name == contender.name), key=lambda row: row.setting.batch)
+        reached = [row for row in rows if math.isfinite(row.mean.value)]
+        look = drawing.looks[contender.name]
+        batches = np.array([row.setting.batch for row in reached])
+        means = np.array([row.mean.value for row in reached])
+        halves = np.array([row.mean.half if math.isfinite(row.mean.half) else 0.0 for row in reached])
+        style: dict[str, Any] = {"color": look.color, "marker": look.marker, "capsize": 3, "label": contender.name}
+        by_steps.errorbar(batches, means, yerr=halves, **style)
+        by_tokens.errorbar(batches, means * batches / 1e6, yerr=halves * batches / 1e6, **style)
+    for panel in (by_steps, by_tokens):
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.set_xticks(sorted(drawing.part.batches), [f"{batch / 1024:g}K" for batch in sorted(drawing.part.batches)])
+        panel.set_xlabel("tokens per batch")
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("{x:g}")
+        panel.tick_params(axis="y", which="minor", labelsize=7)
+    by_steps.set_ylabel(f"steps to a loss of {target:g}")
+    by_tokens.set_ylabel("tokens to it (millions)")
+    by_steps.legend()
+    return drawing.save(
+        canvas, "targets",
+        f"Steps, and tokens, until the validation loss is {target:g} at a constant rate, each at its best one; means "
+        "over seeds and their 95% confidence intervals.",
+        "Steps to the target: "
+        + "; ".join(f"{row.name} at {row.setting.batch} tokens {row.mean.value:.0f}" for row in drawing.rows),
+    )  # fmt: skip
+
+
+def ranks(drawing: Drawing) -> Figure | None:
+    """Loss against r / d, a panel for each width; contenders without a rank as lines."""
+    canvas, panels = panels_of(len(drawing.groups), height=4.2, share=True)
+    for panel, ((width, batch), rows) in zip(panels, drawing.groups.items(), strict=True):
+        families: dict[str, list[Row]] = {}
+        for row in rows:
+            if "rank_fraction" in row.setting.contender.flags:
+                families.setdefault(row.setting.contender.family, []).append(row)
+            elif math.isfinite(row.mean.value):
+                color = drawing.looks[row.name].color
+                panel.axhline(row.mean.value, color=color, linestyle="--", linewidth=1.2, label=row.name)
+        for family, members in families.items():
+            members.sort(key=lambda row: row.setting.contender.flags["rank_fraction"])
+            look = drawing.looks[members[-1].name]
+            panel.errorbar(
+                [row.setting.contender.flags["rank_fraction"] for row in members],
+                [row.mean.value for row in members],
+                yerr=[row.mean.half if math.isfinite(row.mean.half) else 0.0 for row in members],
+                color=look.color, marker=look.marker, capsize=3, label=family,
+            )  # fmt: skip
+        panel.set_xscale("log", base=2)
+        fractions = sorted({row.setting.contender.flags.get("rank_fraction", 1.0) for row in rows})
+        panel.set_xticks(fractions, [f"1/{1 / fraction:g}" if fraction < 1 else "1" for fraction in fractions])
+        panel.set_title(where(drawing.part, width, batch))
+        panel.set_xlabel("r / d")
+    panels[0].set_ylabel(loss_label())
+    panels[0].legend()
+    return drawing.save(
+        canvas, "ranks",
+        "Validation loss after the last step against Dion's rank, means over seeds and their 95% confidence intervals.",
+        "Losses by rank: " + "; ".join(f"{row.name} at width {row.setting.width} {row.mean}" for row in drawing.rows),
+    )  # fmt: skip
+
+
+def rates(drawing: Drawing) -> Figure:
+    """What the tuning seeds gave at each rate, a panel for each width and batch."""
+    part = drawing.part
+    canvas, panels = panels_of(len(drawing.groups), height=3.8, share=True)
+    finite = []
+    for panel, ((width, batch), rows) in zip(panels, drawing.groups.items(), strict=True):
+        for row in rows:
+            look = drawing.looks[row.name]
+            index = 0 if part.until_loss is not None else 1
+            points = {rate: score[index] for rate, score in sorted(row.scores.items()) if math.isfinite(score[index])}
+            finite += list(points.values())
+            panel.plot(list(points), list(points.values()), color=look.color, marker=look.marker, markersize=3.5,
+                       linewidth=1.1, label=row.name)  # fmt: skip
+            if row.rate in points:
+                panel.plot(row.rate, points[row.rate], color=look.color, marker="o", markersize=9,
+                           fillstyle="none", linestyle="none")  # fmt: skip
+        panel.set_xscale("log")
+        panel.set_title(where(part, width, batch))
+        panel.set_xlabel("learning rate")
+    if finite:
+        low, high = min(finite), float(np.quantile(finite, 0.95))
+        panels[0].set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
+    panels[0].set_ylabel(loss_label() if part.until_loss is None else f"steps to a loss of {part.until_loss:g}")
+    handles = {label: handle for panel in panels
+               for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}  # fmt: skip
+    canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+    return drawing.save(
+        canvas, "rates",
+        "What each learning rate gave, of the seeds by which rates were chosen; a ring is the rate that was chosen.",
+        "Best rates: "
+        + "; ".join(f"{row.name} at {where(part, row.setting.width, row.setting.batch)} {row.rate:.3g}"
+                    for row in drawing.rows),
+    )  # fmt: skip
+
+
+def costs(drawing: Drawing) -> Figure | None:
+    """The optimizer's share of a step, bytes of state and bytes sent, at the first width and batch."""
+    (width, batch), rows = next(iter(drawing.groups.items()))
+    names = [contender.name for contender in drawing.contenders if (contender.name, width) in drawing.steps]
+    if not names:
+        return None
+    row_of = {row.name: row for row in rows}
+    times = [drawing.steps[name, width] for name in names]
+    shares = [100 * time.optimizer_seconds / time.at(batch) for time in times]
+    states = [time.state_bytes / time.parameters for time in times]
+    sent = [(traffic.sent_bytes(row_of[name].setting, drawing.study.replicas) or 0) / 1e6 for name in names]
+    canvas, panels = panels_of(3, height=1.2 + 0.28 * len(names), share=True)
+    labels = ("optimizer's share of a step (%)", "bytes of state per parameter",
+              f"sent per step by each of {drawing.study.replicas} replicas (MB)")  # fmt: skip
+    for panel, values, label in zip(panels, (shares, states, sent), labels, strict=True):
+        bars = panel.barh(range(len(names)), values, color=[drawing.looks[name].color for name in names], height=0.7)
+        panel.bar_label(bars, [f"{value:.3g}" for value in values], padding=2, fontsize=8)
+        panel.set_xlabel(label)
+        panel.margins(x=0.16)
+        panel.grid(axis="y", visible=False)
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].invert_yaxis()
+    return drawing.save(
+        canvas, "costs",
+        f"What a step costs at {where(drawing.part, width, batch)} on {times[0].threads} threads of a CPU, where "
+        "forward and backward take long; bytes sent by compressed replicas as torchdion.plan counts them.",
+        "Share of a step: " + "; ".join(f"{name} {share:.2g}%" for name, share in zip(names, shares, strict=True)),
+    )  # fmt: skip
+
+
+def times_on_links(drawing: Drawing) -> Figure | None:
+    """Time to the target on links of several rates."""
+    found = links.to_target(drawing.links, drawing.rows)
+    if not found:
+        return None
+    rates = sorted({each.link.megabits for each in found}, reverse=True)
+    names = list(dict.fromkeys(each.link.contender for each in found))
+    canvas, panels = panels_of(len(rates), height=1.2 + 0.3 * len(names), share=False)
+    for panel, rate in zip(panels, rates, strict=True):
+        own = {each.link.contender: each for each in found if each.link.megabits == rate}
+        seconds = [own[name].seconds.value if name in own else math.nan for name in names]
+        halves = [own[name].seconds.half if name in own else math.nan for name in names]
+        bars = panel.barh(range(len(names)), seconds, xerr=halves, color=f"C{0}", height=0.7, capsize=2)
+        panel.bar_label(bars, [f"{value:.0f} s" for value in seconds], padding=8, fontsize=8)
+        panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
+        panel.invert_yaxis()
+        panel.margins(x=0.2)
+        panel.set_title(links.rate_words(rate))
+        panel.set_xlabel("seconds to the target")
+    return drawing.save(
+        canvas, "links",
+        "Time to the target loss: steps to it times the median step measured over links of each rate.",
+        "Seconds to the target: "
+        + "; ".join(f"{each.link.contender} at {links.rate_words(each.link.megabits)} {each.seconds.value:.0f}"
+                    for each in found),
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""Times of training steps over links of limited rates, as benchmarks/study_links.py measures them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import log
+
+from comparison.intervals import Mean
+from comparison.summary import Row
+
+NAME = "links.jsonl"
+
+
+@dataclass(frozen=True)
+class LinkTime:
+    part: str
+    contender: str
+    ranks: int
+    megabits: float  # per second and direction, of each rank's link
+    seconds: float  # of a step
+    computation: float  # the step at full speed
+    megabytes: float  # that a rank's link carried away
+    planned_megabytes: float | None  # by torchdion.plan
+    measured_megabits: float  # what a plain all-reduce reached
+
+    @property
+    def modelled(self) -> tuple[float, float]:
+        """The step by the plan's model of the link: as computation or sending takes longer, and as both add up."""
+        sent = self.planned_megabytes if self.planned_megabytes is not None else self.megabytes
+        sending = 8 * sent / self.measured_megabits
+        return max(self.computation, sending), self.computation + sending
+
+
+@dataclass(frozen=True)
+class ToTarget:
+    link: LinkTime
+    seconds: Mean
+    megabytes: Mean  # sent by a rank
+
+
+def read(folder: Path) -> list[LinkTime]:
+    path = folder / NAME
+    return [LinkTime(**row) for row in log.read(path)] if path.exists() else []
+
+
+def to_target(times: Sequence[LinkTime], rows: Sequence[Row]) -> list[ToTarget]:
+    """Of the rows whose part has both a target and measured links."""
+    found = []
+    for row in rows:
+        if row.target is None:
+            continue
+        for link in times:
+            if link.part == row.setting.part.name and link.contender == row.name:
+                sent = link.planned_megabytes if link.planned_megabytes is not None else link.megabytes
+                found.append(ToTarget(link, _times(row.mean, link.seconds), _times(row.mean, sent)))
+    return found
+
+
+def rate_words(megabits: float) -> str:
+    return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits:g} Mbit/s"
+
+
+def _times(steps: Mean, factor: float) -> Mean:
+    return Mean(steps.value * factor, steps.half * factor, steps.count)

@@ -1,0 +1,279 @@
+"""A study's description: a TOML file, read and checked.
+
+    title = "..."
+    [model]                     # flags of train.py (with _), of every training
+    layers = 4
+    [contenders."Dion r = d/4"] # flags of train.py, and the learning rates that are tried first, a geometric grid
+    optimizer = "dion"
+    rank_fraction = 0.25
+    rates = [0.01, 0.02, 0.04]
+    [[parts]]                   # contenders × widths × batches, each at its own best rate, over seeds
+    name = "batch"
+    contenders = ["Dion r = d/4", "Muon"]
+    widths = [64]
+    batches = [4096, 65536]     # tokens
+    steps = [800, 200]          # one number for all, or one for each batch
+
+`base = "small"` lays the file over small.toml, table over table.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from errors import Problem
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+STUDIES = Path(__file__).resolve().parent.parent / "studies"
+FIGURES = ("curves", "losses", "rates", "ranks", "targets", "costs", "links")
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """An optimizer with its options: what a curve of the report is of."""
+
+    name: str
+    flags: Mapping[str, Any]
+    rates: tuple[float, ...]
+
+    @property
+    def family(self) -> str:
+        """The name without its rank, for plots against ranks."""
+        return self.name.partition(" r = ")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A question, and the grid of trainings that answers it."""
+
+    name: str
+    title: str
+    question: str
+    answer: str
+    contenders: tuple[Contender, ...]
+    widths: tuple[int, ...]
+    batches: tuple[int, ...]  # tokens
+    steps: tuple[int, ...]  # of each batch
+    seeds: int
+    tuning_seeds: int  # the first of the seeds, by whose mean the rate is chosen
+    every_rate: bool  # all seeds at all rates, not at the best one alone
+    validations: int  # of a training, evenly spread
+    until_loss: float | None  # the target: a training ends there
+    figures: tuple[str, ...]
+    flags: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    name: str
+    title: str
+    introduction: str
+    flags: Mapping[str, Any]  # of every training
+    head_width: int
+    device: str  # of train.py
+    widen: int  # how often a grid of rates may grow
+    replicas: int  # of which traffic is counted
+    contenders: Mapping[str, Contender]
+    parts: tuple[Part, ...] = field(default=())
+
+    @property
+    def context(self) -> int:
+        return int(self.flags["context"])
+
+
+def find(name: str) -> Path:
+    """A file, or the name of one in studies/.
+
+    Raises:
+        Problem: there is none.
+    """
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise Problem(f"there is no file {name}")
+        return path
+    path = STUDIES / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in STUDIES.glob("*.toml")))
+        raise Problem(f"the studies here are {known}; {name!r} is none of them, and no .toml file")
+    return path
+
+
+def read(path: Path) -> Study:
+    """The study, checked but for the flags of its trainings (cells.py).
+
+    Raises:
+        Problem: the file is no TOML, or what it says cannot be; the sentence names the place.
+    """
+    return _study(_Table(_based(path, ()), str(path)), path.stem)
+
+
+def _based(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    """The file's table, laid over that of its `base`, another file of the same folder."""
+    if path in above:
+        raise Problem(f"{path} is its own base")
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise Problem(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Problem(f"{path} is no TOML: {error}") from error
+    base = table.pop("base", None)
+    return table if base is None else _over(_based(path.with_name(f"{base}.toml"), (*above, path)), table)
+
+
+def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Tables are laid over tables, name by name; anything else takes the place of what was there."""
+    result = dict(below)
+    for name, value in table.items():
+        both = isinstance(value, dict) and isinstance(below.get(name), dict)
+        result[name] = _over(below[name], value) if both else value
+    return result
+
+
+class _Table:
+    """A TOML table whose values are taken one by one; what nobody took is unknown."""
+
+    def __init__(self, values: dict[str, Any], place: str) -> None:
+        self._left = dict(values)
+        self.place = place
+
+    def take(self, name: str, kind: type | tuple[type, ...], default: Any = None, *, needed: bool = False) -> Any:
+        if name not in self._left:
+            if needed:
+                raise Problem(f"{self.place}: {name} is missing")
+            return default
+        value = self._left.pop(name)
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise Problem(f"{self.place}: {name} is {value!r}, which should be {_words(kinds)}")
+        return value
+
+    def count(self, name: str, default: int, least: int = 1) -> int:
+        value: int = self.take(name, int, default)
+        if value < least:
+            raise Problem(f"{self.place}: {name} must be at least {least}, got {value}")
+        return value
+
+    def counts(self, name: str) -> tuple[int, ...]:
+        values = self.take(name, list, needed=True)
+        if not values or not all(isinstance(value, int) and value > 0 for value in values):
+            raise Problem(f"{self.place}: {name} must be a list of positive whole numbers, got {values!r}")
+        return tuple(values)
+
+    def table(self, name: str) -> "_Table":
+        return _Table(self.take(name, dict, {}), f"{self.place}, {name}")
+
+    def rest(self) -> dict[str, Any]:
+        rest, self._left = self._left, {}
+        return rest
+
+    def end(self) -> None:
+        for name in self._left:
+            raise Problem(f"{self.place}: {name} is not known here")
+
+
+def _words(kinds: tuple[type, ...]) -> str:
+    names = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "a table",
+             bool: "true or false"}  # fmt: skip
+    return " or ".join(names[kind] for kind in kinds)
+
+
+def _study(table: _Table, name: str) -> Study:
+    model, common = table.table("model"), table.table("common")
+    head_width = model.count("head_width", 32)
+    flags = {"preset": "tiny", **model.rest(), **common.rest()}
+    if "context" not in flags:
+        raise Problem(f"{table.place}: [model] needs context, of which a batch's tokens are multiples")
+    contenders = {
+        name: _contender(name, _Table(values, f"{table.place}, contender {name!r}"))
+        for name, values in table.take("contenders", dict, needed=True).items()
+    }
+    defaults = table.table("defaults").rest()
+    parts = [
+        _part(_Table({**defaults, **values}, f"{table.place}, part {index}"), contenders, flags["context"])
+        for index, values in enumerate(table.take("parts", list, needed=True), 1)
+    ]
+    study = Study(
+        name=name,
+        title=table.take("title", str, needed=True),
+        introduction=table.take("introduction", str, ""),
+        flags=flags,
+        head_width=head_width,
+        device=table.take("device", str, "cpu"),
+        widen=table.count("widen", 4, 0),
+        replicas=table.count("replicas", 4),
+        contenders=contenders,
+        parts=tuple(parts),
+    )
+    table.end()
+    names = [part.name for part in parts]
+    for name in names:
+        if names.count(name) > 1:
+            raise Problem(f"{table.place}: two parts are called {name!r}")
+    return study
+
+
+def _contender(name: str, table: _Table) -> Contender:
+    rates = table.take("rates", list, needed=True)
+    if not all(isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0 for rate in rates):
+        raise Problem(f"{table.place}: rates must be positive numbers, got {rates!r}")
+    steps = [after / before for before, after in pairwise(rates)]
+    if len(rates) < 3 or min(steps) <= 1 or max(steps) > 1.05 * min(steps):
+        raise Problem(f"{table.place}: rates must be three or more in geometric progression, got {rates!r}")
+    return Contender(name, table.rest(), tuple(float(rate) for rate in rates))
+
+
+def _part(table: _Table, contenders: Mapping[str, Contender], context: int) -> Part:
+    names = table.take("contenders", list, needed=True)
+    for name in names:
+        if name not in contenders:
+            raise Problem(f"{table.place}: {name!r} is none of the contenders")
+    counts = {len(contenders[name].rates) for name in names}
+    if len(counts) != 1:
+        raise Problem(f"{table.place}: its contenders begin with {sorted(counts)} rates; all must with the same number")
+    batches = table.counts("batches")
+    for batch in batches:
+        if batch % context:
+            raise Problem(f"{table.place}: a batch of {batch} tokens is no multiple of the context, {context}")
+    given = table.take("steps", (int, list), needed=True)
+    steps = tuple(given) if isinstance(given, list) else (given,) * len(batches)
+    if len(steps) != len(batches) or not all(isinstance(count, int) and count > 0 for count in steps):
+        raise Problem(f"{table.place}: steps must be one positive number, or one for each batch, got {given!r}")
+    seeds = table.count("seeds", 3)
+    tuning_seeds = table.count("tuning_seeds", 1)
+    if tuning_seeds > seeds:
+        raise Problem(f"{table.place}: tuning_seeds {tuning_seeds} is more than seeds {seeds}")
+    figures = table.take("figures", list, ["losses", "rates"])
+    for figure in figures:
+        if figure not in FIGURES:
+            raise Problem(f"{table.place}: {figure!r} is no figure; these are {', '.join(FIGURES)}")
+    until_loss = table.take("until_loss", (int, float), None)
+    if "targets" in figures and until_loss is None:
+        raise Problem(f"{table.place}: the figure targets needs until_loss")
+    part = Part(
+        name=table.take("name", str, needed=True),
+        title=table.take("title", str, needed=True),
+        question=table.take("question", str, ""),
+        answer=table.take("answer", str, ""),
+        contenders=tuple(contenders[name] for name in names),
+        widths=table.counts("widths"),
+        batches=batches,
+        steps=steps,
+        seeds=seeds,
+        tuning_seeds=tuning_seeds,
+        every_rate=table.take("every_rate", bool, False),
+        validations=table.count("validations", 10),
+        until_loss=until_loss,
+        figures=tuple(figures),
+        flags=table.take("flags", dict, {}),
+    )
+    table.end()
+    return part

@@ -1,0 +1,194 @@
+"""Trains cells in processes of their own, as many at once as there are processors or GPUs, and can stop anywhere.
+
+A cell is train.py with its flags, in a folder of its own, on one thread, so that its losses do not depend on what runs
+beside it. A folder with a checkpoint in it goes on from there. Processes are forked from a server that has imported
+torch once; those of a cell on many ranks are torchrun's.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from errors import Problem
+
+from comparison.cells import Cell
+from comparison.results import Result, of_log
+
+EXAMPLE = Path(__file__).resolve().parent.parent
+OUTPUT = "output.txt"
+LOG = "log.jsonl"
+PR_SET_PDEATHSIG = 1
+POLL_SECONDS = 0.05
+
+
+class Failed(Problem):
+    """A training ended by an error that is not divergence."""
+
+
+def end_with_parent() -> None:
+    """Makes a process stop when the one that started it is gone, and leave a terminal's signals to that one."""
+    os.setpgrp()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def train_here(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
+    """A cell on one process; in that process."""
+    end_with_parent()
+    os.environ.update(environment)
+    output = os.open(f"{folder}/{OUTPUT}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    import torch
+    import train
+
+    torch.set_num_threads(1)
+    sys.argv = ["train.py", *arguments]
+    try:
+        code = train.main(arguments)
+    except Problem as problem:
+        print(problem, file=sys.stderr)
+        code = problem.code
+    sys.exit(code)
+
+
+def server() -> Any:
+    """Forks processes that have torch imported; their parent is not this process, which may have threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["train", "torchdion"])
+    return context
+
+
+@dataclass
+class Training:
+    """A cell that is being trained."""
+
+    cell: Cell
+    folder: Path
+    process: "BaseProcess | subprocess.Popen[bytes]"
+    slots: list[int]
+    began: float
+    resumed: bool
+
+    def ended_with(self) -> int | None:
+        """The exit status, None while it runs."""
+        if isinstance(self.process, subprocess.Popen):
+            return self.process.poll()
+        return self.process.exitcode
+
+    def stop(self) -> None:
+        """Asks it to write a checkpoint and end."""
+        self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def last_line(self) -> str:
+        lines = (self.folder / OUTPUT).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+class Pool:
+    """Trainings that run at once.
+
+    Args:
+        folder: of unfinished trainings.
+        jobs: how many processes train at once; of GPUs each has its own.
+        device: of train.py.
+    """
+
+    def __init__(self, folder: Path, jobs: int, device: str) -> None:
+        self.folder = folder
+        self.jobs = jobs
+        self.running: list[Training] = []
+        self._device = device
+        self._free = list(range(jobs))
+        self._context: Any = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def has_room_for(self, cell: Cell) -> bool:
+        """On CPUs a cell of more processes than `jobs` gets all of them."""
+        return not self.running or cell.processes <= len(self._free)
+
+    def finished(self, cell: Cell) -> Result | None:
+        """What a training that ended just before this program did has left."""
+        return of_log(self.folder / cell.key / LOG, cell.flags["steps"], cell.flags.get("until_loss"))
+
+    def start(self, cell: Cell) -> None:
+        folder = self.folder / cell.key
+        resumed = folder.exists()
+        folder.mkdir(exist_ok=True)
+        slots, self._free = self._free[: cell.processes], self._free[cell.processes :]
+        own = ["--run", str(folder), "--resume", "--keep", "1", "--sample-length", "0", "--device", self._device]
+        arguments = [*cell.arguments, *own]
+        environment = {"OMP_NUM_THREADS": "1"}
+        if self._device == "cuda":
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slots))
+        process = (
+            self._forked(arguments, folder, environment)
+            if cell.processes == 1
+            else _torchrun(cell.processes, arguments, folder, environment)
+        )
+        self.running.append(Training(cell, folder, process, slots, time.monotonic(), resumed))
+
+    def _forked(self, arguments: list[str], folder: Path, environment: dict[str, str]) -> BaseProcess:
+        if self._context is None:
+            self._context = server()
+        process: BaseProcess = self._context.Process(target=train_here, args=(arguments, str(folder), environment))
+        process.start()
+        return process
+
+    def ended(self) -> list[tuple[Training, Result | None]]:
+        """Trainings that have ended since the last call; None: by a signal, before their end.
+
+        Raises:
+            Failed: one ended by an error.
+        """
+        over = [(training, code) for training in self.running if (code := training.ended_with()) is not None]
+        for training, _ in over:
+            self.running.remove(training)
+            self._free += training.slots
+        return [(training, self._result(training, code)) for training, code in over]
+
+    def _result(self, training: Training, code: int) -> Result | None:
+        result = self.finished(training.cell)
+        if result is None and code not in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM):
+            raise Failed(f"a training failed: {training.last_line()} ({training.folder / OUTPUT})", code=1)
+        return result
+
+    def forget(self, cell: Cell) -> None:
+        """Removes the folder of a cell whose result is kept."""
+        shutil.rmtree(self.folder / cell.key, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Lets all trainings write a checkpoint and end, and waits for them."""
+        for training in self.running:
+            training.stop()
+        while any(training.ended_with() is None for training in self.running):
+            time.sleep(POLL_SECONDS)
+
+    def kill(self) -> None:
+        for training in self.running:
+            training.kill()
+
+
+def _torchrun(count: int, arguments: list[str], folder: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
+               "--", str(EXAMPLE / "train.py"), *arguments]  # fmt: skip
+    with (folder / OUTPUT).open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=end_with_parent,
+        )

@@ -1,0 +1,74 @@
+"""An optimizer from a file of the user's: `--optimizer FILE.py:NAME`.
+
+NAME is a function of the model that returns a torch.optim.Optimizer, or a list of them that together own every
+parameter. Its keywords are the flags that it has, with their defaults; `seed`, if it is one, is the run's:
+
+    def sgd(model, *, lr=0.1, weight_decay=0.0):
+        return torch.optim.SGD(model.parameters(), lr=lr, weight_decay=weight_decay)
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from errors import Problem
+from model import GPT
+from torch.optim import Optimizer
+
+HERE = Path(__file__).resolve().parent
+Build = Callable[..., Optimizer | list[Optimizer]]
+
+
+def is_own(optimizer: str) -> bool:
+    """Whether the flag's value is FILE.py:NAME."""
+    file, colon, name = optimizer.rpartition(":")
+    return bool(colon) and file.endswith(".py") and name.isidentifier()
+
+
+def short_name(optimizer: str) -> str:
+    """For folders: FILE-NAME of FILE.py:NAME; others are short."""
+    if not is_own(optimizer):
+        return optimizer
+    file, _, name = optimizer.rpartition(":")
+    return f"{Path(file).stem}-{name}"
+
+
+def hyperparameters(optimizer: str) -> dict[str, Any]:
+    """The function's keywords and their defaults, without `seed`.
+
+    Raises:
+        Problem: the file or the function is not there, or the function is not as this module's docstring says.
+    """
+    parameters = list(inspect.signature(_function(optimizer)).parameters.values())
+    rest = parameters[1:]
+    if not parameters or any(p.kind != p.KEYWORD_ONLY or p.default is p.empty for p in rest):
+        raise Problem(f"--optimizer {optimizer} must be a function (model, *, keywords with defaults)")
+    if "lr" not in (p.name for p in rest):
+        raise Problem(f"--optimizer {optimizer} needs the keyword lr")
+    return {p.name: p.default for p in rest if p.name != "seed"}
+
+
+def build(optimizer: str, model: GPT, own: dict[str, Any], seed: int) -> list[Optimizer]:
+    """What the function returns, as a list."""
+    function = _function(optimizer)
+    seeded = {"seed": seed} if "seed" in inspect.signature(function).parameters else {}
+    built = function(model, **own, **seeded)
+    return built if isinstance(built, list) else [built]
+
+
+def _function(optimizer: str) -> Build:
+    text, _, name = optimizer.rpartition(":")
+    file = Path(text) if Path(text).is_file() else HERE / text
+    if not file.is_file():
+        raise Problem(f"--optimizer {optimizer}: there is no file {text}, here or beside train.py")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise Problem(f"--optimizer {optimizer}: {file} has no function {name}")
+    function: Build = found
+    return function

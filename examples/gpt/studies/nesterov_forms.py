@@ -1,0 +1,91 @@
+"""Forms of Nesterov's momentum for Dion that torchdion does not have, in plain PyTorch, to compare them.
+
+With B = M + G and the look-ahead L = μ B + G, P = orthonormalize(L Q). The forms differ in R, by which
+M = B − (1 − μ) P Rᵀ keeps what was left out, and in the factor V whose normalized columns are the update's and the
+next Q:
+
+    form_a  R = Bᵀ P, the update by V = Lᵀ P, the next Q by R
+    form_b  R = Bᵀ P, both by V = Lᵀ P
+    form_c  R = V = Lᵀ P
+
+torchdion's own has L = B + μ G and R = V = Lᵀ P. One matrix at a time, with a Householder QR.
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import optimizers
+import torch
+from model import GPT
+from torch import Tensor
+from torch.optim import Optimizer
+
+import torchdion
+
+
+class NesterovDion(Optimizer):
+    """Dion (arXiv 2504.05295, Algorithm 4: Q is m×r of an m×n matrix) with one of the forms."""
+
+    def __init__(self, params: list[torch.nn.Parameter], form: str, seed: int, **defaults: Any) -> None:
+        super().__init__(params, defaults)
+        self._form = form
+        self._generator = torch.Generator().manual_seed(seed)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    self._update(param, param.grad, group)
+
+    def _update(self, X: Tensor, G: Tensor, group: dict[str, Any]) -> None:
+        m, n = X.shape
+        mu, lr = group["mu"], group["lr"]
+        state = self.state[X]
+        if not state:
+            r = math.ceil(group["rank_fraction"] * min(m, n))
+            state["momentum"] = torch.zeros_like(X)
+            state["Q"] = torch.randn(m, r, generator=self._generator).to(X)
+        M, Q = state["momentum"], state["Q"]
+        B = M + G
+        L = mu * B + G
+        P, _ = torch.linalg.qr(L.mT @ Q)  # n×r
+        look_ahead = L @ P  # m×r
+        R = look_ahead if self._form == "c" else B @ P
+        M.copy_(B - (1 - mu) * R @ P.mT)
+        V = normalized(look_ahead)
+        Q.copy_(normalized(R) if self._form == "a" else V)
+        X.mul_(1 - lr * group["weight_decay"]).sub_(lr * math.sqrt(m / n) * V @ P.mT)
+
+
+def normalized(A: Tensor) -> Tensor:
+    """With columns of length 1; those of zeros stay."""
+    lengths = torch.linalg.vector_norm(A, dim=0)
+    unit: Tensor = A / lengths.masked_fill(lengths == 0, 1)
+    return unit
+
+
+def _build(
+    form: str,
+    model: GPT,
+    *,
+    lr: float = 0.02,
+    mu: float = 0.95,
+    rank_fraction: float = 1.0,
+    weight_decay: float = 0.01,
+    scalar_algorithm: str = "adamw",
+    scalar_lr: float = 0.05,
+    seed: int = 0,
+) -> list[Optimizer]:
+    matrices = NesterovDion(
+        optimizers.matrices(model), form, seed, lr=lr, mu=mu, rank_fraction=rank_fraction, weight_decay=weight_decay
+    )
+    groups = torchdion.param_groups(model, weight_decay=weight_decay, scalar_algorithm=scalar_algorithm)
+    rest: Optimizer = torchdion.Lion([group for group in groups if group["kind"] != "matrix"], lr=scalar_lr)
+    return [matrices, rest]
+
+
+form_a = partial(_build, "a")
+form_b = partial(_build, "b")
+form_c = partial(_build, "c")
