@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 from comparison import cells, step_times, study, sweep
+from comparison.cells import Cell
 from comparison.results import Results
 from comparison.runner import Runner, duration
 from comparison.study import Part, Study
@@ -25,7 +26,10 @@ from comparison.training import Pool
 from errors import Problem, run_script
 from flags import OneSentenceParser, positive, whole
 from interrupt import Interrupt
+from model import parameters
 from train import open_data
+
+from torchdion.planning.machines import MACHINES
 
 
 def made_with(asked: Study) -> dict[str, object]:
@@ -125,14 +129,28 @@ def report(asked: Study, results: Results, folder: Path) -> None:
     print("\n".join(str(path) for path in paths))
 
 
+def tokens_of(cell: Cell) -> int:
+    """At most."""
+    return int(cell.flags["steps"] * cell.flags["batch"] * cell.flags["context"])
+
+
+def gpu_hours(asked: Study, own: list[Cell]) -> str:
+    """On H100s whose products reach a third of the peak rate; nothing of a study on CPUs."""
+    if asked.device != "cuda":
+        return ""
+    rate = MACHINES["h100"].rate("medium") / 3
+    seconds = sum(6 * parameters(cells.recipe_of(cell).shape) * tokens_of(cell) / rate for cell in own)
+    return f", {seconds / 3600:,.0f} hours of an H100"
+
+
 def dry_run(asked: Study, parts: list[Part], folder: Path) -> int:
     """What would be trained, before any rate is known to be at an edge."""
     results = Results(folder, None)
     print(f"{asked.title}: {len(results)} trainings are done")
     for part in parts:
         own = [cell for cell in dict.fromkeys(sweep.cells(asked, part, results)) if cell not in results]
-        tokens = sum(cell.flags["steps"] * cell.flags["batch"] * cell.flags["context"] for cell in own)
-        print(f"{part.name}: {len(own)} trainings, at most {tokens / 1e6:,.0f} million tokens")
+        tokens = sum(tokens_of(cell) for cell in own)
+        print(f"{part.name}: {len(own)} trainings, at most {tokens / 1e6:,.0f} million tokens{gpu_hours(asked, own)}")
     return 0
 
 

@@ -23,6 +23,12 @@ class Shape:
     heads: int
 
 
+def parameters(shape: Shape) -> int:
+    """How many there are."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in GPT(shape).parameters())
+
+
 def rms_norm(x: Tensor) -> Tensor:
     return F.rms_norm(x, (x.size(-1),))
 

@@ -69,7 +69,7 @@ class Setting:
         flags = {
             **self.study.flags,
             "d_model": self.width,
-            "heads": max(1, self.width // self.study.head_width),
+            "heads": self.width // self.study.head_width,
             "batch": self.batch // self.study.context,
             "steps": self.steps,
             "val_every": max(1, self.steps // self.part.validations),

@@ -215,9 +215,12 @@ def _study(table: _Table, name: str) -> Study:
     )
     table.end()
     names = [part.name for part in parts]
-    for name in names:
-        if names.count(name) > 1:
-            raise Problem(f"{table.place}: two parts are called {name!r}")
+    for part in parts:
+        if names.count(part.name) > 1:
+            raise Problem(f"{table.place}: two parts are called {part.name!r}")
+        for width in part.widths:
+            if width % head_width:
+                raise Problem(f"{table.place}: a width of {width} is no multiple of head_width, {head_width}")
     return study
 
 

@@ -6,14 +6,18 @@ torch once; those of a cell on many ranks are torchrun's.
 """
 
 import ctypes
+import fcntl
 import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -34,15 +38,39 @@ class Failed(Problem):
     """A training ended by an error that is not divergence."""
 
 
-def end_with_parent() -> None:
-    """Makes a process stop when the one that started it is gone, and leave a terminal's signals to that one."""
+def enter(folder: Path) -> None:
+    """What a process does before it trains in the folder: it waits until no other one does.
+
+    A terminal's signals go to the process that started it alone.
+    """
     os.setpgrp()
+    lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT)
+    os.set_inheritable(lock, True)  # kept when another program takes this one's place
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def stop_with_parent() -> None:
+    """Makes this process stop when the one that asked the server for it is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def enter_as_child(folder: Path) -> None:
+    """Of a process that is started without the server."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    enter(folder)
 
 
 def train_here(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     """A cell on one process; in that process."""
-    end_with_parent()
+    stop_with_parent()
+    enter(Path(folder))
     os.environ.update(environment)
     output = os.open(f"{folder}/{OUTPUT}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
@@ -190,5 +218,5 @@ def _torchrun(count: int, arguments: list[str], folder: Path, environment: dict[
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            preexec_fn=end_with_parent,
+            preexec_fn=partial(enter_as_child, folder),
         )

@@ -142,6 +142,23 @@ def test_a_run_can_be_prolonged(token_shards: Path, tmp_path: Path) -> None:
     assert steps == list(range(1, 9))
 
 
+def test_a_run_ends_at_the_loss_asked_for(token_shards: Path, tmp_path: Path) -> None:
+    data = ["--data", str(token_shards / "train_*.bin"), "--vocab", "256", "--run", str(tmp_path)]
+    flags = [*SMALL, *data, "--steps", "30", "--val-every", "2"]
+    assert train.main([*flags, "--until-loss", "4.5"]) == 0
+    *before, last = [row["loss"] for row in log.read(tmp_path / log.NAME) if row["kind"] == "validation"]
+    assert min(before) > 4.5 >= last
+    [path] = checkpoint.saved(tmp_path)
+    assert checkpoint.load(path)["step"] == 2 * (len(before) + 1) < 30
+
+
+def test_a_run_that_diverges_says_so_in_its_log(token_shards: Path, tmp_path: Path) -> None:
+    data = ["--data", str(token_shards / "train_*.bin"), "--vocab", "256", "--run", str(tmp_path)]
+    with pytest.raises(errors.Diverged, match="the loss is nan after"):
+        train.main([*SMALL, *data, "--lr", "1e30", "--clip", "0"])
+    assert log.read(tmp_path / log.NAME)[-1]["kind"] == "diverged"
+
+
 def test_overwrite_replaces_a_run(token_shards: Path, tmp_path: Path) -> None:
     flags = [*SMALL, "--data", str(token_shards / "train_*.bin"), "--vocab", "256", "--run", str(tmp_path)]
     (tmp_path / "notes.txt").write_text("mine")
@@ -168,7 +185,12 @@ def only_sentence(error: str) -> str:
         ("--steps 2.5", "argument --steps: must be a whole number of at least 1, got '2.5'"),
         ("--warmup 1.5", "argument --warmup: must be a number from 0 to 1, got '1.5'"),
         ("--preset huge", "argument --preset: invalid choice: 'huge' (choose from"),
-        ("--optimizer sgd", "argument --optimizer: invalid choice: 'sgd'"),
+        ("--optimizer sgd", "argument --optimizer: must be one of dion, double_dion, "),
+        ("--optimizer none.py:sgd", "--optimizer none.py:sgd: there is no file none.py, here or beside train.py"),
+        ("--optimizer train.py:sgd", "--optimizer train.py:sgd: "),
+        ("--optimizer presets.py:vocabulary", "--optimizer presets.py:vocabulary needs the keyword lr"),
+        ("--optimizer presets.py:hyperparameters", "--optimizer presets.py:hyperparameters must be a function (model, *, "),
+        ("--until-loss 0", "argument --until-loss: must be a number above 0, got '0'"),
         ("--lrr 1", "unrecognized arguments: --lrr 1"),
         ("--heads 3", "--heads 3 does not divide --d-model 32"),
         ("--heads 32", "rotary positions need an even width per head, but --d-model / --heads is 1"),

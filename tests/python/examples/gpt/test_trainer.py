@@ -86,6 +86,39 @@ def test_rates_follow_the_papers_table(optimizer: str) -> None:
     assert scale[id(trainer.model.head.weight)] == pytest.approx(0.5 / math.sqrt(32))
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "lion"])
+def test_embedding_and_head_may_have_another_rule_than_the_blocks(optimizer: str) -> None:
+    other = {"adamw": "lion", "lion": "adamw"}[optimizer]
+    trainer = make_trainer("--optimizer", optimizer, "--lr", "0.02", "--scalar-algorithm", other, "--scalar-lr", "0.01")
+    [built] = trainer.optimizers
+    rules = {id(p): (g["algorithm"], g["lr_multiplier"]) for g in built.param_groups for p in g["params"]}
+    assert rules[id(trainer.model.blocks[0].mlp.up.weight)] == (optimizer, 1)
+    assert rules[id(trainer.model.embedding.weight)] == (other, pytest.approx(0.5))
+    assert rules[id(trainer.model.head.weight)] == (other, pytest.approx(0.5 / math.sqrt(32)))
+
+
+OWN = """
+import torch
+
+def sgd(model, *, lr=0.5, mu=0.0, seed=0):
+    return torch.optim.SGD(model.parameters(), lr=lr + seed, momentum=mu)
+
+def without_rate(model, *, mu=0.5): ...
+"""
+
+
+def test_an_optimizer_of_ones_own_has_the_flags_that_its_function_names(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    [built] = make_trainer("--optimizer", f"{file}:sgd", "--mu", "0.9", "--seed", "3").optimizers
+    assert type(built) is torch.optim.SGD
+    assert (built.defaults["lr"], built.defaults["momentum"]) == (3.5, 0.9)
+    with pytest.raises(Problem, match="--rank-fraction has no effect with --optimizer"):
+        make_trainer("--optimizer", f"{file}:sgd", "--rank-fraction", "0.5")
+    with pytest.raises(Problem, match="needs the keyword lr"):
+        make_trainer("--optimizer", f"{file}:without_rate")
+
+
 def test_muons_flags_are_those_of_its_matrices() -> None:
     flags = {"mu": 0.9, "newton_schulz": "gram", "ns_steps": 3, "nonfinite": "zero", "precision": "high"}
     words = [word for name, value in flags.items() for word in ("--" + name.replace("_", "-"), str(value))]
