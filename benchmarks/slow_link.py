@@ -35,10 +35,11 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "examples" / "gpt"))
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "support"))
 from errors import Problem, run_script
+from link_steps import WARM_UP
 from links import joined
 from measure import emit, table
 from ranks import RankTimeout, run_ranks
-from slow_link_ranks import CONTENDERS, WARM_UP, Plan, train
+from slow_link_ranks import CONTENDERS, Plan, train
 
 RIVALS = {"AdamW / this": "AdamW", "Muon / this": "Muon (torch)", "dense / this": "Dion r = d/16, dense"}
 COLUMNS = (

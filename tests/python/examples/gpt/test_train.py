@@ -189,7 +189,7 @@ def only_sentence(error: str) -> str:
         ("--optimizer none.py:sgd", "--optimizer none.py:sgd: there is no file none.py, here or beside train.py"),
         ("--optimizer train.py:sgd", "--optimizer train.py:sgd: "),
         ("--optimizer presets.py:vocabulary", "--optimizer presets.py:vocabulary needs the keyword lr"),
-        ("--optimizer presets.py:hyperparameters", "--optimizer presets.py:hyperparameters must be a function (model, *, "),
+        ("--optimizer presets.py:hyperparameters", "--optimizer presets.py:hyperparameters must be a function"),
         ("--until-loss 0", "argument --until-loss: must be a number above 0, got '0'"),
         ("--lrr 1", "unrecognized arguments: --lrr 1"),
         ("--heads 3", "--heads 3 does not divide --d-model 32"),
