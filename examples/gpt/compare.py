@@ -77,17 +77,18 @@ def main(arguments: list[str]) -> int:
     folder = given.out or Path("runs/compare") / asked.name
     if given.dry_run:
         return dry_run(asked, parts, folder)
+    if given.report:
+        results = Results(folder, None)
+        if not len(results):
+            raise Problem(f"{folder} holds no rows to report")
+        report(asked, results, folder)
+        return 0
     with alone_in(folder):
-        results = Results(folder, None if given.report else made_with(asked))
-        if given.report:
-            if not len(results):
-                raise Problem(f"{folder} holds no rows to report")
-        else:
-            jobs = given.jobs or jobs_on(asked.device)
-            ended_by = train(asked, parts, results, folder, jobs, 3600 * given.hours)
-            if ended_by is not None:
-                return ended_by
-            measure(asked, parts, folder, given.measure)
+        results = Results(folder, made_with(asked))
+        ended_by = train(asked, parts, results, folder, given.jobs or jobs_on(asked.device), 3600 * given.hours)
+        if ended_by is not None:
+            return ended_by
+        measure(asked, parts, folder, given.measure)
         report(asked, results, folder)
     return 0
 

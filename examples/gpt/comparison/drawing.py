@@ -17,10 +17,12 @@ from comparison.study import Contender, Part, Study
 from comparison.summary import Row
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
-# Colours that people with any colour vision tell apart (Okabe and Ito), and three more.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B", "#7F7F7F", "#9467BD")
-MARKERS = "os^Dv<>pPX"
-WIDE = (9.5, 4.2)
+# Colours that people with any colour vision tell apart (Okabe and Ito), then more, for studies of many contenders.
+PALETTE = (
+    "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73", "#56B4E9", "#000000", "#8C564B", "#7F7F7F", "#9467BD",
+    "#BCBD22", "#17BECF", "#E377C2", "#6B4C9A", "#396AB1", "#3E9651", "#922B21", "#948B3D",
+)  # fmt: skip
+MARKERS = "os^Dv<>pPX*"
 Groups = Mapping[tuple[int, int], Sequence[Row]]
 
 

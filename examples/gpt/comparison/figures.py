@@ -1,17 +1,17 @@
 """The figures of a part, each an SVG file with a caption and a text for those who do not see it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from comparison import links, traffic
 from comparison.drawing import (
     STYLE,
-    WIDE,
     Drawing,
     Figure,
     error_bar,
@@ -20,6 +20,7 @@ from comparison.drawing import (
     panels_of,
     where,
 )
+from comparison.intervals import Mean, ratio
 from comparison.summary import Row
 
 
@@ -120,38 +121,47 @@ def _mean_curve(row: Row) -> tuple[Any, Any]:
 
 
 def targets(drawing: Drawing) -> Figure:
-    """Steps and tokens to the target against the batch."""
+    """Steps and tokens to the target against the batch, and steps of the first contender over those of each."""
     target = drawing.part.until_loss
-    canvas = Canvas(figsize=WIDE)
-    by_steps, by_tokens = canvas.subplots(1, 2)
+    canvas = Canvas(figsize=(11, 4.2))
+    by_steps, by_tokens, by_ratio = canvas.subplots(1, 3)
+    first = {row.setting.batch: row for row in drawing.rows if row.name == drawing.part.contenders[0].name}
     for contender in drawing.contenders:
-        rows = sorted((row for row in drawing.rows if row.name == contender.name), key=lambda row: row.setting.batch)
-        reached = [row for row in rows if math.isfinite(row.mean.value)]
+        rows = [row for row in drawing.rows if row.name == contender.name and math.isfinite(row.mean.value)]
         look = drawing.looks[contender.name]
-        batches = np.array([row.setting.batch for row in reached])
-        means = np.array([row.mean.value for row in reached])
-        halves = np.array([row.mean.half if math.isfinite(row.mean.half) else 0.0 for row in reached])
         style: dict[str, Any] = {"color": look.color, "marker": look.marker, "capsize": 3, "label": contender.name}
-        by_steps.errorbar(batches, means, yerr=halves, **style)
-        by_tokens.errorbar(batches, means * batches / 1e6, yerr=halves * batches / 1e6, **style)
-    for panel in (by_steps, by_tokens):
+        batches = [row.setting.batch for row in rows]
+        _curve(by_steps, batches, [row.mean for row in rows], style)
+        _curve(by_tokens, batches, [row.mean.times(row.setting.batch / 1e6) for row in rows], style)
+        _curve(by_ratio, batches, [ratio(first[batch].values, row.values)
+                                   for batch, row in zip(batches, rows, strict=True)], style)  # fmt: skip
+    batches = sorted(drawing.part.batches)
+    for panel in (by_steps, by_tokens, by_ratio):
         panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.set_xticks(sorted(drawing.part.batches), [f"{batch / 1024:g}K" for batch in sorted(drawing.part.batches)])
+        panel.set_xticks(batches, [f"{batch / 1024:g}K" for batch in batches])
         panel.set_xlabel("tokens per batch")
+    for panel in (by_steps, by_tokens):
+        panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_formatter("{x:g}")
         panel.tick_params(axis="y", which="minor", labelsize=7)
     by_steps.set_ylabel(f"steps to a loss of {target:g}")
     by_tokens.set_ylabel("tokens to it (millions)")
+    by_ratio.set_ylabel(f"steps of {drawing.part.contenders[0].name} over its own")
     by_steps.legend()
     return drawing.save(
         canvas, "targets",
-        f"Steps, and tokens, until the validation loss is {target:g} at a constant rate, each at its best one; means "
-        "over seeds and their 95% confidence intervals.",
+        f"Steps, and tokens, until the validation loss is {target:g}, each at its best rate; means over seeds and "
+        "their 95% confidence intervals, ratios within seeds.",
         "Steps to the target: "
         + "; ".join(f"{row.name} at {row.setting.batch} tokens {row.mean.value:.0f}" for row in drawing.rows),
     )  # fmt: skip
+
+
+def _curve(panel: Axes, places: Sequence[float], means: Sequence[Mean], style: dict[str, Any]) -> None:
+    """Means with their intervals, where these are finite."""
+    halves = [found.half if math.isfinite(found.half) else 0.0 for found in means]
+    panel.errorbar(places, [found.value for found in means], yerr=halves, **style)
 
 
 def ranks(drawing: Drawing) -> Figure | None:
@@ -168,12 +178,9 @@ def ranks(drawing: Drawing) -> Figure | None:
         for family, members in families.items():
             members.sort(key=lambda row: row.setting.contender.flags["rank_fraction"])
             look = drawing.looks[members[-1].name]
-            panel.errorbar(
-                [row.setting.contender.flags["rank_fraction"] for row in members],
-                [row.mean.value for row in members],
-                yerr=[row.mean.half if math.isfinite(row.mean.half) else 0.0 for row in members],
-                color=look.color, marker=look.marker, capsize=3, label=family,
-            )  # fmt: skip
+            places = [row.setting.contender.flags["rank_fraction"] for row in members]
+            style = {"color": look.color, "marker": look.marker, "capsize": 3, "label": family}
+            _curve(panel, places, [row.mean for row in members], style)
         panel.set_xscale("log", base=2)
         fractions = sorted({row.setting.contender.flags.get("rank_fraction", 1.0) for row in rows})
         panel.set_xticks(fractions, [f"1/{1 / fraction:g}" if fraction < 1 else "1" for fraction in fractions])

@@ -22,6 +22,9 @@ class Mean:
     half: float
     count: int
 
+    def times(self, factor: float) -> "Mean":
+        return Mean(self.value * factor, self.half * factor, self.count)
+
     def __str__(self) -> str:
         return f"{self.value:.3f}" + (f" ± {self.half:.3f}" if math.isfinite(self.half) else "")
 
@@ -47,6 +50,11 @@ def difference(own: Mapping[int, float], other: Mapping[int, float]) -> Mean:
         infinite = math.inf if any(math.isinf(a) for a, _ in pairs) else -math.inf
         return Mean(math.nan if all(math.isinf(v) for pair in pairs for v in pair) else infinite, 0.0, len(pairs))
     return mean([a - b for a, b in pairs])
+
+
+def ratio(own: Mapping[int, float], other: Mapping[int, float]) -> Mean:
+    """Of values by seed, `own` over `other`, over the seeds that both have."""
+    return mean([own[seed] / other[seed] for seed in sorted(own.keys() & other.keys())])
 
 
 def is_below(own: Mapping[int, float], other: Mapping[int, float]) -> bool:

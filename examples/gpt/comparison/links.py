@@ -53,13 +53,9 @@ def to_target(times: Sequence[LinkTime], rows: Sequence[Row]) -> list[ToTarget]:
         for link in times:
             if link.part == row.setting.part.name and link.contender == row.name:
                 sent = link.planned_megabytes if link.planned_megabytes is not None else link.megabytes
-                found.append(ToTarget(link, _times(row.mean, link.seconds), _times(row.mean, sent)))
+                found.append(ToTarget(link, row.mean.times(link.seconds), row.mean.times(sent)))
     return found
 
 
 def rate_words(megabits: float) -> str:
     return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits:g} Mbit/s"
-
-
-def _times(steps: Mean, factor: float) -> Mean:
-    return Mean(steps.value * factor, steps.half * factor, steps.count)

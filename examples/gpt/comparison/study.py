@@ -17,6 +17,7 @@
 `base = "small"` lays the file over small.toml, table over table.
 """
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,8 +46,8 @@ class Contender:
 
     @property
     def family(self) -> str:
-        """The name without its rank, for plots against ranks."""
-        return self.name.partition(" r = ")[0]
+        """The name without its rank, and what follows a comma, for plots against ranks and for colours."""
+        return re.split(" r = |, ", self.name)[0]
 
 
 @dataclass(frozen=True, eq=False)
