@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from comparison import links, traffic
 from comparison.drawing import (
@@ -212,6 +213,10 @@ def rates(drawing: Drawing) -> Figure:
                 panel.plot(row.rate, points[row.rate], color=look.color, marker="o", markersize=9,
                            fillstyle="none", linestyle="none")  # fmt: skip
         panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.tick_params(axis="x", labelrotation=60)
         panel.set_title(where(part, width, batch))
         panel.set_xlabel("learning rate")
     if finite:
@@ -261,27 +266,35 @@ def costs(drawing: Drawing) -> Figure | None:
 
 
 def times_on_links(drawing: Drawing) -> Figure | None:
-    """Time to the target on links of several rates."""
-    found = links.to_target(drawing.links, drawing.rows)
+    """Time to the target on links of several rates, of those that reach it."""
+    measured = links.to_target(drawing.links, drawing.rows)
+    found = [each for each in measured if math.isfinite(each.seconds.value)]
     if not found:
         return None
     rates = sorted({each.link.megabits for each in found}, reverse=True)
     names = list(dict.fromkeys(each.link.contender for each in found))
-    canvas, panels = panels_of(len(rates), height=1.2 + 0.3 * len(names), share=False)
+    canvas, panels = panels_of(len(rates), height=1.2 + 0.3 * len(names), share=True)
     for panel, rate in zip(panels, rates, strict=True):
-        own = {each.link.contender: each for each in found if each.link.megabits == rate}
-        seconds = [own[name].seconds.value if name in own else math.nan for name in names]
-        halves = [own[name].seconds.half if name in own else math.nan for name in names]
-        bars = panel.barh(range(len(names)), seconds, xerr=halves, color=f"C{0}", height=0.7, capsize=2)
-        panel.bar_label(bars, [f"{value:.0f} s" for value in seconds], padding=8, fontsize=8)
-        panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
-        panel.invert_yaxis()
+        own = {each.link.contender: each.seconds for each in found if each.link.megabits == rate}
+        seconds = [own[name] for name in names]
+        bars = panel.barh(
+            range(len(names)),
+            [each.value for each in seconds],
+            xerr=[each.half if math.isfinite(each.half) else 0.0 for each in seconds],
+            color=[drawing.looks[name].color for name in names],
+            height=0.7,
+            capsize=2,
+        )
+        panel.bar_label(bars, [f"{each.value:.0f} s" for each in seconds], padding=8, fontsize=8)
         panel.margins(x=0.2)
+        panel.grid(axis="y", visible=False)
         panel.set_title(links.rate_words(rate))
         panel.set_xlabel("seconds to the target")
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].invert_yaxis()
     return drawing.save(
         canvas, "links",
-        "Time to the target loss: steps to it times the median step measured over links of each rate.",
+        "Time to the target loss: steps to it times the median step, measured over links of each rate.",
         "Seconds to the target: "
         + "; ".join(f"{each.link.contender} at {links.rate_words(each.link.megabits)} {each.seconds.value:.0f}"
                     for each in found),

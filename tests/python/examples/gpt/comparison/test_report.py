@@ -1,0 +1,135 @@
+"""examples/gpt/comparison/report.py, figures.py, links.py: what a report says of results that follow from a formula."""
+
+import json
+import math
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from comparison import links, report, step_times, summary
+from comparison.cells import Cell
+from comparison.drawing import Looks
+from comparison.intervals import Mean
+from comparison.links import LinkTime
+from comparison.results import Result, Results
+from comparison.step_times import StepTime
+from comparison.study import Study
+
+from .studies import SMALL, bowl, read, run
+
+TARGETS = """
+[[parts]]
+name = "two"
+title = "Two"
+contenders = ["A", "B r = d/2"]
+widths = [16]
+batches = [32, 64]
+steps = 8
+until_loss = 2.5
+figures = ["targets", "rates", "links"]
+"""
+
+
+def loss_of(cell: Cell) -> Result:
+    """A is above B by 0.3 and never at the target of larger batches; seeds differ by 0.01."""
+    of_b = cell.flags["optimizer"] == "dion"
+    last = bowl(0.02, 2.0 if of_b else 2.3)(cell.flags["lr"]) + 0.01 * cell.flags["seed"]
+    if cell.flags["batch"] == 4 and not of_b:
+        last += 1
+    return Result(((4, last + 1), (8, last)))
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Study:
+    return read(
+        tmp_path, SMALL.replace("seeds = 3", 'figures = ["losses", "curves", "ranks", "rates", "costs"]') + TARGETS
+    )
+
+
+@pytest.fixture
+def results(asked: Study, tmp_path: Path) -> Results:
+    found = Results(tmp_path, {"torch": "9"})
+    run(asked, found, loss_of)
+    times = [StepTime(name, 16, 32, 0.5, 0.1, 1000, 100, 2) for name in asked.contenders]
+    step_times.write(tmp_path, times)
+    return found
+
+
+def test_a_tables_means_differences_and_places_are_those_of_the_results(asked: Study, results: Results) -> None:
+    [table] = report.table_of(results, asked, asked.parts[0])
+    assert table.columns[:4] == ("place", "optimizer", "loss", "over the first")
+    assert table.rows[0][:3] == ("1", "B r = d/2", "2.010 ± 0.025")
+    assert table.rows[1][:4] == ("2", "A", "2.310 ± 0.025", "+0.300 ± 0.000")
+    assert [row[4:] for row in table.rows] == [("0.02", "3", "3")] * 2
+
+
+def test_a_target_that_is_not_reached_is_said(asked: Study, results: Results) -> None:
+    small, large = report.table_of(results, asked, asked.parts[1])
+    assert [row[1:3] for row in small.rows] == [("B r = d/2", "6 ± 0"), ("A", "7 ± 0")]
+    assert [row[1:3] for row in large.rows] == [("B r = d/2", "6 ± 0"), ("A", "not reached")]
+
+
+def test_every_figure_is_drawn_and_says_its_numbers(asked: Study, results: Results, tmp_path: Path) -> None:
+    report.write(asked, results, tmp_path)
+    page, text = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
+    drawn = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    assert drawn == {f"one-{kind}" for kind in ("losses", "curves", "ranks", "rates", "costs")} | {
+        "two-targets",
+        "two-rates",
+    }
+    assert "B r = d/2 2.010 ± 0.025; A 2.310 ± 0.025" in text
+    assert page.count("<img ") == 7
+    assert "Left out" not in text
+
+
+def test_what_was_not_run_is_left_out_by_name(asked: Study, tmp_path: Path) -> None:
+    results = Results(tmp_path, {"torch": "9"})
+    run(asked, results, loss_of, most=8)
+    report.write(asked, results, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert re.search(r"- One: \d+ trainings have not been run", text)
+    assert re.search(r"- Two: \d+ trainings have not been run", text)
+    page = (tmp_path / "report.html").read_text()
+    assert not re.search(r"\bnan\b", page)
+
+
+def test_a_diverged_contender_is_last_and_drawn_nowhere(asked: Study, tmp_path: Path) -> None:
+    results = Results(tmp_path, {"torch": "9"})
+    run(asked, results, lambda cell: loss_of(cell) if cell.flags["optimizer"] == "dion" else Result((), 1))
+    report.write(asked, results, tmp_path)
+    [table] = report.table_of(results, asked, asked.parts[0])
+    assert table.rows[1][:3] == ("2", "A", "diverged")
+
+
+def test_links_make_steps_to_a_target_seconds_and_megabytes(asked: Study, results: Results, tmp_path: Path) -> None:
+    of_link = LinkTime("two", "A", 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
+    (tmp_path / links.NAME).write_text(json.dumps(asdict(of_link)) + "\n")
+    assert links.read(tmp_path) == [of_link]
+    assert of_link.modelled == (0.2, pytest.approx(0.3))  # 1 MB at 80 Mbit/s take 0.1 s
+    rows = summary.groups(asked, asked.parts[1], results)[16, 32]
+    [found] = links.to_target(links.read(tmp_path), rows)
+    steps = next(row.mean for row in rows if row.name == "A")
+    assert found.seconds.value == pytest.approx(steps.value * 0.25)
+    assert found.megabytes.value == pytest.approx(steps.value * 1.0)
+    report.write(asked, results, tmp_path)
+    assert (tmp_path / "figures" / "two-links.svg").exists()
+    assert "Over links, 4 ranks" in (tmp_path / "report.md").read_text()
+
+
+def test_a_step_of_another_batch_has_the_same_update(asked: Study) -> None:
+    time = StepTime("A", 16, 32, 0.5, 0.1, 1000, 100, 2)
+    assert time.at(64) == pytest.approx(0.1 + 2 * 0.4)
+    assert time.share == pytest.approx(0.2)
+
+
+def test_contenders_of_one_family_share_a_colour_that_pales_with_the_rank(tmp_path: Path) -> None:
+    full = '[contenders."B r = d"]\noptimizer = "dion"\nrates = [0.01, 0.02, 0.04]\n'
+    looks = Looks(read(tmp_path, SMALL.replace('[contenders."B', full + '[contenders."B')))
+    assert looks["B r = d"].marker == looks["B r = d/2"].marker != looks["A"].marker
+    assert sum(looks["B r = d"].color) < sum(looks["B r = d/2"].color)
+
+
+def test_a_mean_says_its_interval() -> None:
+    assert (str(Mean(1.5, 0.25, 3)), str(Mean(1.5, math.inf, 1))) == ("1.500 ± 0.250", "1.500")
+    assert Mean(1.5, 0.25, 3).times(2) == Mean(3.0, 0.5, 3)
