@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "examples" / "gpt"))
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "support"))
 from checkpoint import write_whole
-from comparison import cells, study, traffic
+from comparison import cells, links, study, traffic
 from comparison.cells import Setting
 from comparison.links import NAME, LinkTime
 from comparison.study import Study
@@ -30,11 +30,13 @@ from study_links_ranks import Plan, time_steps
 
 def measure(asked: Study, settings: list[Setting], rates: list[float], rounds: int) -> list[LinkTime]:
     alike = {setting.contender.name: setting.cell(setting.contender.rates[1], 0) for setting in settings}
-    [ranks] = {cell.processes for cell in alike.values()}
-    with joined(ranks) as links, tempfile.TemporaryDirectory() as folder:
+    ranks = next(iter(alike.values())).processes
+    if any(cell.processes != ranks for cell in alike.values()) or ranks < 2:
+        raise Problem("all contenders of the part must have one flag dp, of 2 or more")
+    with joined(ranks) as joint, tempfile.TemporaryDirectory() as folder:
         flags = {name: cell.flags for name, cell in alike.items()}
         plan = Plan(flags, tuple(rate * 1e6 for rate in rates), rounds, f"{folder}/store")
-        rows = run_ranks(time_steps, ranks, links, plan, time_limit=3000)[0]
+        rows = run_ranks(time_steps, ranks, joint, plan, time_limit=3000)[0]
     computing = {row["optimizer"]: row["seconds"] for row in rows if row["rate"] is None}
     found = []
     for row in rows:
@@ -46,6 +48,8 @@ def measure(asked: Study, settings: list[Setting], rates: list[float], rounds: i
             LinkTime(
                 part=setting.part.name,
                 contender=row["optimizer"],
+                width=setting.width,
+                batch=setting.batch,
                 ranks=ranks,
                 megabits=row["rate"] / 1e6,
                 seconds=row["seconds"],
@@ -66,6 +70,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=[10000.0, 1000.0, 100.0], help="Mbit/s")
     parser.add_argument("--rounds", type=int, default=15, help="steps timed for each optimizer at each rate")
     given = parser.parse_args(arguments)
+    if min(given.rates) <= 0:
+        parser.error(f"--rates must be positive, got {min(given.rates):g}")
+    if given.rounds < 1:
+        parser.error(f"--rounds must be at least 1, got {given.rounds}")
     asked = study.read(study.find(given.study))
     parts = [part for part in asked.parts if part.name == given.part]
     if not parts:
@@ -78,8 +86,9 @@ def main(arguments: list[str]) -> int:
     rows = measure(asked, settings, given.rates, given.rounds)
     for row in rows:
         emit(asdict(row))
-    text = "".join(line_of(asdict(row)) + "\n" for row in rows)
     given.out.mkdir(parents=True, exist_ok=True)
+    others = [row for row in links.read(given.out) if row.part != part.name]
+    text = "".join(line_of(asdict(row)) + "\n" for row in [*others, *rows])
     write_whole(given.out / NAME, lambda file: file.write(text.encode()))
     return 0
 

@@ -10,10 +10,10 @@ import importlib.metadata
 import math
 import os
 import platform
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -40,6 +40,7 @@ def made_with(asked: Study) -> dict[str, object]:
         "torch": importlib.metadata.version("torch").partition("+")[0],
         "torchdion": importlib.metadata.version("torchdion"),
         "Python": platform.python_version(),
+        "device": asked.device,
         "data": windows.fingerprint(),
     }
 
@@ -67,6 +68,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--measure", action="store_true", help="measure the times of steps again")
     parser.add_argument("--report", action="store_true", help="draw what is there, and train nothing")
     given = parser.parse_args(arguments)
+    for package in ("matplotlib", "scipy", "jinja2"):
+        if find_spec(package) is None:
+            raise Problem(f"the report needs the package {package}; `pip install {package}`")
     asked = study.read(study.find(given.study))
     cells.check(asked)
     names = [part.name for part in asked.parts]
@@ -88,7 +92,7 @@ def main(arguments: list[str]) -> int:
         ended_by = train(asked, parts, results, folder, given.jobs or jobs_on(asked.device), 3600 * given.hours)
         if ended_by is not None:
             return ended_by
-        measure(asked, parts, folder, given.measure)
+        measure(asked, parts, results, folder, given.measure)
         report(asked, results, folder)
     return 0
 
@@ -104,20 +108,20 @@ def train(asked: Study, parts: list[Part], results: Results, folder: Path, jobs:
     with Interrupt() as interrupt:
         complete = Runner(asked, parts, results, pool).finish(interrupt, time.monotonic() + seconds)
     if complete:
-        shutil.rmtree(pool.folder)
+        pool.leave()
         return None
     why = "interrupted" if interrupt.signal else f"stopped after {duration(seconds)}"
     print(f"{why} with {len(results)} trainings done; the same command goes on, and --report draws what is there")
     return 128 + interrupt.signal if interrupt.signal else 0
 
 
-def measure(asked: Study, parts: list[Part], folder: Path, again: bool) -> None:
+def measure(asked: Study, parts: list[Part], results: Results, folder: Path, again: bool) -> None:
     """The times of steps that figures need, on all processors, with nothing beside them."""
     threads = len(os.sched_getaffinity(0))
-    known = step_times.read(folder)
-    for alike in step_times.wanted(asked, parts, {} if again else known):
-        for row in step_times.measure(alike, threads, lambda line: print(line, flush=True)):
-            known[row.contender, row.width] = row
+    known = {} if again else step_times.read(folder)
+    for rates in step_times.wanted(asked, parts, results, known):
+        for row in step_times.measure(rates, threads, lambda line: print(line, flush=True)):
+            known[row.timed] = row
         step_times.write(folder, list(known.values()))
 
 

@@ -3,8 +3,8 @@
 import argparse
 import itertools
 import math
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 from errors import Problem
 from own_optimizer import is_own
@@ -62,8 +62,12 @@ def optimizer(text: str) -> str:
     return text
 
 
-def training_parser() -> argparse.ArgumentParser:
-    """Flags without defaults: what is not given is absent from the result, and options.py fills it in."""
+def training_parser(own: Mapping[str, Any]) -> argparse.ArgumentParser:
+    """Flags without defaults: what is not given is absent from the result, and options.py fills it in.
+
+    Args:
+        own: keywords of an optimizer of the user's, with their defaults; those that are no flags yet become some.
+    """
     parser = OneSentenceParser(
         prog="train.py",
         description="Train the Dion paper's GPT; defaults depend on the preset and the optimizer.",
@@ -76,7 +80,30 @@ def training_parser() -> argparse.ArgumentParser:
     _optimizer_flags(parser.add_argument_group("optimizer"))
     _process_flags(parser.add_argument_group("processes, started by torchrun"))
     _run_flags(parser.add_argument_group("run"))
+    group, known = parser.add_argument_group("of the optimizer's function"), _names(parser)
+    for name, default in own.items():
+        if name in known - every_hyperparameter():
+            raise Problem(f"the keyword {name} of the optimizer's function is a flag of the training")
+        if name not in known:
+            _own_flag(group, name, default)
     return parser
+
+
+def every_hyperparameter() -> set[str]:
+    """Flags of any optimizer."""
+    return {name for names in OPTIMIZERS.values() for name in names}
+
+
+def _names(parser: argparse.ArgumentParser) -> set[str]:
+    return {action.dest for action in parser._actions}
+
+
+def _own_flag(group: argparse._ArgumentGroup, name: str, default: Any) -> None:
+    flag = "--" + name.replace("_", "-")
+    if isinstance(default, bool):
+        group.add_argument(flag, action=argparse.BooleanOptionalAction)
+    else:
+        group.add_argument(flag, type=type(default) if isinstance(default, (int, float)) else str)
 
 
 def _model_flags(group: argparse._ArgumentGroup) -> None:
@@ -180,7 +207,7 @@ def _process_flags(group: argparse._ArgumentGroup) -> None:
 def _run_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--run", metavar="FOLDER", help="log and checkpoints (default runs/PRESET-OPTIMIZER)")
     group.add_argument(
-        "--until-loss", type=positive, metavar="L", help="end at the first validation loss that is lower"
+        "--until-loss", type=positive, metavar="L", help="end at the first validation loss that is no larger"
     )
     group.add_argument("--checkpoint-every", type=whole(1), metavar="N", help="steps between checkpoints (100)")
     group.add_argument("--keep", type=whole(1), metavar="K", help="newest checkpoints to keep (2)")

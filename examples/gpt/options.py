@@ -10,12 +10,11 @@ from typing import Any
 import own_optimizer
 import torch
 from errors import Problem
-from flags import training_parser
+from flags import every_hyperparameter, training_parser
 from model import Shape
 from presets import (
     ADJUST_LR,
     GENERAL,
-    OPTIMIZERS,
     PRESETS,
     SHARED,
     STANDARD_LIBRARY,
@@ -82,10 +81,17 @@ class Session:
 
 def parse(arguments: list[str]) -> dict[str, Any]:
     """The flags given, checked one by one; flags not given are absent."""
-    given: dict[str, Any] = vars(training_parser().parse_args(arguments))
+    given: dict[str, Any] = vars(training_parser(_own_flags(arguments)).parse_args(arguments))
     if "betas" in given:
         given["betas"] = tuple(given["betas"])
     return given
+
+
+def _own_flags(arguments: list[str]) -> dict[str, Any]:
+    """Keywords of an optimizer of the user's, with their defaults."""
+    places = [place for place, argument in enumerate(arguments[:-1]) if argument == "--optimizer"]
+    named = [arguments[place + 1] for place in places if own_optimizer.is_own(arguments[place + 1])]
+    return own_optimizer.hyperparameters(named[-1]) if named else {}
 
 
 def session(given: dict[str, Any]) -> Session:
@@ -94,7 +100,7 @@ def session(given: dict[str, Any]) -> Session:
         raise Problem("--resume continues the run that --overwrite would replace; give one of them")
     if given.get("tensorboard") and find_spec("tensorboard") is None:
         raise Problem("--tensorboard needs the package tensorboard; `pip install tensorboard`")
-    job = _job(given)
+    job = _started_job(given)
     name = f"{given.get('preset', 'tiny')}-{own_optimizer.short_name(given.get('optimizer', 'dion'))}"
     return Session(
         folder=Path(given.get("run", f"runs/{name}")),
@@ -112,8 +118,13 @@ def session(given: dict[str, Any]) -> Session:
     )
 
 
-def recipe(given: dict[str, Any], device: torch.device, saved: dict[str, Any] | None = None) -> Recipe:
+def recipe(
+    given: dict[str, Any], device: torch.device, saved: dict[str, Any] | None = None, job: Job | None = None
+) -> Recipe:
     """The part that decides the losses: from `saved`, a checkpoint's, or else from the defaults.
+
+    Args:
+        job: the processes that it is for; None: those that are running.
 
     Raises:
         Problem: flags that exclude each other, or that differ from the checkpoint's.
@@ -135,17 +146,23 @@ def recipe(given: dict[str, Any], device: torch.device, saved: dict[str, Any] | 
     fields = {name: known[name] for name in Recipe.__dataclass_fields__ if name != "hyperparameters"}
     result = Recipe(**fields, hyperparameters={name: known[name] for name in names})
     _check(result)
-    _check_pieces(result, _job(given))
+    _check_pieces(result, _started_job(given) if job is None else job)
     return result
 
 
-def _job(given: dict[str, Any]) -> Job:
+def job_of(given: dict[str, Any]) -> Job:
+    """The processes that the flags ask for."""
     job = Job(given.get("dp", 1), given.get("fs", 1), given.get("tp", 1), given.get("compress", False))
+    if job.compress and job.dp == 1:
+        raise Problem("--compress is about what replicas send to each other; it needs --dp 2 or more")
+    return job
+
+
+def _started_job(given: dict[str, Any]) -> Job:
+    job = job_of(given)
     started = int(os.environ.get("WORLD_SIZE", 1))  # set by torchrun
     if started != job.processes:
         raise Problem(f"--dp × --fs × --tp is {job.processes}, but torchrun started {started} (--nproc-per-node)")
-    if job.compress and job.dp == 1:
-        raise Problem("--compress is about what replicas send to each other; it needs --dp 2 or more")
     return job
 
 
@@ -184,8 +201,7 @@ def _same_run(given: dict[str, Any], saved: dict[str, Any]) -> None:
 
 
 def _no_foreign_hyperparameters(given: dict[str, Any], optimizer: str, own: dict[str, Any]) -> None:
-    every = {name for names in OPTIMIZERS.values() for name in names}
-    for name in sorted(given.keys() & every - own.keys()):
+    for name in sorted(given.keys() & every_hyperparameter() - own.keys()):
         raise Problem(f"{_flag(name)} has no effect with --optimizer {optimizer}")
 
 

@@ -55,18 +55,29 @@ def build(optimizer: str, model: GPT, own: dict[str, Any], seed: int) -> list[Op
     function = _function(optimizer)
     seeded = {"seed": seed} if "seed" in inspect.signature(function).parameters else {}
     built = function(model, **own, **seeded)
-    return built if isinstance(built, list) else [built]
+    optimizers = built if isinstance(built, list) else [built]
+    if not all(isinstance(each, Optimizer) for each in optimizers):
+        raise Problem(f"--optimizer {optimizer} must return a torch.optim.Optimizer, or a list of them")
+    return optimizers
 
 
-def _function(optimizer: str) -> Build:
-    text, _, name = optimizer.rpartition(":")
+def file_of(optimizer: str) -> Path:
+    text, _, _ = optimizer.rpartition(":")
     file = Path(text) if Path(text).is_file() else HERE / text
     if not file.is_file():
         raise Problem(f"--optimizer {optimizer}: there is no file {text}, here or beside train.py")
+    return file
+
+
+def _function(optimizer: str) -> Build:
+    file, name = file_of(optimizer), optimizer.rpartition(":")[2]
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises
+        raise Problem(f"--optimizer {optimizer}: {file} raises {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if not callable(found):
         raise Problem(f"--optimizer {optimizer}: {file} has no function {name}")

@@ -4,14 +4,25 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import options
 import torch
 from errors import Problem
+from flags import every_hyperparameter
+from own_optimizer import file_of, hyperparameters, is_own
 
 from comparison.study import Contender, Part, Study
+
+# In a cell's flags, of an optimizer of the user's: the digest of its file, whose rows are not those of another version.
+DIGEST = "optimizer_file"
+
+
+@cache
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,8 @@ class Cell:
         """The flags as train.py's command line has them."""
         arguments = []
         for name, value in self.flags.items():
+            if name == DIGEST:
+                continue
             flag = name.replace("_", "-")
             if name == "compress":
                 arguments += ["--compress"] * value
@@ -62,11 +75,15 @@ class Setting:
     batch: int  # tokens
 
     @property
+    def optimizer(self) -> str:
+        return str(self.contender.flags.get("optimizer", "dion"))
+
+    @property
     def steps(self) -> int:
         return self.part.steps[self.part.batches.index(self.batch)]
 
     def cell(self, rate: float, seed: int) -> Cell:
-        flags = {
+        common = {
             **self.study.flags,
             "d_model": self.width,
             "heads": self.width // self.study.head_width,
@@ -75,11 +92,15 @@ class Setting:
             "val_every": max(1, self.steps // self.part.validations),
             **({} if self.part.until_loss is None else {"until_loss": self.part.until_loss}),
             **self.part.flags,
-            **self.contender.flags,
-            "lr": float(f"{rate:.4g}"),
-            "seed": seed,
         }
-        return Cell(json.dumps(flags, sort_keys=True))
+        own = {**self.contender.flags, "lr": float(f"{rate:.4g}"), "seed": seed}
+        if is_own(self.optimizer):
+            known = hyperparameters(self.optimizer)
+            common = {
+                name: value for name, value in common.items() if name in known or name not in every_hyperparameter()
+            }
+            own[DIGEST] = _digest(file_of(self.optimizer))
+        return Cell(json.dumps(common | own, sort_keys=True))
 
 
 def settings(study: Study, part: Part) -> Iterator[Setting]:
@@ -99,13 +120,12 @@ def check(study: Study) -> None:
         for setting in settings(study, part):
             cell = setting.cell(setting.contender.rates[0], 0)
             try:
-                recipe_of(cell)
+                recipe_of(cell, study.device)
             except Problem as problem:
                 raise Problem(f"part {part.name!r}, contender {setting.contender.name!r}: {problem}") from problem
 
 
-def recipe_of(cell: Cell) -> options.Recipe:
-    """What train.py makes of the flags on one process; how many there are does not matter to it."""
-    alone = {name: value for name, value in options.parse(cell.arguments).items()
-             if name not in ("dp", "fs", "tp", "compress", "until_loss")}  # fmt: skip
-    return options.recipe(alone, torch.device("cpu"))
+def recipe_of(cell: Cell, device: str = "cpu") -> options.Recipe:
+    """What train.py makes of the flags."""
+    given = options.parse(cell.arguments)
+    return options.recipe(given, torch.device(device), job=options.job_of(given))

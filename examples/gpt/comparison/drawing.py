@@ -11,10 +11,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
 
 from comparison import links
+from comparison.cells import Setting
 from comparison.intervals import Mean
-from comparison.step_times import StepTime
+from comparison.step_times import StepTime, Timed
 from comparison.study import Contender, Part, Study
-from comparison.summary import Row
+from comparison.summary import Group, Row
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
 # Colours that people with any colour vision tell apart (Okabe and Ito), then more, for studies of many contenders.
@@ -23,7 +24,6 @@ PALETTE = (
     "#BCBD22", "#17BECF", "#E377C2", "#6B4C9A", "#396AB1", "#3E9651", "#922B21", "#948B3D",
 )  # fmt: skip
 MARKERS = "os^Dv<>pPX*"
-Groups = Mapping[tuple[int, int], Sequence[Row]]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Drawing:
 
     study: Study
     part: Part
-    groups: Groups
-    steps: Mapping[tuple[str, int], StepTime]
+    groups: Sequence[Group]
+    steps: Mapping[Timed, StepTime]
     links: Sequence[links.LinkTime]
     looks: Looks
     folder: Path
@@ -79,29 +79,30 @@ class Drawing:
 
     @property
     def rows(self) -> list[Row]:
-        return [row for group in self.groups.values() for row in group]
+        return [row for group in self.groups for row in group]
 
     @property
     def contenders(self) -> list[Contender]:
         present = {row.name for row in self.rows}
         return [contender for contender in self.part.contenders if contender.name in present]
 
+    @property
+    def loss(self) -> str:
+        """The label of an axis of losses."""
+        return f"validation loss (nats per {self.study.token})"
+
+    def where(self, of: Group | Setting) -> str:
+        """What a panel is of: those of width and batch that vary in the part, both if neither does."""
+        part = self.part
+        words = [f"width {of.width}"] if len(part.widths) > 1 or len(part.batches) == 1 else []
+        if len(part.batches) > 1 or len(part.widths) == 1:
+            words.append(f"{of.batch / 1024:g}K tokens a batch")
+        return ", ".join(words)
+
 
 def panels_of(count: int, height: float, share: bool = False) -> tuple[Canvas, list[Axes]]:
     canvas = Canvas(figsize=(max(6.0, 3.7 * count), height))
     return canvas, list(canvas.subplots(1, count, squeeze=False, sharey=share)[0])
-
-
-def where(part: Part, width: int, batch: int) -> str:
-    """What a panel is of: those of width and batch that vary in the part, both if neither does."""
-    words = [f"width {width}"] if len(part.widths) > 1 or len(part.batches) == 1 else []
-    if len(part.batches) > 1 or len(part.widths) == 1:
-        words.append(f"{batch / 1024:g}K tokens a batch")
-    return ", ".join(words)
-
-
-def loss_label() -> str:
-    return "validation loss (nats per byte)"
 
 
 def most_seeds(rows: Sequence[Row]) -> int:

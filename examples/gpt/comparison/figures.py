@@ -11,18 +11,13 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from comparison import links, traffic
-from comparison.drawing import (
-    STYLE,
-    Drawing,
-    Figure,
-    error_bar,
-    loss_label,
-    most_seeds,
-    panels_of,
-    where,
-)
+from comparison.drawing import STYLE, Drawing, Figure, error_bar, most_seeds, panels_of
 from comparison.intervals import Mean, ratio
+from comparison.step_times import timed
 from comparison.summary import Row
+
+# What several replicas do together under these no single process does.
+OWN_TRAJECTORIES = ("double_dion", "demo")
 
 
 def draw(drawing: Drawing) -> list[Figure]:
@@ -45,16 +40,15 @@ def draw(drawing: Drawing) -> list[Figure]:
 
 def losses(drawing: Drawing) -> Figure:
     """Last losses with their intervals."""
-    groups = drawing.groups
-    most = max(len(rows) for rows in groups.values())
-    canvas, panels = panels_of(len(groups), height=1.2 + 0.28 * most)
-    for panel, ((width, batch), rows) in zip(panels, groups.items(), strict=True):
-        for place, row in enumerate(reversed(rows)):
-            look = drawing.looks[row.name]
-            error_bar(panel, row.mean, place, look)
-        panel.set_yticks(range(len(rows)), [row.name for row in reversed(rows)])
-        panel.set_title(where(drawing.part, width, batch))
-        panel.set_xlabel(loss_label())
+    canvas, panels = panels_of(
+        len(drawing.groups), height=1.2 + 0.28 * max(len(group.rows) for group in drawing.groups)
+    )
+    for panel, group in zip(panels, drawing.groups, strict=True):
+        for place, row in enumerate(reversed(group.rows)):
+            error_bar(panel, row.mean, place, drawing.looks[row.name])
+        panel.set_yticks(range(len(group.rows)), [row.name for row in reversed(group.rows)])
+        panel.set_title(drawing.where(group))
+        panel.set_xlabel(drawing.loss)
         panel.margins(y=0.04)
     return drawing.save(
         canvas, "losses",
@@ -65,49 +59,44 @@ def losses(drawing: Drawing) -> Figure:
 
 def curves(drawing: Drawing) -> Figure | None:
     """Loss against steps, tokens, time and bytes, at the first width and batch."""
-    (width, batch), rows = next(iter(drawing.groups.items()))
-    times = {row.name: drawing.steps.get((row.name, width)) for row in rows}
-    bytes_sent = {row.name: traffic.sent_bytes(row.setting, drawing.study.replicas) for row in rows}
+    group, study = drawing.groups[0], drawing.study
+    found = {row: _mean_curve(row) for row in group}
+    shown = [row for row in group if len(found[row][0])]
+    if not shown:
+        return None
+    times = {row: drawing.steps.get(timed(row.setting)) for row in shown}
     canvas = Canvas(figsize=(11, 8.2))
     panels = canvas.subplots(2, 2, sharey=True).flatten()
     panels[2].set_visible(any(times.values()))
-    low, high = math.inf, -math.inf
-    for row in rows:
-        steps, values = _mean_curve(row)
-        if not len(steps):
-            continue
+    for row in shown:
+        steps, values = found[row]
         look = drawing.looks[row.name]
-        low, high = min(low, values.min()), max(high, values[len(values) // 5])
-        label = f"{row.name} ({values[-1]:.3f})"
         style: dict[str, Any] = {"color": look.color, "marker": look.marker, "markevery": 2, "markersize": 3.5}
-        panels[0].plot(steps, values, label=label, **style)
-        panels[1].plot(steps * batch / 1e6, values, **style)
-        time, sent = times[row.name], bytes_sent[row.name]
+        panels[0].plot(steps, values, label=f"{row.name} ({values[-1]:.3f})", **style)
+        panels[1].plot(steps * group.batch / 1e6, values, **style)
+        time, sent = times[row], traffic.sent_bytes(row.setting, study.replicas)
         if time is not None:
-            panels[2].plot(steps * time.at(batch), values, **style)
-        if sent is not None:
+            panels[2].plot(steps * time.seconds, values, **style)
+        if sent is not None and row.setting.optimizer not in OWN_TRAJECTORIES:
             panels[3].plot(steps * sent / 1e6, values, **style)
     panels[3].set_xscale("log")
     panels[3].xaxis.set_major_formatter("{x:g}")
-    axes = (
-        "steps",
-        "tokens (millions)",
-        "training time (s)",
-        f"sent by each of {drawing.study.replicas} replicas (MB)",
-    )
-    for panel, label in zip(panels, axes, strict=True):
+    labels = ("steps", "tokens (millions)", "training time (s)", f"sent by each of {study.replicas} replicas (MB)")
+    for panel, label in zip(panels, labels, strict=True):
         panel.set_xlabel(label)
     for panel in panels[::2]:
-        panel.set_ylabel(loss_label())
-    panels[0].set_ylim(low - 0.03, high + 0.05)
+        panel.set_ylabel(drawing.loss)
+    late = [values[len(values) // 5 :] for _, values in found.values() if len(values)]
+    panels[0].set_ylim(min(map(min, late)) - 0.03, max(map(max, late)) + 0.05)
     canvas.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     return drawing.save(
         canvas, "curves",
-        f"Validation loss at {where(drawing.part, width, batch)}, each optimizer at its best rate, mean over seeds. "
-        "Time is steps times the median step, measured with nothing beside it; bytes are what torchdion.plan counts "
-        "for compressed replicas, whose losses are one process's but for those of Double Dion and DeMo.",
+        f"Validation loss at {drawing.where(group)}, each optimizer at its best rate, mean over seeds. Time is "
+        "steps times the median step, measured with nothing beside it. Bytes are what torchdion.plan counts "
+        "for compressed replicas, whose trajectory is one process's but for how gradients are clipped; Double "
+        "Dion's and DeMo's are not, and theirs are left out there.",
         "Loss against steps, tokens, time and bytes; last losses: "
-        + "; ".join(f"{row.name} {row.mean}" for row in rows),
+        + "; ".join(f"{row.name} {row.mean}" for row in shown),
     )  # fmt: skip
 
 
@@ -121,22 +110,30 @@ def _mean_curve(row: Row) -> tuple[Any, Any]:
     return np.array(list(whole)), np.array([np.mean(values) for values in whole.values()])
 
 
-def targets(drawing: Drawing) -> Figure:
-    """Steps and tokens to the target against the batch, and steps of the first contender over those of each."""
-    target = drawing.part.until_loss
+def targets(drawing: Drawing) -> Figure | None:
+    """Steps and tokens to the target against the batch, and steps of the first contender over those of each.
+
+    At the first width of the part.
+    """
+    groups = [group for group in drawing.groups if group.width == drawing.groups[0].width]
+    reached = [row for group in groups for row in group if math.isfinite(row.mean.value)]
+    if not reached:
+        return None
+    baseline = drawing.part.contenders[0].name
+    first = {row.setting.batch: row for row in reached if row.name == baseline}
     canvas = Canvas(figsize=(11, 4.2))
     by_steps, by_tokens, by_ratio = canvas.subplots(1, 3)
-    first = {row.setting.batch: row for row in drawing.rows if row.name == drawing.part.contenders[0].name}
     for contender in drawing.contenders:
-        rows = [row for row in drawing.rows if row.name == contender.name and math.isfinite(row.mean.value)]
+        rows = [row for row in reached if row.name == contender.name]
         look = drawing.looks[contender.name]
         style: dict[str, Any] = {"color": look.color, "marker": look.marker, "capsize": 3, "label": contender.name}
         batches = [row.setting.batch for row in rows]
         _curve(by_steps, batches, [row.mean for row in rows], style)
         _curve(by_tokens, batches, [row.mean.times(row.setting.batch / 1e6) for row in rows], style)
-        _curve(by_ratio, batches, [ratio(first[batch].values, row.values)
-                                   for batch, row in zip(batches, rows, strict=True)], style)  # fmt: skip
-    batches = sorted(drawing.part.batches)
+        beside = [row for row in rows if row.setting.batch in first]
+        ratios = [ratio(first[row.setting.batch].values, row.values) for row in beside]
+        _curve(by_ratio, [row.setting.batch for row in beside], ratios, style)
+    batches = [group.batch for group in groups]
     for panel in (by_steps, by_tokens, by_ratio):
         panel.set_xscale("log", base=2)
         panel.set_xticks(batches, [f"{batch / 1024:g}K" for batch in batches])
@@ -146,16 +143,17 @@ def targets(drawing: Drawing) -> Figure:
         panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_formatter("{x:g}")
         panel.tick_params(axis="y", which="minor", labelsize=7)
-    by_steps.set_ylabel(f"steps to a loss of {target:g}")
+    target = f"{drawing.part.until_loss:g}"
+    by_steps.set_ylabel(f"steps to a loss of {target}")
     by_tokens.set_ylabel("tokens to it (millions)")
-    by_ratio.set_ylabel(f"steps of {drawing.part.contenders[0].name} over its own")
+    by_ratio.set_ylabel(f"steps of {baseline} over its own")
     by_steps.legend()
     return drawing.save(
         canvas, "targets",
-        f"Steps, and tokens, until the validation loss is {target:g}, each at its best rate; means over seeds and "
+        f"Steps, and tokens, until the validation loss is {target}, each at its best rate; means over seeds and "
         "their 95% confidence intervals, ratios within seeds.",
         "Steps to the target: "
-        + "; ".join(f"{row.name} at {row.setting.batch} tokens {row.mean.value:.0f}" for row in drawing.rows),
+        + "; ".join(f"{row.name} at {row.setting.batch} tokens {row.mean.value:.0f}" for row in reached),
     )  # fmt: skip
 
 
@@ -168,9 +166,9 @@ def _curve(panel: Axes, places: Sequence[float], means: Sequence[Mean], style: d
 def ranks(drawing: Drawing) -> Figure | None:
     """Loss against r / d, a panel for each width; contenders without a rank as lines."""
     canvas, panels = panels_of(len(drawing.groups), height=4.2, share=True)
-    for panel, ((width, batch), rows) in zip(panels, drawing.groups.items(), strict=True):
+    for panel, group in zip(panels, drawing.groups, strict=True):
         families: dict[str, list[Row]] = {}
-        for row in rows:
+        for row in group:
             if "rank_fraction" in row.setting.contender.flags:
                 families.setdefault(row.setting.contender.family, []).append(row)
             elif math.isfinite(row.mean.value):
@@ -183,11 +181,11 @@ def ranks(drawing: Drawing) -> Figure | None:
             style = {"color": look.color, "marker": look.marker, "capsize": 3, "label": family}
             _curve(panel, places, [row.mean for row in members], style)
         panel.set_xscale("log", base=2)
-        fractions = sorted({row.setting.contender.flags.get("rank_fraction", 1.0) for row in rows})
+        fractions = sorted({row.setting.contender.flags.get("rank_fraction", 1.0) for row in group})
         panel.set_xticks(fractions, [f"1/{1 / fraction:g}" if fraction < 1 else "1" for fraction in fractions])
-        panel.set_title(where(drawing.part, width, batch))
+        panel.set_title(drawing.where(group))
         panel.set_xlabel("r / d")
-    panels[0].set_ylabel(loss_label())
+    panels[0].set_ylabel(drawing.loss)
     panels[0].legend()
     return drawing.save(
         canvas, "ranks",
@@ -201,8 +199,8 @@ def rates(drawing: Drawing) -> Figure:
     part = drawing.part
     canvas, panels = panels_of(len(drawing.groups), height=3.8, share=True)
     finite = []
-    for panel, ((width, batch), rows) in zip(panels, drawing.groups.items(), strict=True):
-        for row in rows:
+    for panel, group in zip(panels, drawing.groups, strict=True):
+        for row in group:
             look = drawing.looks[row.name]
             index = 0 if part.until_loss is not None else 1
             points = {rate: score[index] for rate, score in sorted(row.scores.items()) if math.isfinite(score[index])}
@@ -217,12 +215,12 @@ def rates(drawing: Drawing) -> Figure:
         panel.xaxis.set_major_formatter("{x:g}")
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.tick_params(axis="x", labelrotation=60)
-        panel.set_title(where(part, width, batch))
+        panel.set_title(drawing.where(group))
         panel.set_xlabel("learning rate")
     if finite:
         low, high = min(finite), float(np.quantile(finite, 0.95))
         panels[0].set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
-    panels[0].set_ylabel(loss_label() if part.until_loss is None else f"steps to a loss of {part.until_loss:g}")
+    panels[0].set_ylabel(drawing.loss if part.until_loss is None else f"steps to a loss of {part.until_loss:g}")
     handles = {label: handle for panel in panels
                for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}  # fmt: skip
     canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
@@ -230,38 +228,44 @@ def rates(drawing: Drawing) -> Figure:
         canvas, "rates",
         "What each learning rate gave, of the seeds by which rates were chosen; a ring is the rate that was chosen.",
         "Best rates: "
-        + "; ".join(f"{row.name} at {where(part, row.setting.width, row.setting.batch)} {row.rate:.3g}"
-                    for row in drawing.rows),
+        + "; ".join(f"{row.name} at {drawing.where(row.setting)} {row.rate:.3g}" for row in drawing.rows),
     )  # fmt: skip
 
 
 def costs(drawing: Drawing) -> Figure | None:
     """The optimizer's share of a step, bytes of state and bytes sent, at the first width and batch."""
-    (width, batch), rows = next(iter(drawing.groups.items()))
-    names = [contender.name for contender in drawing.contenders if (contender.name, width) in drawing.steps]
-    if not names:
+    group, study = drawing.groups[0], drawing.study
+    settings = {row.name: row.setting for row in group}
+    named = {name: settings[name] for name in (each.name for each in drawing.contenders) if name in settings}
+    times = {name: time for name, each in named.items() if (time := drawing.steps.get(timed(each))) is not None}
+    if not times:
         return None
-    row_of = {row.name: row for row in rows}
-    times = [drawing.steps[name, width] for name in names]
-    shares = [100 * time.optimizer_seconds / time.at(batch) for time in times]
-    states = [time.state_bytes / time.parameters for time in times]
-    sent = [(traffic.sent_bytes(row_of[name].setting, drawing.study.replicas) or 0) / 1e6 for name in names]
-    canvas, panels = panels_of(3, height=1.2 + 0.28 * len(names), share=True)
-    labels = ("optimizer's share of a step (%)", "bytes of state per parameter",
-              f"sent per step by each of {drawing.study.replicas} replicas (MB)")  # fmt: skip
-    for panel, values, label in zip(panels, (shares, states, sent), labels, strict=True):
-        bars = panel.barh(range(len(names)), values, color=[drawing.looks[name].color for name in names], height=0.7)
-        panel.bar_label(bars, [f"{value:.3g}" for value in values], padding=2, fontsize=8)
+    sent = {name: traffic.sent_bytes(named[name], study.replicas) for name in times}
+    bars: dict[str, dict[str, float | None]] = {
+        "optimizer's share of a step (%)": {name: 100 * time.share for name, time in times.items()},
+        "bytes of state per parameter": {name: time.state_bytes / time.parameters for name, time in times.items()},
+        f"sent per step by each of {study.replicas} replicas (MB)": {
+            name: None if each is None else each / 1e6 for name, each in sent.items()
+        },
+    }
+    canvas, panels = panels_of(len(bars), height=1.2 + 0.28 * len(times), share=True)
+    for panel, (label, values) in zip(panels, bars.items(), strict=True):
+        drawn = panel.barh(range(len(values)), [value or 0.0 for value in values.values()],
+                           color=[drawing.looks[name].color for name in values], height=0.7)  # fmt: skip
+        words = ["unknown" if value is None else f"{value:.3g}" for value in values.values()]
+        panel.bar_label(drawn, words, padding=2, fontsize=8)
         panel.set_xlabel(label)
         panel.margins(x=0.16)
         panel.grid(axis="y", visible=False)
-    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_yticks(range(len(times)), list(times))
     panels[0].invert_yaxis()
+    threads = next(iter(times.values())).threads
+    place = f"on {threads} threads of a CPU" if study.device == "cpu" else f"on {study.device}"
     return drawing.save(
         canvas, "costs",
-        f"What a step costs at {where(drawing.part, width, batch)} on {times[0].threads} threads of a CPU, where "
-        "forward and backward take long; bytes sent by compressed replicas as torchdion.plan counts them.",
-        "Share of a step: " + "; ".join(f"{name} {share:.2g}%" for name, share in zip(names, shares, strict=True)),
+        f"What a step costs at {drawing.where(group)}, {place}; bytes sent by compressed replicas as torchdion.plan "
+        "counts them.",
+        "Share of a step: " + "; ".join(f"{name} {100 * time.share:.2g}%" for name, time in times.items()),
     )  # fmt: skip
 
 

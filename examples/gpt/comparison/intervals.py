@@ -1,17 +1,20 @@
-"""Means over seeds with their 95% confidence intervals, and what they tell apart.
+"""Means over seeds with their 95% confidence intervals, and which contenders they tell apart.
 
-Trainings of one seed begin with the same weights and read the same batches, so that contenders are compared by the
-differences within seeds, which vary less than losses do.
+Trainings of one seed begin with the same weights and read the same batches, so that contenders are compared within
+seeds, where they vary less: a randomized block design with seeds as blocks. Of k contenders there are k (k − 1) / 2
+differences, and Tukey's intervals hold for all of them at once; of two contenders they are those of the paired t-test.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
+Values = Mapping[int, float]  # by seed
 
 
 @dataclass(frozen=True)
@@ -42,37 +45,72 @@ def mean(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), quantile * deviation / math.sqrt(len(values)), len(values))
 
 
-def difference(own: Mapping[int, float], other: Mapping[int, float]) -> Mean:
-    """Of values by seed, `own` less `other`, over the seeds that both have."""
-    seeds = sorted(own.keys() & other.keys())
-    pairs = [(own[seed], other[seed]) for seed in seeds]
-    if any(math.isinf(value) for pair in pairs for value in pair):
-        infinite = math.inf if any(math.isinf(a) for a, _ in pairs) else -math.inf
-        return Mean(math.nan if all(math.isinf(v) for pair in pairs for v in pair) else infinite, 0.0, len(pairs))
-    return mean([a - b for a, b in pairs])
-
-
-def ratio(own: Mapping[int, float], other: Mapping[int, float]) -> Mean:
+def ratio(own: Values, other: Values) -> Mean:
     """Of values by seed, `own` over `other`, over the seeds that both have."""
-    return mean([own[seed] / other[seed] for seed in sorted(own.keys() & other.keys())])
+    seeds = sorted(own.keys() & other.keys())
+    return mean([own[seed] / other[seed] if math.isfinite(other[seed]) else math.inf for seed in seeds])
 
 
-def is_below(own: Mapping[int, float], other: Mapping[int, float]) -> bool:
-    """Whether the interval of the difference lies below zero."""
-    found = difference(own, other)
-    return found.value + found.half < 0
+@cache
+def _tukey(contenders: int, freedom: int) -> float:
+    return float(stats.studentized_range.ppf(CONFIDENCE, contenders, freedom))
 
 
-def places(values: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[int, int]]:
-    """The best and the worst place that each may have, 1 the lowest: contenders not told apart share places.
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Contenders by name, each with its values by seed, the smaller the better; they vary alike about their means."""
 
-    Args:
-        values: by name and seed, the smaller the better.
-    """
-    names = list(values)
-    below = {(a, b) for a in names for b in names if a != b and is_below(values[a], values[b])}
-    return {
-        name: (1 + sum((other, name) in below for other in names),
-               len(names) - sum((name, other) in below for other in names))
-        for name in names
-    }  # fmt: skip
+    values: Mapping[str, Values]
+
+    @cached_property
+    def _seeds(self) -> list[int]:
+        return sorted({seed for own in self.values.values() for seed in own})
+
+    @cached_property
+    def _finite(self) -> list[str]:
+        """Those with a finite value for every seed."""
+        return [name for name, own in self.values.items()
+                if all(math.isfinite(own.get(seed, math.inf)) for seed in self._seeds)]  # fmt: skip
+
+    @cached_property
+    def half(self) -> float:
+        """Half of the interval of any difference of means; infinite where nothing varies that could be measured."""
+        k, n = len(self._finite), len(self._seeds)
+        if k < 2 or n < 2:
+            return math.inf
+        table = np.array([[self.values[name][seed] for seed in self._seeds] for name in self._finite])
+        rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+        freedom = (k - 1) * (n - 1)
+        variance = float((rest**2).sum()) / freedom
+        return _tukey(k, freedom) * math.sqrt(variance / n)
+
+    def difference(self, own: str, other: str) -> Mean:
+        """By how much the mean of `own` is above that of `other`; NaN where one is infinite or lacks a seed."""
+        if own not in self._finite or other not in self._finite:
+            return Mean(math.nan, math.inf, 0)
+        means = [float(np.mean(list(self.values[name].values()))) for name in (own, other)]
+        return Mean(means[0] - means[1], self.half, len(self._seeds))
+
+    def is_below(self, own: str, other: str) -> bool:
+        """Whether the interval of the difference lies below zero.
+
+        What is infinite for every seed is above all that is finite for every seed, where there are two seeds or more;
+        what is so for some alone is told apart from nothing.
+        """
+        if own in self._finite and other in self._finite:
+            found = self.difference(own, other)
+            return found.value + found.half < 0
+        never = self.values[other]
+        is_never = len(self._seeds) > 1 and len(never) == len(self._seeds) and all(map(math.isinf, never.values()))
+        return own in self._finite and is_never
+
+    @cached_property
+    def places(self) -> dict[str, tuple[int, int]]:
+        """The best and the worst place that each may have, 1 the lowest: those that are not told apart share places."""
+        names = list(self.values)
+        below = {(a, b) for a in names for b in names if a != b and self.is_below(a, b)}
+        return {
+            name: (1 + sum((other, name) in below for other in names),
+                   len(names) - sum((name, other) in below for other in names))
+            for name in names
+        }  # fmt: skip

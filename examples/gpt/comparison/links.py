@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import log
+from errors import Problem
 
 from comparison.intervals import Mean
 from comparison.summary import Row
@@ -16,6 +17,8 @@ NAME = "links.jsonl"
 class LinkTime:
     part: str
     contender: str
+    width: int
+    batch: int  # tokens
     ranks: int
     megabits: float  # per second and direction, of each rank's link
     seconds: float  # of a step
@@ -41,7 +44,10 @@ class ToTarget:
 
 def read(folder: Path) -> list[LinkTime]:
     path = folder / NAME
-    return [LinkTime(**row) for row in log.read(path)] if path.exists() else []
+    try:
+        return [LinkTime(**row) for row in log.read(path)] if path.exists() else []
+    except TypeError as error:
+        raise Problem(f"{path} holds a row that is no time of a step over a link") from error
 
 
 def to_target(times: Sequence[LinkTime], rows: Sequence[Row]) -> list[ToTarget]:
@@ -50,8 +56,9 @@ def to_target(times: Sequence[LinkTime], rows: Sequence[Row]) -> list[ToTarget]:
     for row in rows:
         if row.target is None:
             continue
+        place = (row.setting.part.name, row.name, row.setting.width, row.setting.batch)
         for link in times:
-            if link.part == row.setting.part.name and link.contender == row.name:
+            if (link.part, link.contender, link.width, link.batch) == place:
                 sent = link.planned_megabytes if link.planned_megabytes is not None else link.megabytes
                 found.append(ToTarget(link, row.mean.times(link.seconds), row.mean.times(sent)))
     return found

@@ -16,7 +16,7 @@ from comparison.figures import draw
 from comparison.intervals import Mean
 from comparison.results import Results
 from comparison.study import Part, Study
-from comparison.summary import Row
+from comparison.summary import Group, Row
 
 TEMPLATES = Path(__file__).parent
 
@@ -50,7 +50,6 @@ def write(study: Study, results: Results, folder: Path) -> list[Path]:
         "tokens": sum(_tokens(cell.flags, results[cell].validation) for cell in results),
         "sections": [section for section in sections if section.tables],
         "left_out": [section for section in sections if section.missing],
-        "threads": {time.threads for time in step_times.read(folder).values()},
     }
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -68,9 +67,9 @@ def write(study: Study, results: Results, folder: Path) -> list[Path]:
     return paths
 
 
-def table_of(results: Results, study: Study, part: Part) -> list[Table]:
-    """A table for each width and batch of the part."""
-    return [_table(part, width, batch, rows) for (width, batch), rows in summary.groups(study, part, results).items()]
+def tables_of(groups: Sequence[Group]) -> list[Table]:
+    """A table for each width and batch of a part."""
+    return [_table(group) for group in groups]
 
 
 def _section(study: Study, part: Part, results: Results, folder: Path, figures: Path) -> Section:
@@ -78,32 +77,32 @@ def _section(study: Study, part: Part, results: Results, folder: Path, figures: 
     times = links.read(folder)
     drawing = Drawing(study, part, groups, step_times.read(folder), times, Looks(study), figures)
     missing = len({cell for cell in sweep.cells(study, part, results) if cell not in results})
-    tables = table_of(results, study, part)
+    tables = tables_of(groups)
     on_links = links.to_target(times, drawing.rows)
     if on_links:
         tables.append(_table_of_links(on_links))
     return Section(part, draw(drawing), tables, missing)
 
 
-def _table(part: Part, width: int, batch: int, rows: Sequence[Row]) -> Table:
-    measured = "loss" if part.until_loss is None else f"steps to {part.until_loss:g}"
-    first = rows[0]
-    return Table(
-        f"Width {width}, {batch} tokens a batch",
-        ("place", "optimizer", measured, "over the first", "rate", "rates tried", "seeds"),
-        [
-            (
-                _place(row.place),
-                row.name,
-                _number(row.mean, part),
-                "" if row is first else _number(row.over(first), part, signed=True),
-                f"{row.rate:.3g}" + ("" if row.is_bracketed else " (at the edge)"),
-                str(len(row.rates)),
-                str(len(row.runs)),
-            )
-            for row in rows
-        ],
-    )
+def _table(group: Group) -> Table:
+    target = group.rows[0].target
+    first = group.rows[0]
+    columns = ("place", "optimizer", *(("loss", "over the first") if target is None else
+                                       (f"steps to {target:g}", "times the first")),
+               "rate", "rates tried", "seeds")  # fmt: skip
+    rows = []
+    for row in group:
+        over = group.comparison.difference(row.name, first.name)
+        rows.append((
+            _place(group.comparison.places[row.name]),
+            row.name,
+            _mean_of(row),
+            "" if row is first else _difference(over) if target is None else _factor(over),
+            f"{row.rate:.3g}" + ("" if row.is_bracketed else " (at the edge)"),
+            str(len(row.scores)),
+            str(len(row.runs)),
+        ))  # fmt: skip
+    return Table(f"Width {group.width}, {group.batch} tokens a batch", columns, rows)
 
 
 def _table_of_links(found: Sequence[links.ToTarget]) -> Table:
@@ -113,21 +112,40 @@ def _table_of_links(found: Sequence[links.ToTarget]) -> Table:
         rows.append((
             links.rate_words(each.link.megabits), each.link.contender,
             f"{each.link.seconds:.3f}", f"{low:.3f} to {high:.3f}",
-            f"{each.seconds.value:.0f} ± {each.seconds.half:.0f}", f"{each.megabytes.value:.3g}",
+            _number(each.seconds, 0), _number(each.megabytes, 0),
         ))  # fmt: skip
     columns = ("link", "optimizer", "step (s)", "step by the model (s)", "time to the target (s)", "sent to it (MB)")
     return Table(f"Over links, {found[0].link.ranks} ranks", columns, rows)
 
 
-def _number(found: Mean, part: Part, signed: bool = False) -> str:
-    digits = 3 if part.until_loss is None else 0
+def _mean_of(row: Row) -> str:
+    """Where some seeds missed the target, how many did not."""
+    finite = sum(map(math.isfinite, row.values.values()))
+    if 0 < finite < len(row.values):
+        return f"{finite} of {len(row.values)} seeds"
+    if finite == 0:
+        return "diverged" if row.target is None else "not reached"
+    return _number(row.mean, 3 if row.target is None else 0)
+
+
+def _number(found: Mean, digits: int) -> str:
+    if not math.isfinite(found.value):
+        return "–"
+    return f"{found.value:.{digits}f}" + (f" ± {found.half:.{digits}f}" if math.isfinite(found.half) else "")
+
+
+def _difference(found: Mean) -> str:
+    return "–" if math.isnan(found.value) else ("+" if found.value >= 0 else "") + _number(found, 3)
+
+
+def _factor(found: Mean) -> str:
+    """Of a difference of logarithms."""
     if math.isnan(found.value):
         return "–"
-    if math.isinf(found.value):
-        return "diverged" if part.until_loss is None else "not reached"
-    sign = "+" if signed else ""
-    text = f"{found.value:{sign}.{digits}f}"
-    return text + (f" ± {found.half:.{digits}f}" if math.isfinite(found.half) else "")
+    text = f"{math.exp(found.value):.2f}"
+    if not math.isfinite(found.half):
+        return text
+    return f"{text} ({math.exp(found.value - found.half):.2f} to {math.exp(found.value + found.half):.2f})"
 
 
 def _place(place: tuple[int, int]) -> str:

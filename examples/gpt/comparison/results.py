@@ -45,13 +45,14 @@ def of_log(path: Path, steps: int, until_loss: float | None) -> Result | None:
     if not path.exists():
         return None
     records = log.read(path)
-    validation = tuple((r["step"], float(f"{r['loss']:.6g}")) for r in records if r["kind"] == "validation")
+    losses = [(record["step"], record["loss"]) for record in records if record["kind"] == "validation"]
+    validation = tuple((step, float(f"{loss:.6g}")) for step, loss in losses)
     diverged = [record["step"] for record in records if record["kind"] == "diverged"]
     if diverged:
         return Result(validation, diverged[-1])
-    if not validation:
+    if not losses:
         return None
-    step, loss = validation[-1]
+    step, loss = losses[-1]
     at_end = step >= steps or (until_loss is not None and loss <= until_loss)
     return Result(validation) if at_end else None
 
@@ -71,9 +72,11 @@ class Results:
         self._made_with = made_with or {}
         self._of_cell: dict[Cell, Result] = {}
         if not self._path.exists():
+            if made_with is not None:
+                self._write()
             return
         rows = log.read(self._path)
-        if not rows or "made_with" not in rows[0]:
+        if not rows or not isinstance(rows[0], dict) or not isinstance(rows[0].get("made_with"), dict):
             raise Problem(f"{self._path} does not begin with what its rows were made with")
         for name, value in (made_with or {}).items():
             old = rows[0]["made_with"].get(name)
@@ -81,10 +84,13 @@ class Results:
                 raise Problem(f"the rows of {self._path} were made with {name} {old}, here it is {value}; "
                               "another --out begins anew, --report draws what is there")  # fmt: skip
         self._made_with = rows[0]["made_with"]
-        for row in rows[1:]:
-            validation = tuple((step, loss) for step, loss in row["validation"])
-            cell = Cell(json.dumps(row["flags"], sort_keys=True))
-            self._of_cell[cell] = Result(validation, row.get("diverged_at"))
+        try:
+            for row in rows[1:]:
+                validation = tuple((int(step), float(loss)) for step, loss in row["validation"])
+                cell = Cell(json.dumps(row["flags"], sort_keys=True))
+                self._of_cell[cell] = Result(validation, row.get("diverged_at"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise Problem(f"{self._path} holds a row that is no training's") from error
 
     def __contains__(self, cell: Cell) -> bool:
         return cell in self._of_cell
@@ -108,6 +114,9 @@ class Results:
     def add(self, cell: Cell, result: Result) -> None:
         """The file holds it from here on, sorted, so that it does not tell in which order trainings ended."""
         self._of_cell[cell] = result
+        self._write()
+
+    def _write(self) -> None:
         lines = [json.dumps({"made_with": self._made_with})]
         for each in sorted(self._of_cell, key=lambda cell: cell.text):
             own = self._of_cell[each]

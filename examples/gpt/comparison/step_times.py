@@ -1,10 +1,12 @@
 """What a step of each contender takes, measured with nothing beside it, and the bytes of its state.
 
 The trainings of a study run at once and disturb each other, so that their clocks say little. Here all contenders of one
-width take turns, a step each, round after round, and the medians are kept.
+width and batch take turns, a step each, round after round, and the medians are kept.
 """
 
+import hashlib
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,19 +17,28 @@ import log
 import processes
 import torch
 from checkpoint import write_whole
+from errors import Problem
 from torch import Tensor
 from train import open_data
 from trainer import Trainer
 
+from comparison import sweep
 from comparison.cells import Setting, recipe_of, settings
+from comparison.results import Results
 from comparison.study import Part, Study
 
 NAME = "steps.jsonl"
 ROUNDS = 7
+FIGURES = {"curves", "costs"}  # what is drawn from them
+# Flags that do not change what a step takes.
+OF_THE_RUN = ("lr", "seed", "steps", "val_every", "until_loss", "warmup", "decay")
+
+Timed = str  # what is timed, as a digest of its flags
 
 
 @dataclass(frozen=True)
 class StepTime:
+    timed: Timed
     contender: str
     width: int
     batch: int  # tokens
@@ -42,65 +53,85 @@ class StepTime:
         """The optimizer's, of a step."""
         return self.optimizer_seconds / self.seconds
 
-    def at(self, batch: int) -> float:
-        """Seconds of a step of another batch: forward and backward take as much for each token."""
-        return self.optimizer_seconds + (self.seconds - self.optimizer_seconds) * batch / self.batch
+
+def timed(setting: Setting) -> Timed:
+    flags = {name: value for name, value in setting.cell(1.0, 0).flags.items() if name not in OF_THE_RUN}
+    return hashlib.sha256(json.dumps(flags, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def read(folder: Path) -> dict[tuple[str, int], StepTime]:
-    """Those of a folder by contender and width; none if it has no file of them."""
+def read(folder: Path) -> dict[Timed, StepTime]:
+    """Those of a folder; none if it has no file of them."""
     path = folder / NAME
-    rows = log.read(path) if path.exists() else []
-    return {(row["contender"], row["width"]): StepTime(**row) for row in rows}
+    try:
+        rows = [StepTime(**row) for row in log.read(path)] if path.exists() else []
+    except TypeError as error:
+        raise Problem(f"{path} holds a row that is no step's time; --measure makes them anew") from error
+    return {row.timed: row for row in rows}
 
 
-def measure(alike: Sequence[Setting], threads: int, say: Callable[[str], None]) -> list[StepTime]:
-    """Of settings of one width and batch."""
+def wanted(
+    study: Study, parts: Sequence[Part], results: Results, known: Mapping[Timed, StepTime]
+) -> list[dict[Setting, float]]:
+    """What figures of these parts need and is not known: of each its first width and batch, alike in both; best rates.
+
+    All of a width and batch anew where one is missing: only what has taken turns may be compared.
+    """
+    found: dict[tuple[int, int], dict[Timed, Setting]] = {}
+    for part in parts:
+        if not FIGURES & set(part.figures):
+            continue
+        first = (min(part.widths), min(part.batches))
+        for setting in settings(study, part):
+            if (setting.width, setting.batch) == first and setting.cell(1.0, 0).processes == 1:
+                found.setdefault(first, {})[timed(setting)] = setting
+    missing = []
+    for settings_of in found.values():
+        rates = {setting: _finite_rate(setting, results) for setting in settings_of.values()}
+        alike = {setting: rate for setting, rate in rates.items() if rate is not None}
+        if any(timed(setting) not in known for setting in alike):
+            missing.append(alike)
+    return missing
+
+
+def _finite_rate(setting: Setting, results: Results) -> float | None:
+    """The best one, if it does not diverge."""
+    rate = sweep.best_rate(setting, sweep.tried_rates(setting, results), results)
+    found = None if rate is None else sweep.score(setting, rate, results)
+    return rate if found is not None and math.isfinite(found[1]) else None
+
+
+def measure(rates: Mapping[Setting, float], threads: int, say: Callable[[str], None]) -> list[StepTime]:
+    """Of settings of one width and batch, each at its rate."""
     torch.set_num_threads(threads)
-    device = torch.device(alike[0].study.device)
-    trainers: dict[str, Trainer] = {}
-    for setting in alike:
-        recipe = recipe_of(setting.cell(setting.contender.rates[1], 0))
+    width, device = next((setting.width, torch.device(setting.study.device)) for setting in rates)
+    trainers: dict[Setting, Trainer] = {}
+    for setting, rate in rates.items():
+        recipe = recipe_of(setting.cell(rate, 0), setting.study.device)
         windows, validation = open_data(recipe)
-        trainers[setting.contender.name] = Trainer(recipe, device, windows, validation, False, processes.OneProcess())
-    seconds: dict[str, list[float]] = {name: [] for name in trainers}
-    within: dict[str, list[float]] = {name: [] for name in trainers}
+        trainers[setting] = Trainer(recipe, device, windows, validation, False, processes.OneProcess())
+    seconds: dict[Setting, list[float]] = {setting: [] for setting in trainers}
+    within: dict[Setting, list[float]] = {setting: [] for setting in trainers}
     for index in range(ROUNDS + 1):
-        say(f"step times at width {alike[0].width}: round {index} of {ROUNDS}")
-        for name, trainer in trainers.items():
+        say(f"step times at width {width}: round {index} of {ROUNDS}")
+        for setting, trainer in trainers.items():
             before = trainer.seconds
             report = trainer.train_step()
             if index > 0:  # the first makes states and workspaces
-                seconds[name].append(trainer.seconds - before)
-                within[name].append(report.optimizer_ms / 1000)
+                seconds[setting].append(trainer.seconds - before)
+                within[setting].append(report.optimizer_ms / 1000)
     return [
         StepTime(
-            contender=name,
-            width=alike[0].width,
-            batch=alike[0].batch,
-            seconds=float(f"{statistics.median(seconds[name]):.4g}"),
-            optimizer_seconds=float(f"{statistics.median(within[name]):.4g}"),
+            timed=timed(setting),
+            contender=setting.contender.name,
+            width=setting.width,
+            batch=setting.batch,
+            seconds=float(f"{statistics.median(seconds[setting]):.4g}"),
+            optimizer_seconds=float(f"{statistics.median(within[setting]):.4g}"),
             state_bytes=sum(map(_state_bytes, trainer.optimizers)),
             parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
             threads=threads,
         )
-        for name, trainer in trainers.items()
-    ]
-
-
-def wanted(study: Study, parts: Sequence[Part], known: Mapping[tuple[str, int], StepTime]) -> list[list[Setting]]:
-    """What figures of these parts need and is not known: of each its first width and batch, alike in both."""
-    found: dict[tuple[int, int], dict[str, Setting]] = {}
-    for part in parts:
-        if not {"curves", "costs"} & set(part.figures):
-            continue
-        width, batch = min(part.widths), min(part.batches)
-        for setting in settings(study, part):
-            if (setting.width, setting.batch) == (width, batch) and setting.cell(1.0, 0).processes == 1:
-                found.setdefault((width, batch), {})[setting.contender.name] = setting
-    # All of a width and batch anew where one is missing: only what has taken turns may be compared.
-    return [
-        list(alike.values()) for (width, _), alike in found.items() if any((name, width) not in known for name in alike)
+        for setting, trainer in trainers.items()
     ]
 
 

@@ -19,13 +19,14 @@
 
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from errors import Problem
+from options import Recipe
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,6 +35,7 @@ else:
 
 STUDIES = Path(__file__).resolve().parent.parent / "studies"
 FIGURES = ("curves", "losses", "rates", "ranks", "targets", "costs", "links")
+OF_TARGETS = ("targets", "links")  # what is drawn of parts with until_loss, beside rates
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +64,18 @@ class Part:
     widths: tuple[int, ...]
     batches: tuple[int, ...]  # tokens
     steps: tuple[int, ...]  # of each batch
-    seeds: int
-    tuning_seeds: int  # the first of the seeds, by whose mean the rate is chosen
+    seeds: int  # by which contenders are compared
+    tuning_seeds: int  # the first ones, beside these, by whose mean the rate is chosen
     every_rate: bool  # all seeds at all rates, not at the best one alone
     validations: int  # of a training, evenly spread
     until_loss: float | None  # the target: a training ends there
     figures: tuple[str, ...]
     flags: Mapping[str, Any]
+
+    @property
+    def reported_seeds(self) -> range:
+        """Others than the tuning seeds, which favour what they have chosen."""
+        return range(self.tuning_seeds, self.tuning_seeds + self.seeds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +89,23 @@ class Study:
     widen: int  # how often a grid of rates may grow
     replicas: int  # of which traffic is counted
     contenders: Mapping[str, Contender]
-    parts: tuple[Part, ...] = field(default=())
+    parts: tuple[Part, ...]
 
     @property
     def context(self) -> int:
         return int(self.flags["context"])
+
+    @property
+    def token(self) -> str:
+        """What losses are per."""
+        return "token" if "data" in self.flags and self.flags.get("vocab") != 256 else "byte"
+
+
+# Flags that the grid gives, and those of a single run.
+OF_THE_GRID = {"lr", "seed", "d_model", "heads", "batch", "steps", "val_every", "until_loss", "run", "resume",
+               "overwrite", "keep", "device", "tensorboard", "prompt", "sample_length"}  # fmt: skip
+# Flags that are the same for all, for a contender not to set.
+OF_ALL = {*Recipe.__dataclass_fields__, "dp", "fs", "tp", "checkpoint_every", "compile"} - {"optimizer"}
 
 
 def find(name: str) -> Path:
@@ -127,6 +146,8 @@ def _based(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Problem(f"{path} is no TOML: {error}") from error
     base = table.pop("base", None)
+    if base is not None and not re.fullmatch(r"[\w.-]+", str(base)):
+        raise Problem(f"{path}: base must be the name of a study beside it, got {base!r}")
     return table if base is None else _over(_based(path.with_name(f"{base}.toml"), (*above, path)), table)
 
 
@@ -163,18 +184,37 @@ class _Table:
             raise Problem(f"{self.place}: {name} must be at least {least}, got {value}")
         return value
 
+    def names(self, name: str, known: Collection[str], default: list[str] | None = None) -> list[str]:
+        """A list of different names, all of them known."""
+        values: list[Any] = self.take(name, list, default, needed=default is None)
+        if not values:
+            raise Problem(f"{self.place}: {name} is empty")
+        for value in values:
+            if not isinstance(value, str) or value not in known:
+                raise Problem(f"{self.place}: {name} has {value!r}, which is none of {', '.join(known)}")
+            if values.count(value) > 1:
+                raise Problem(f"{self.place}: {name} has {value!r} twice")
+        return values
+
     def counts(self, name: str) -> tuple[int, ...]:
         values = self.take(name, list, needed=True)
-        if not values or not all(isinstance(value, int) and value > 0 for value in values):
-            raise Problem(f"{self.place}: {name} must be a list of positive whole numbers, got {values!r}")
+        whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
+        if not values or not whole or len(set(values)) < len(values):
+            raise Problem(f"{self.place}: {name} must be a list of different positive whole numbers, got {values!r}")
         return tuple(values)
 
     def table(self, name: str) -> "_Table":
         return _Table(self.take(name, dict, {}), f"{self.place}, {name}")
 
-    def rest(self) -> dict[str, Any]:
-        rest, self._left = self._left, {}
-        return rest
+    def flags(self, refused: set[str]) -> dict[str, Any]:
+        """What is left, as flags of train.py."""
+        flags, self._left = self._left, {}
+        for name, value in flags.items():
+            if name in refused:
+                raise Problem(f"{self.place}: {name} cannot be set here; it is the study's, or the same for all")
+            if not isinstance(value, (str, int, float, list)):
+                raise Problem(f"{self.place}: {name} is {value!r}, which is no value of a flag")
+        return flags
 
     def end(self) -> None:
         for name in self._left:
@@ -189,26 +229,25 @@ def _words(kinds: tuple[type, ...]) -> str:
 
 def _study(table: _Table, name: str) -> Study:
     model, common = table.table("model"), table.table("common")
-    head_width = model.count("head_width", 32)
-    flags = {"preset": "tiny", **model.rest(), **common.rest()}
-    if "context" not in flags:
-        raise Problem(f"{table.place}: [model] needs context, of which a batch's tokens are multiples")
-    contenders = {
-        name: _contender(name, _Table(values, f"{table.place}, contender {name!r}"))
-        for name, values in table.take("contenders", dict, needed=True).items()
-    }
-    defaults = table.table("defaults").rest()
-    parts = [
-        _part(_Table({**defaults, **values}, f"{table.place}, part {index}"), contenders, flags["context"])
-        for index, values in enumerate(table.take("parts", list, needed=True), 1)
-    ]
+    head_width, context = model.count("head_width", 32), model.count("context", 0)
+    flags = {"preset": "tiny", "context": context, **model.flags(OF_THE_GRID), **common.flags(OF_THE_GRID)}
+    all_contenders = table.take("contenders", dict, needed=True)
+    contenders = {name: _contender(name, values, table.place) for name, values in all_contenders.items()}
+    defaults = table.take("defaults", dict, {})
+    parts = []
+    for index, values in enumerate(table.take("parts", list, needed=True), 1):
+        if not isinstance(values, dict):
+            raise Problem(f"{table.place}: parts has {values!r}, which should be a table")
+        parts.append(_part(_Table({**defaults, **values}, f"{table.place}, part {index}"), contenders, context))
+    if not parts:
+        raise Problem(f"{table.place}: parts is empty")
     study = Study(
         name=name,
         title=table.take("title", str, needed=True),
         introduction=table.take("introduction", str, ""),
         flags=flags,
         head_width=head_width,
-        device=table.take("device", str, "cpu"),
+        device=_device(table),
         widen=table.count("widen", 4, 0),
         replicas=table.count("replicas", 4),
         contenders=contenders,
@@ -225,21 +264,28 @@ def _study(table: _Table, name: str) -> Study:
     return study
 
 
-def _contender(name: str, table: _Table) -> Contender:
+def _device(table: _Table) -> str:
+    device: str = table.take("device", str, "cpu")
+    if device not in ("cpu", "cuda"):
+        raise Problem(f"{table.place}: device must be cpu or cuda, got {device!r}")
+    return device
+
+
+def _contender(name: str, values: Any, place: str) -> Contender:
+    if not isinstance(values, dict):
+        raise Problem(f"{place}: contender {name!r} is {values!r}, which should be a table")
+    table = _Table(values, f"{place}, contender {name!r}")
     rates = table.take("rates", list, needed=True)
     if not all(isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0 for rate in rates):
         raise Problem(f"{table.place}: rates must be positive numbers, got {rates!r}")
     steps = [after / before for before, after in pairwise(rates)]
     if len(rates) < 3 or min(steps) <= 1 or max(steps) > 1.05 * min(steps):
         raise Problem(f"{table.place}: rates must be three or more in geometric progression, got {rates!r}")
-    return Contender(name, table.rest(), tuple(float(rate) for rate in rates))
+    return Contender(name, table.flags(OF_THE_GRID | OF_ALL), tuple(float(rate) for rate in rates))
 
 
 def _part(table: _Table, contenders: Mapping[str, Contender], context: int) -> Part:
-    names = table.take("contenders", list, needed=True)
-    for name in names:
-        if name not in contenders:
-            raise Problem(f"{table.place}: {name!r} is none of the contenders")
+    names = table.names("contenders", contenders)
     counts = {len(contenders[name].rates) for name in names}
     if len(counts) != 1:
         raise Problem(f"{table.place}: its contenders begin with {sorted(counts)} rates; all must with the same number")
@@ -251,19 +297,17 @@ def _part(table: _Table, contenders: Mapping[str, Contender], context: int) -> P
     steps = tuple(given) if isinstance(given, list) else (given,) * len(batches)
     if len(steps) != len(batches) or not all(isinstance(count, int) and count > 0 for count in steps):
         raise Problem(f"{table.place}: steps must be one positive number, or one for each batch, got {given!r}")
-    seeds = table.count("seeds", 3)
-    tuning_seeds = table.count("tuning_seeds", 1)
-    if tuning_seeds > seeds:
-        raise Problem(f"{table.place}: tuning_seeds {tuning_seeds} is more than seeds {seeds}")
-    figures = table.take("figures", list, ["losses", "rates"])
-    for figure in figures:
-        if figure not in FIGURES:
-            raise Problem(f"{table.place}: {figure!r} is no figure; these are {', '.join(FIGURES)}")
     until_loss = table.take("until_loss", (int, float), None)
-    if "targets" in figures and until_loss is None:
-        raise Problem(f"{table.place}: the figure targets needs until_loss")
+    figures = table.names("figures", FIGURES, ["rates"])
+    for figure in figures:
+        if (figure in OF_TARGETS) != (until_loss is not None) and figure != "rates":
+            needs = "needs" if figure in OF_TARGETS else "is of parts without"
+            raise Problem(f"{table.place}: the figure {figure} {needs} until_loss")
+    name = table.take("name", str, needed=True)
+    if not re.fullmatch(r"[\w-]+", name):
+        raise Problem(f"{table.place}: name must be of letters, digits, _ and -, got {name!r}")
     part = Part(
-        name=table.take("name", str, needed=True),
+        name=name,
         title=table.take("title", str, needed=True),
         question=table.take("question", str, ""),
         answer=table.take("answer", str, ""),
@@ -271,13 +315,13 @@ def _part(table: _Table, contenders: Mapping[str, Contender], context: int) -> P
         widths=table.counts("widths"),
         batches=batches,
         steps=steps,
-        seeds=seeds,
-        tuning_seeds=tuning_seeds,
+        seeds=table.count("seeds", 3),
+        tuning_seeds=table.count("tuning_seeds", 1),
         every_rate=table.take("every_rate", bool, False),
         validations=table.count("validations", 10),
         until_loss=until_loss,
         figures=tuple(figures),
-        flags=table.take("flags", dict, {}),
+        flags=_Table(table.take("flags", dict, {}), f"{table.place}, flags").flags(OF_THE_GRID),
     )
     table.end()
     return part

@@ -1,13 +1,14 @@
 """A part's results at each contender's best rate: what figures and tables show."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
 from comparison import sweep
 from comparison.cells import Setting
-from comparison.intervals import Mean, difference, mean, places
+from comparison.intervals import Comparison, Mean, mean
 from comparison.results import Result, Results
 from comparison.study import Part, Study
 
@@ -17,11 +18,9 @@ class Row:
     """A setting at its best rate."""
 
     setting: Setting
-    rates: Sequence[float]  # tried, in order
     scores: Mapping[float, sweep.Score]  # by rate, of the tuning seeds
     rate: float
-    runs: Mapping[int, Result]  # by seed
-    place: tuple[int, int] = (0, 0)  # the best and the worst one that intervals leave open
+    runs: Mapping[int, Result]  # by seed, without the tuning seeds
 
     @property
     def name(self) -> str:
@@ -29,38 +28,49 @@ class Row:
 
     @property
     def is_bracketed(self) -> bool:
-        return sweep.is_bracketed(self.rates, self.rate)
+        return sweep.is_bracketed(sorted(self.scores), self.rate)
 
     @property
     def target(self) -> float | None:
         return self.setting.part.until_loss
 
-    def value_of(self, result: Result) -> float:
-        """What the part measures: steps to its target, or else the last loss."""
-        return result.loss if self.target is None else result.steps_to(self.target)
-
     @cached_property
     def values(self) -> dict[int, float]:
-        """By seed."""
-        return {seed: self.value_of(result) for seed, result in self.runs.items()}
+        """What the part measures, by seed: steps to its target, or else the last loss."""
+        return {seed: result.loss if self.target is None else result.steps_to(self.target)
+                for seed, result in self.runs.items()}  # fmt: skip
 
     @cached_property
     def mean(self) -> Mean:
         return mean(list(self.values.values()))
 
-    def over(self, other: "Row") -> Mean:
-        """By how much it is above another one, paired by seeds."""
-        return difference(self.values, other.values)
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Rows of one width and batch, the lowest mean first."""
+
+    width: int
+    batch: int
+    rows: Sequence[Row]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """Of losses, or of logarithms of steps, which vary in proportion."""
+        return Comparison({row.name: {seed: value if row.target is None else math.log(value)
+                                      for seed, value in row.values.items()} for row in self.rows})  # fmt: skip
 
 
-def groups(study: Study, part: Part, results: Results) -> dict[tuple[int, int], list[Row]]:
-    """Rows by width and batch, in ascending order of both; in each the lowest mean first."""
+def groups(study: Study, part: Part, results: Results) -> list[Group]:
+    """In ascending order of width and batch; contenders appear once a seed by which rates were not chosen is there."""
     tried = sweep.tried(study, part, results)
     rows = [row for setting, rates in tried.items() if (row := _row(setting, rates, results)) is not None]
     rows.sort(key=lambda row: (row.setting.width, row.setting.batch, row.mean.value))
-    found = {}
-    for key, alike in groupby(rows, key=lambda row: (row.setting.width, row.setting.batch)):
-        found[key] = _placed(list(alike))
+    found = []
+    for (width, batch), alike in groupby(rows, key=lambda row: (row.setting.width, row.setting.batch)):
+        found.append(Group(width, batch, list(alike)))
     return found
 
 
@@ -69,11 +79,6 @@ def _row(setting: Setting, rates: Sequence[float], results: Results) -> Row | No
     if rate is None:
         return None
     scores = {each: found for each in rates if (found := sweep.score(setting, each, results)) is not None}
-    runs = {seed: result for seed in range(setting.part.seeds)
+    runs = {seed: result for seed in setting.part.reported_seeds
             if (result := results.get(setting.cell(rate, seed))) is not None}  # fmt: skip
-    return Row(setting, rates, scores, rate, runs)
-
-
-def _placed(rows: list[Row]) -> list[Row]:
-    found = places({row.name: row.values for row in rows})
-    return [Row(row.setting, row.rates, row.scores, row.rate, row.runs, found[row.name]) for row in rows]
+    return Row(setting, scores, rate, runs) if runs else None

@@ -1,8 +1,8 @@
 """Which learning rates a setting tries, and which cells that takes: a function of the results so far.
 
 Every contender begins with as many rates. A grid whose best rate is at its edge grows there, until the best has a
-neighbour on each side; then the others of the same width and batch grow too, until all have tried equally many. The
-remaining seeds are trained at the best rate alone.
+neighbour on each side or `widen` rates have been added; the others of the same width and batch grow too, until all have
+tried equally many. The seeds by which contenders are compared are trained at the best rate alone.
 """
 
 import math
@@ -38,18 +38,17 @@ def tried_rates(setting: Setting, results: Results, at_least: int = 0) -> list[f
     """All rates of the setting, in order, those included that its results now call for."""
     rates = list(setting.contender.rates)
     factor = rates[1] / rates[0]
-    widened = 0
+    most = len(rates) + setting.study.widen
     while True:
         scores = [score(setting, rate, results) for rate in rates]
         known = [each for each in scores if each is not None]
         if len(known) < len(scores):
             return rates
         best = known.index(min(known))
-        at_edge = best in (0, len(rates) - 1) and widened < setting.study.widen
+        at_edge = best in (0, len(rates) - 1) and len(rates) < most
         if not at_edge and len(rates) >= at_least:
             return rates
         below = best == 0 if at_edge else known[0] < known[-1]
-        widened += at_edge
         if below:
             rates.insert(0, rates[0] / factor)
         else:
@@ -82,33 +81,40 @@ def tried(study: Study, part: Part, results: Results) -> dict[Setting, list[floa
     return found
 
 
-def cells(study: Study, part: Part, results: Results) -> Iterator[Cell]:
-    """All cells of the part as far as they are known: what the tuning seeds need, and then the other seeds.
+def tuning_cells(setting: Setting, rates: Sequence[float]) -> list[Cell]:
+    return [setting.cell(rate, seed) for rate in rates for seed in range(setting.part.tuning_seeds)]
 
-    Where the best rate is not known yet, the middle of the grid stands for it, in the last cells, to be counted.
+
+def reported_cells(setting: Setting, rates: Sequence[float], best: float) -> list[Cell]:
+    chosen = rates if setting.part.every_rate else [best]
+    return [setting.cell(rate, seed) for rate in chosen for seed in setting.part.reported_seeds]
+
+
+def cells(study: Study, part: Part, results: Results) -> Iterator[Cell]:
+    """All cells of the part as far as they are known: those by which rates are chosen, then the others.
+
+    Where the best rate is not known yet, the middle of the grid stands for it.
     """
     later: list[Cell] = []
     for setting, rates in tried(study, part, results).items():
-        yield from (setting.cell(rate, seed) for rate in rates for seed in range(part.tuning_seeds))
-        seeds = range(part.tuning_seeds, part.seeds)
-        chosen = rates if part.every_rate else [best_rate(setting, rates, results) or rates[len(rates) // 2]]
-        later += [setting.cell(rate, seed) for rate in chosen for seed in seeds]
+        yield from tuning_cells(setting, rates)
+        later += reported_cells(setting, rates, best_rate(setting, rates, results) or rates[len(rates) // 2])
     yield from later
 
 
 def wanted(study: Study, part: Part, results: Results) -> list[Cell]:
-    """Cells of the part that have no result and may be trained now."""
-    rates = tried(study, part, results)
-    tuning = [setting.cell(rate, seed) for setting in rates for rate in rates[setting]
-              for seed in range(part.tuning_seeds)]  # fmt: skip
-    ready: list[Cell] = [cell for cell in tuning if cell not in results]
-    waiting = {(setting.width, setting.batch) for setting in rates
-               if any(setting.cell(rate, seed) not in results
-                      for rate in rates[setting] for seed in range(part.tuning_seeds))}  # fmt: skip
-    for setting, own in rates.items():
-        if (setting.width, setting.batch) in waiting and not part.every_rate:
-            continue
-        chosen = own if part.every_rate else [best_rate(setting, own, results)]
-        ready += [cell for rate in chosen if rate is not None for seed in range(part.tuning_seeds, part.seeds)
-                  if (cell := setting.cell(rate, seed)) not in results]  # fmt: skip
-    return list(dict.fromkeys(ready))
+    """Cells of the part that have no result and may be trained now: those of a best rate once all have theirs."""
+    ready: list[Cell] = []
+    later: list[Cell] = []
+    rates_of = tried(study, part, results)
+    for _, group in groupby(rates_of, key=lambda setting: (setting.width, setting.batch)):
+        alike = list(group)
+        missing = [
+            cell for setting in alike for cell in tuning_cells(setting, rates_of[setting]) if cell not in results
+        ]
+        ready += missing
+        if not missing or part.every_rate:
+            for setting in alike:
+                best = best_rate(setting, rates_of[setting], results) or rates_of[setting][0]
+                later += reported_cells(setting, rates_of[setting], best)
+    return list(dict.fromkeys([*ready, *(cell for cell in later if cell not in results)]))

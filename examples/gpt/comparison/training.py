@@ -15,13 +15,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import torch
 from errors import Problem
 
 from comparison.cells import Cell
@@ -38,15 +41,17 @@ class Failed(Problem):
     """A training ended by an error that is not divergence."""
 
 
-def enter(folder: Path) -> None:
-    """What a process does before it trains in the folder: it waits until no other one does.
+def enter(lock: int) -> None:
+    """What a process does before it trains: it waits until no other one holds the lock of its folder.
 
     A terminal's signals go to the process that started it alone.
     """
     os.setpgrp()
-    lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT)
-    os.set_inheritable(lock, True)  # kept when another program takes this one's place
     fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def lock_of(folder: Path) -> int:
+    return os.open(folder / "lock", os.O_WRONLY | os.O_CREAT)
 
 
 def stop_with_parent() -> None:
@@ -61,21 +66,32 @@ def stop_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def enter_as_child(folder: Path) -> None:
+def enter_as_child(lock: int) -> None:
     """Of a process that is started without the server."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    enter(folder)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    enter(lock)
+
+
+@contextmanager
+def without_ctrl_c() -> Iterator[None]:
+    """A terminal's Ctrl-C waits: what is started here inherits that, and lets it in when it has left the group."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def train_here(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     """A cell on one process; in that process."""
     stop_with_parent()
-    enter(Path(folder))
+    enter(lock_of(Path(folder)))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     os.environ.update(environment)
     output = os.open(f"{folder}/{OUTPUT}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    import torch
     import train
 
     torch.set_num_threads(1)
@@ -92,6 +108,7 @@ def server() -> Any:
     """Forks processes that have torch imported; their parent is not this process, which may have threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["train", "torchdion"])
+    resource_tracker.ensure_running()  # which would let Ctrl-C in when it starts with the server
     return context
 
 
@@ -102,9 +119,10 @@ class Training:
     cell: Cell
     folder: Path
     process: "BaseProcess | subprocess.Popen[bytes]"
-    slots: list[int]
+    slots: list[str]
     began: float
     resumed: bool
+    is_stopped: bool = False
 
     def ended_with(self) -> int | None:
         """The exit status, None while it runs."""
@@ -114,14 +132,16 @@ class Training:
 
     def stop(self) -> None:
         """Asks it to write a checkpoint and end."""
+        self.is_stopped = True
         self.process.terminate()
 
-    def kill(self) -> None:
-        self.process.kill()
-
-    def last_line(self) -> str:
-        lines = (self.folder / OUTPUT).read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+    def complaint(self) -> str:
+        """The last sentence of train.py, or else the last line of all that it said."""
+        path = self.folder / OUTPUT
+        text = path.read_text(errors="replace") if path.exists() else ""
+        lines = [line for line in text.splitlines() if line.strip()]
+        sentences = [line.partition("train.py: ")[2] for line in lines if "train.py: " in line]
+        return (sentences or lines or ["it said nothing"])[-1]
 
 
 class Pool:
@@ -138,7 +158,10 @@ class Pool:
         self.jobs = jobs
         self.running: list[Training] = []
         self._device = device
-        self._free = list(range(jobs))
+        self._free = _gpus() if device == "cuda" else list(map(str, range(jobs)))
+        if len(self._free) < jobs:
+            raise Problem(f"--jobs {jobs} is more than the GPUs here, {len(self._free)}")
+        self._free = self._free[:jobs]
         self._context: Any = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -159,7 +182,7 @@ class Pool:
         arguments = [*cell.arguments, *own]
         environment = {"OMP_NUM_THREADS": "1"}
         if self._device == "cuda":
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slots))
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
         process = (
             self._forked(arguments, folder, environment)
             if cell.processes == 1
@@ -171,7 +194,8 @@ class Pool:
         if self._context is None:
             self._context = server()
         process: BaseProcess = self._context.Process(target=train_here, args=(arguments, str(folder), environment))
-        process.start()
+        with without_ctrl_c():
+            process.start()
         return process
 
     def ended(self) -> list[tuple[Training, Result | None]]:
@@ -188,13 +212,18 @@ class Pool:
 
     def _result(self, training: Training, code: int) -> Result | None:
         result = self.finished(training.cell)
-        if result is None and code not in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM):
-            raise Failed(f"a training failed: {training.last_line()} ({training.folder / OUTPUT})", code=1)
+        if result is None and not training.is_stopped:
+            raise Failed(f"a training failed: {training.complaint()} ({training.folder / OUTPUT})", code=1)
         return result
 
     def forget(self, cell: Cell) -> None:
         """Removes the folder of a cell whose result is kept."""
         shutil.rmtree(self.folder / cell.key, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Removes the folder if no training is left in it."""
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def stop(self) -> None:
         """Lets all trainings write a checkpoint and end, and waits for them."""
@@ -203,20 +232,27 @@ class Pool:
         while any(training.ended_with() is None for training in self.running):
             time.sleep(POLL_SECONDS)
 
-    def kill(self) -> None:
-        for training in self.running:
-            training.kill()
+
+def _gpus() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES calls them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",") if given else [str(index) for index in range(torch.cuda.device_count())]
 
 
 def _torchrun(count: int, arguments: list[str], folder: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
                "--", str(EXAMPLE / "train.py"), *arguments]  # fmt: skip
-    with (folder / OUTPUT).open("ab") as output:
-        return subprocess.Popen(
-            command,
-            env=os.environ | environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=partial(enter_as_child, folder),
-        )
+    lock = lock_of(folder)
+    try:
+        with (folder / OUTPUT).open("ab") as output, without_ctrl_c():
+            return subprocess.Popen(
+                command,
+                env=os.environ | environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=partial(enter_as_child, lock),
+                pass_fds=(lock,),
+            )
+    finally:
+        os.close(lock)

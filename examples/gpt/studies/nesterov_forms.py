@@ -55,7 +55,9 @@ class NesterovDion(Optimizer):
         R = look_ahead if self._form == "c" else B @ P
         M.copy_(B - (1 - mu) * R @ P.mT)
         V = normalized(look_ahead)
-        Q.copy_(normalized(R) if self._form == "a" else V)
+        next_Q = normalized(R) if self._form == "a" else V
+        # Columns without signal stay, as torchdion's do: the first gradients of most matrices are zero.
+        Q.copy_(torch.where(next_Q.any(dim=0), next_Q, Q))
         X.mul_(1 - lr * group["weight_decay"]).sub_(lr * math.sqrt(m / n) * V @ P.mT)
 
 

@@ -1,5 +1,6 @@
 """examples/gpt/compare.py as a user runs it: to its end, stopped, killed, resumed, and given wrong arguments."""
 
+import fcntl
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from .studies import SMALL, written
 
 COMPARE = Path(__file__).parents[5] / "examples" / "gpt" / "compare.py"
 FIGURES = 'figures = ["losses", "curves", "ranks", "rates", "costs"]'
-# Eight trainings that any signal finds with checkpoints.
+# Ten trainings that any signal finds with checkpoints.
 CHECKPOINTS = (
     SMALL.replace("seeds = 3", f"seeds = 2\n{FIGURES}")
     .replace("widen = 3", "widen = 0")
@@ -45,14 +46,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_study_ends_with_rows_tables_and_a_report(finished: Path) -> None:
     head, *rows = [json.loads(line) for line in (finished / "cells.jsonl").read_text().splitlines()]
-    assert set(head["made_with"]) == {"torch", "torchdion", "Python", "data"}
-    assert len(rows) == 2 * (3 + 1)
+    assert set(head["made_with"]) == {"torch", "torchdion", "Python", "device", "data"}
+    assert len(rows) == 2 * (3 + 2)
     assert all(len(row["validation"]) == 4 and row["validation"][-1][0] == 8 for row in rows)
     steps = [json.loads(line) for line in (finished / "steps.jsonl").read_text().splitlines()]
     assert {row["contender"]: row["parameters"] for row in steps} == {"A": 12 * 16**2 + 512 * 16, "B r = d/2": 11264}
-    # Two moments of each number, or one of those of matrices and Q of half the rank; embedding and head are Lion's.
     state = {row["contender"]: row["state_bytes"] for row in steps}
-    assert state["A"] >= 8 * 11264
+    assert state["A"] == pytest.approx(4 * 2 * 11264, rel=0.01)  # two moments
+    # Momenta and Q of half the rank, m + r columns of m×n; of embedding and head Lion's momentum.
+    matrices, factors = 12 * 16**2, 8 * (4 * 16 + 64 + 16)
+    assert state["B r = d/2"] == pytest.approx(4 * (matrices + factors + 512 * 16), rel=0.01)
     tables = (finished / "tables.txt").read_text()
     assert "B r = d/2" in tables
     assert "Width 16, 32 tokens a batch" in tables
@@ -72,26 +75,83 @@ def test_the_report_needs_nothing_else_and_shows_every_figure(finished: Path) ->
         assert (finished / path).exists(), path
 
 
-@pytest.mark.parametrize("number", all_but([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGINT]))
+class Running:
+    """compare.py in a process group of its own, as a shell starts it."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        self.arguments = written(folder, text), "--out", folder / "out"
+        self.out = folder / "out"
+        self.process = subprocess.Popen(
+            command(*self.arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def end(self, number: signal.Signals) -> tuple[str, str]:
+        """Sends the signal, a SIGINT to the whole group, as a terminal does; what was said then."""
+        (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
+        output, errors = self.process.communicate(timeout=90)
+        if number == signal.SIGKILL:
+            assert self.process.returncode == -signal.SIGKILL
+        else:
+            assert (self.process.returncode, errors) == (128 + number, "")
+            assert "the same command goes on" in output
+        return output, errors
+
+
+def any_checkpoint(folder: Path) -> bool:
+    return any((folder / "unfinished").glob("*/checkpoint-*"))
+
+
+SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.mark.parametrize("number", all_but(SIGNALS, [signal.SIGINT]))
 def test_a_study_that_was_stopped_goes_on_to_the_same_rows(
     number: signal.Signals, finished: Path, tmp_path: Path
 ) -> None:
-    arguments = written(tmp_path, CHECKPOINTS), "--out", tmp_path / "out"
-    running = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    rows = tmp_path / "out" / "cells.jsonl"
-    until(rows.exists)  # the first has ended, others are under way
+    running = Running(CHECKPOINTS, tmp_path)
+    rows = running.out / "cells.jsonl"
+    until(lambda: rows.exists() and len(rows.read_text().splitlines()) > 1)  # one has ended, others are under way
     time.sleep(0.3)
-    running.send_signal(number)
-    said, _ = running.communicate(timeout=60)
-    if number == signal.SIGKILL:
-        assert running.returncode == -signal.SIGKILL
-    else:
-        assert running.returncode == 128 + number
-        assert "the same command goes on" in said
+    running.end(number)
     assert len(rows.read_text()) < len((finished / "cells.jsonl").read_text())
-    done = compare(*arguments)
+    done = compare(*running.arguments)
     assert done.returncode == 0, done.stderr
     assert rows.read_bytes() == (finished / "cells.jsonl").read_bytes()
+
+
+def test_a_training_under_way_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    long = CHECKPOINTS.replace("steps = 8", "steps = 1000000")
+    running = Running(long, tmp_path)
+    until(lambda: any_checkpoint(running.out))
+    running.end(signal.SIGTERM)
+    again = Running(long, tmp_path)
+    outputs = list((running.out / "unfinished").glob("*/output.txt"))
+    until(lambda: any("resuming" in output.read_text() for output in outputs))
+    again.end(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 0.8, 1.6, 2.4])
+@pytest.mark.long
+def test_ctrl_c_at_any_moment_is_no_traceback(seconds: float, tmp_path: Path) -> None:
+    running = Running(CHECKPOINTS, tmp_path)
+    until((running.out / "unfinished").exists)
+    time.sleep(seconds)
+    running.end(signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", all_but(SIGNALS, [signal.SIGINT, signal.SIGTERM]))
+def test_trainings_on_many_processes_stop_and_go_on_too(number: signal.Signals, tmp_path: Path) -> None:
+    two = CHECKPOINTS + "flags = { dp = 2 }\n"
+    running = Running(two.replace("steps = 8", "steps = 1000000"), tmp_path)
+    until(lambda: any_checkpoint(running.out))
+    [folder] = (running.out / "unfinished").iterdir()
+    with (folder / "lock").open("w") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    running.end(number)
+    again = Running(two.replace("steps = 8", "steps = 1000000"), tmp_path)
+    until(lambda: "resuming" in (folder / "output.txt").read_text())
+    again.end(signal.SIGTERM)
+    until(lambda: not processes_that_name(tmp_path))
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -102,11 +162,9 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def test_no_training_outlives_a_study_that_was_killed(tmp_path: Path) -> None:
-    long = CHECKPOINTS.replace("steps = 8", "steps = 1000000")
-    running = subprocess.Popen(command(written(tmp_path, long), "--out", tmp_path / "out"), stdout=subprocess.DEVNULL)
-    until(lambda: any((tmp_path / "out" / "unfinished").glob("*/checkpoint-*")))
-    running.kill()
-    running.wait()
+    running = Running(CHECKPOINTS.replace("steps = 8", "steps = 1000000"), tmp_path)
+    until(lambda: any_checkpoint(running.out))
+    running.end(signal.SIGKILL)
     until(lambda: not processes_that_name(tmp_path))
 
 
@@ -133,7 +191,7 @@ def test_the_report_is_drawn_anew_without_training(finished: Path, tmp_path: Pat
 
 def test_what_would_be_trained_is_listed(tmp_path: Path) -> None:
     done = compare(written(tmp_path, CHECKPOINTS), "--out", tmp_path / "out", "--dry-run")
-    assert done.stdout.splitlines()[1] == "one: 8 trainings, at most 0 million tokens"
+    assert done.stdout.splitlines()[1] == "one: 10 trainings, at most 0 million tokens"
     assert not (tmp_path / "out").exists()
 
 
@@ -148,7 +206,35 @@ def test_two_do_not_train_in_one_folder(tmp_path: Path) -> None:
     assert second.stderr == f"compare.py: another compare.py is at work in {tmp_path / 'out'}\n"
 
 
+OWN = """
+import torch
+
+def failing(model, *, lr=0.5):
+    return "no optimizer"
+
+def sgd(model, *, lr=0.5):
+    return torch.optim.SGD(model.parameters(), lr=lr)
+"""
+
+
 def test_a_training_that_fails_ends_the_study_with_its_sentence(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    text = CHECKPOINTS.replace('optimizer = "adamw"', f'optimizer = "{tmp_path}/own.py:failing"')
+    done = compare(written(tmp_path, text), "--out", tmp_path / "out")
+    assert done.returncode == 1
+    sentence = "compare.py: a training failed: .*failing must return a torch.optim.Optimizer, or a list of them .*\n"
+    assert re.fullmatch(sentence, done.stderr)
+
+
+def test_an_optimizer_of_ones_own_is_compared(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    text = CHECKPOINTS.replace('optimizer = "adamw"', f'optimizer = "{tmp_path}/own.py:sgd"').replace("= 2", "= 1", 1)
+    done = compare(written(tmp_path, text), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "unknown" in done.stdout or (tmp_path / "out" / "figures" / "one-costs.svg").exists()
+
+
+def test_data_that_are_not_there_are_said_before_anything_is_trained(tmp_path: Path) -> None:
     text = CHECKPOINTS.replace("context = 16", 'context = 16\ndata = "shards/*.bin"\nvocab = 256')
     done = compare(written(tmp_path, text), "--out", tmp_path / "out")
     assert done.returncode == 2

@@ -1,14 +1,15 @@
-"""examples/gpt/comparison/intervals.py: Student's intervals, and no ranking where they overlap."""
+"""examples/gpt/comparison/intervals.py: Student's intervals, Tukey's of differences, no ranking where they overlap."""
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
-from comparison.intervals import difference, mean, places
+from comparison.intervals import Comparison, mean, ratio
 from scipy import stats
 
 
-def test_the_interval_is_students() -> None:
+def test_the_interval_of_a_mean_is_students() -> None:
     values = [1.3, 1.5, 1.45, 1.2]
     found = mean(values)
     expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
@@ -16,17 +17,29 @@ def test_the_interval_is_students() -> None:
     assert found.value + found.half == pytest.approx(expected.high)
 
 
-def test_differences_are_paired_by_seed() -> None:
-    own, other = {0: 1.0, 1: 2.0, 2: 3.1}, {2: 3.0, 1: 1.8, 0: 0.9, 7: 100.0}
-    found = difference(own, other)
+def test_of_two_contenders_the_interval_is_the_paired_t_tests() -> None:
+    comparison = Comparison({"a": {0: 1.0, 1: 2.0, 2: 3.1}, "b": {2: 3.0, 1: 1.8, 0: 0.9}})
+    found = comparison.difference("a", "b")
     expected = stats.ttest_rel([1.0, 2.0, 3.1], [0.9, 1.8, 3.0]).confidence_interval(0.95)
     assert (found.value - found.half, found.value + found.half) == pytest.approx((expected.low, expected.high))
 
 
-def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
-    draws = np.random.default_rng(0).normal(size=(4000, 3))
-    covered = [abs(found.value) <= found.half for found in (mean(list(row)) for row in draws)]
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
+def test_equal_contenders_are_ranked_in_one_table_of_twenty() -> None:
+    draw = np.random.default_rng(0)
+    false = 0
+    for _ in range(1000):
+        losses = draw.normal(size=(8, 3)) + draw.normal(size=3) * 10  # seeds differ far more than contenders
+        comparison = Comparison({str(name): dict(enumerate(row)) for name, row in enumerate(losses)})
+        pairs = combinations(comparison.values, 2)
+        false += any(comparison.is_below(a, b) or comparison.is_below(b, a) for a, b in pairs)
+    assert false / 1000 == pytest.approx(0.05, abs=0.02)
+
+
+def test_differences_that_are_there_are_found_beside_large_differences_of_seeds() -> None:
+    draw = np.random.default_rng(1)
+    losses = draw.normal(size=(8, 3)) * 0.01 + draw.normal(size=3) + np.arange(8)[:, None] * 0.1
+    comparison = Comparison({str(name): dict(enumerate(row)) for name, row in enumerate(losses)})
+    assert comparison.places == {str(name): (name + 1, name + 1) for name in range(8)}
 
 
 def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
@@ -35,15 +48,30 @@ def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
     assert mean([1.0, math.inf]).value == math.inf
 
 
+NEAR = {"near": {1: 1.0, 2: 1.1, 3: 0.9}, "nearly": {1: 1.01, 2: 1.05, 3: 0.93}, "far": {1: 3.0, 2: 3.1, 3: 2.9}}
+
+
 def test_contenders_that_intervals_do_not_tell_apart_share_places() -> None:
-    values = {
-        "far": {0: 3.0, 1: 3.1, 2: 2.9},
-        "near": {0: 1.0, 1: 1.1, 2: 0.9},
-        "nearly": {0: 1.01, 1: 1.05, 2: 0.93},
-        "never": {0: math.inf, 1: math.inf, 2: math.inf},
-    }
-    assert places(values) == {"near": (1, 2), "nearly": (1, 2), "far": (3, 3), "never": (4, 4)}
+    assert Comparison(NEAR).places == {"near": (1, 2), "nearly": (1, 2), "far": (3, 3)}
+
+
+def test_what_is_infinite_for_every_seed_is_last_and_for_some_is_anywhere() -> None:
+    never, sometimes = {1: math.inf, 2: math.inf, 3: math.inf}, {1: 1.0, 2: math.inf, 3: 1.0}
+    places = Comparison({**NEAR, "never": never, "sometimes": sometimes}).places
+    assert places == {"near": (1, 3), "nearly": (1, 3), "far": (3, 4), "never": (4, 5), "sometimes": (1, 5)}
 
 
 def test_one_seed_ranks_nothing() -> None:
-    assert places({"a": {0: 1.0}, "b": {0: 2.0}}) == {"a": (1, 2), "b": (1, 2)}
+    assert Comparison({"a": {1: 1.0}, "b": {1: 2.0}, "c": {1: math.inf}}).places == dict.fromkeys("abc", (1, 3))
+
+
+def test_a_contender_that_lacks_a_seed_is_not_ranked_yet() -> None:
+    places = Comparison({**NEAR, "late": {1: 0.1, 2: 0.1}}).places
+    assert places["late"] == (1, 4)
+    assert places["far"] == (3, 4)
+
+
+def test_ratios_are_those_within_seeds() -> None:
+    found = ratio({1: 2.0, 2: 6.0, 9: 1.0}, {1: 1.0, 2: 2.0})
+    assert (found.value, found.count) == (2.5, 2)
+    assert math.isinf(ratio({1: 2.0}, {1: math.inf}).value)

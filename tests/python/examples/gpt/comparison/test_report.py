@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from comparison import links, report, step_times, summary
-from comparison.cells import Cell
+from comparison.cells import Cell, settings
 from comparison.drawing import Looks
 from comparison.intervals import Mean
 from comparison.links import LinkTime
 from comparison.results import Result, Results
-from comparison.step_times import StepTime
+from comparison.step_times import StepTime, timed
 from comparison.study import Study
 
 from .studies import SMALL, bowl, read, run
@@ -51,21 +51,22 @@ def asked(tmp_path: Path) -> Study:
 def results(asked: Study, tmp_path: Path) -> Results:
     found = Results(tmp_path, {"torch": "9"})
     run(asked, found, loss_of)
-    times = [StepTime(name, 16, 32, 0.5, 0.1, 1000, 100, 2) for name in asked.contenders]
+    first = settings(asked, asked.parts[0])
+    times = [StepTime(timed(each), each.contender.name, 16, 32, 0.5, 0.1, 1000, 100, 2) for each in first]
     step_times.write(tmp_path, times)
     return found
 
 
 def test_a_tables_means_differences_and_places_are_those_of_the_results(asked: Study, results: Results) -> None:
-    [table] = report.table_of(results, asked, asked.parts[0])
+    [table] = report.tables_of(summary.groups(asked, asked.parts[0], results))
     assert table.columns[:4] == ("place", "optimizer", "loss", "over the first")
-    assert table.rows[0][:3] == ("1", "B r = d/2", "2.010 ± 0.025")
-    assert table.rows[1][:4] == ("2", "A", "2.310 ± 0.025", "+0.300 ± 0.000")
+    assert table.rows[0][:3] == ("1", "B r = d/2", "2.020 ± 0.025")
+    assert table.rows[1][:4] == ("2", "A", "2.320 ± 0.025", "+0.300 ± 0.000")
     assert [row[4:] for row in table.rows] == [("0.02", "3", "3")] * 2
 
 
 def test_a_target_that_is_not_reached_is_said(asked: Study, results: Results) -> None:
-    small, large = report.table_of(results, asked, asked.parts[1])
+    small, large = report.tables_of(summary.groups(asked, asked.parts[1], results))
     assert [row[1:3] for row in small.rows] == [("B r = d/2", "6 ± 0"), ("A", "7 ± 0")]
     assert [row[1:3] for row in large.rows] == [("B r = d/2", "6 ± 0"), ("A", "not reached")]
 
@@ -78,14 +79,14 @@ def test_every_figure_is_drawn_and_says_its_numbers(asked: Study, results: Resul
         "two-targets",
         "two-rates",
     }
-    assert "B r = d/2 2.010 ± 0.025; A 2.310 ± 0.025" in text
+    assert "B r = d/2 2.020 ± 0.025; A 2.320 ± 0.025" in text
     assert page.count("<img ") == 7
     assert "Left out" not in text
 
 
 def test_what_was_not_run_is_left_out_by_name(asked: Study, tmp_path: Path) -> None:
     results = Results(tmp_path, {"torch": "9"})
-    run(asked, results, loss_of, most=8)
+    run(asked, results, loss_of, most=9)
     report.write(asked, results, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert re.search(r"- One: \d+ trainings have not been run", text)
@@ -98,16 +99,16 @@ def test_a_diverged_contender_is_last_and_drawn_nowhere(asked: Study, tmp_path: 
     results = Results(tmp_path, {"torch": "9"})
     run(asked, results, lambda cell: loss_of(cell) if cell.flags["optimizer"] == "dion" else Result((), 1))
     report.write(asked, results, tmp_path)
-    [table] = report.table_of(results, asked, asked.parts[0])
+    [table] = report.tables_of(summary.groups(asked, asked.parts[0], results))
     assert table.rows[1][:3] == ("2", "A", "diverged")
 
 
 def test_links_make_steps_to_a_target_seconds_and_megabytes(asked: Study, results: Results, tmp_path: Path) -> None:
-    of_link = LinkTime("two", "A", 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
+    of_link = LinkTime("two", "A", 16, 32, 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
     (tmp_path / links.NAME).write_text(json.dumps(asdict(of_link)) + "\n")
     assert links.read(tmp_path) == [of_link]
     assert of_link.modelled == (0.2, pytest.approx(0.3))  # 1 MB at 80 Mbit/s take 0.1 s
-    rows = summary.groups(asked, asked.parts[1], results)[16, 32]
+    rows = summary.groups(asked, asked.parts[1], results)[0].rows
     [found] = links.to_target(links.read(tmp_path), rows)
     steps = next(row.mean for row in rows if row.name == "A")
     assert found.seconds.value == pytest.approx(steps.value * 0.25)
@@ -117,10 +118,21 @@ def test_links_make_steps_to_a_target_seconds_and_megabytes(asked: Study, result
     assert "Over links, 4 ranks" in (tmp_path / "report.md").read_text()
 
 
-def test_a_step_of_another_batch_has_the_same_update(asked: Study) -> None:
-    time = StepTime("A", 16, 32, 0.5, 0.1, 1000, 100, 2)
-    assert time.at(64) == pytest.approx(0.1 + 2 * 0.4)
-    assert time.share == pytest.approx(0.2)
+def test_a_link_of_one_batch_says_nothing_of_another(asked: Study, results: Results) -> None:
+    of_link = LinkTime("two", "B r = d/2", 16, 64, 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
+    rows = [row for group in summary.groups(asked, asked.parts[1], results) for row in group]
+    assert [each.seconds.value for each in links.to_target([of_link], rows)] == [
+        row.mean.value * 0.25 for row in rows if (row.name, row.setting.batch) == ("B r = d/2", 64)
+    ]
+
+
+def test_a_step_is_timed_anew_when_what_is_timed_changes(asked: Study, results: Results, tmp_path: Path) -> None:
+    known = step_times.read(tmp_path)
+    assert step_times.wanted(asked, asked.parts, results, known) == []
+    other = read(tmp_path, SMALL.replace("layers = 1", "layers = 2").replace("seeds = 3", 'figures = ["costs"]'))
+    run(other, results, loss_of)
+    [missing] = step_times.wanted(other, other.parts, results, known)
+    assert {setting.contender.name: rate for setting, rate in missing.items()} == {"A": 0.02, "B r = d/2": 0.02}
 
 
 def test_contenders_of_one_family_share_a_colour_that_pales_with_the_rank(tmp_path: Path) -> None:

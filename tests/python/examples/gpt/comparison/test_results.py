@@ -50,6 +50,19 @@ def test_rows_of_another_torch_are_not_mixed_with_these(tmp_path: Path) -> None:
     assert len(Results(tmp_path, None)) == 1
 
 
+def test_what_rows_are_made_with_is_known_before_the_first(tmp_path: Path) -> None:
+    Results(tmp_path, {"torch": "9"})
+    with pytest.raises(Problem, match="were made with torch 9, here it is 10"):
+        Results(tmp_path, {"torch": "10"})
+
+
+@pytest.mark.parametrize("row", ['{"flags": {}}', "3", '{"flags": {}, "validation": [3]}'])
+def test_a_row_that_is_no_trainings_is_refused(row: str, tmp_path: Path) -> None:
+    (tmp_path / "cells.jsonl").write_text('{"made_with": {}}\n' + row + "\n")
+    with pytest.raises(Problem, match="holds a row that is no training's"):
+        Results(tmp_path, {})
+
+
 def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cells.jsonl").write_text('{"kind": "run"}\n')
     with pytest.raises(Problem, match="does not begin with what its rows were made with"):
@@ -66,6 +79,7 @@ LOG = [
 @pytest.mark.parametrize(
     ("records", "steps", "until", "ended"),
     [(LOG, 4, None, True), (LOG, 5, None, False), (LOG, 5, 2.0, True), (LOG, 5, 1.9, False), (LOG[:1], 1, None, False),
+     ([*LOG[:2], {"kind": "validation", "step": 4, "loss": 2.00000001}], 5, 2.0, False),
      ([*LOG, {"kind": "diverged", "step": 5}], 9, None, True)],
 )  # fmt: skip
 def test_a_log_has_a_result_when_its_training_is_at_its_end(

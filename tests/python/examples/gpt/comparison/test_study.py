@@ -52,17 +52,32 @@ REFUSED = {
     "rates = [0.01, 0.02]": "rates must be three or more in geometric progression",
     "rates = [0.01, 0.02, 0.05]": "rates must be three or more in geometric progression",
     "rates = [0.01, -0.02, 0.04]": "rates must be positive numbers",
-    'contenders = ["A", "C"]': "'C' is none of the contenders",
+    'contenders = ["A", "C"]': "contenders has 'C', which is none of A, B r = d/2",
+    'contenders = ["A", "A"]': "contenders has 'A' twice",
+    "contenders = []": "contenders is empty",
+    'contenders = [["A"]]': "contenders has ['A'], which is none of",
     "batches = [40]": "a batch of 40 tokens is no multiple of the context, 16",
-    "batches = []": "batches must be a list of positive whole numbers",
+    "batches = []": "batches must be a list of different positive whole numbers",
     "steps = [8, 9]": "steps must be one positive number, or one for each batch",
     "steps = true": "steps is True, which should be a whole number or a list",
     "seeds = 0": "seeds must be at least 1, got 0",
-    'title = "One"\nfigures = ["targets"]': "the figure targets needs until_loss",
-    'title = "One"\nfigures = ["pies"]': "'pies' is no figure",
-    'title = "One"\nnothing = 1': "nothing is not known here",
+    "batches = [32, 32]": "batches must be a list of different positive whole numbers",
+    'name = "a/b"': "name must be of letters, digits, _ and -, got 'a/b'",
+    'question = "Why?"\nfigures = ["targets"]': "the figure targets needs until_loss",
+    'question = "Why?"\nuntil_loss = 2.0\nfigures = ["losses"]': "the figure losses is of parts without until_loss",
+    'question = "Why?"\nfigures = ["pies"]': "figures has 'pies', which is none of",
+    'question = "Why?"\nnothing = 1': "nothing is not known here",
+    'question = "Why?"\nflags = { lr = 0.1 }': "lr cannot be set here",
+    'question = "Why?"\nflags = { dp = 3 }': "--dp × --fs = 3 does not divide --batch 2",
     "title = 3": "title is 3, which should be a text",
+    "widen = 1\ndevice = 'gpu'": "device must be cpu or cuda, got 'gpu'",
     "context = 16.5.1": "is no TOML",
+    "context = 0": "context must be at least 1, got 0",
+    "context = '16'": "context is '16', which should be a whole number",
+    "val_sequences = { a = 1 }": "val_sequences is {'a': 1}, which is no value of a flag",
+    'optimizer = "adamw"\nsteps = 1000': "steps cannot be set here",
+    'optimizer = "adamw"\nclip = 0.0': "clip cannot be set here",
+    'optimizer = "adamw"\ncompress = true': "--compress is about what replicas send to each other",
     "head_width = 7": "a width of 16 is no multiple of head_width, 7",
     'optimizer = "sgd"': "part 'one', contender 'A': argument --optimizer: must be one of",
     "rank_fraction = 1.5": "part 'one', contender 'B r = d/2': argument --rank-fraction",
@@ -82,6 +97,79 @@ def test_contenders_begin_with_equally_many_rates(tmp_path: Path) -> None:
     text = SMALL.replace("[0.01, 0.02, 0.04]", "[0.01, 0.02, 0.04, 0.08]", 1)
     with pytest.raises(Problem, match="its contenders begin with \\[3, 4\\] rates"):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("[contenders.A]", "[contenders]\nC = 3\n[contenders.A]", "contender 'C' is 3, which should be a table"),
+        (SMALL[SMALL.index("[[parts]]") :], "", "parts is missing"),
+        (
+            SMALL[SMALL.index("[model]") :],
+            "parts = [1]\n[model]\ncontext = 8\n[contenders]",
+            "parts has 1, which should be",
+        ),
+        (SMALL[SMALL.index("[model]") :], "parts = []\n[model]\ncontext = 8\n[contenders]", "parts is empty"),
+        (
+            'title = "A test"',
+            'title = "A test"\nbase = "../x"',
+            "base must be the name of a study beside it, got '../x'",
+        ),
+        ('title = "A test"', 'title = "A test"\nbase = "nothing"', "nothing.toml cannot be read: No such file"),
+    ],
+)
+def test_a_table_that_is_none_is_refused(old: str, new: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(Problem) as refused:
+        read(tmp_path, SMALL.replace(old, new))
+    assert sentence in str(refused.value)
+
+
+OWN = """
+import torch
+
+def build(model, *, lr=0.5, mu=0.9, beta=0.5, nesterov=False):
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=mu, nesterov=nesterov)
+
+def clipping(model, *, lr=0.5, clip=1.0): ...
+"""
+
+
+def test_an_optimizer_of_ones_own_takes_the_flags_that_it_has(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    mine = f'optimizer = "{file}:build"\nmu = 0.8\nbeta = 0.25'
+    text = SMALL.replace("[common]", '[common]\nscalar_lr = 0.05\nscalar_algorithm = "adamw"')
+    asked = read(tmp_path, text.replace('optimizer = "adamw"', mine))
+    cells.check(asked)
+    recipe = cells.recipe_of(next(cells.settings(asked, asked.parts[0])).cell(0.03, 0))
+    assert recipe.hyperparameters == {"lr": 0.03, "mu": 0.8, "beta": 0.25, "nesterov": False}
+    with pytest.raises(Problem, match="the keyword clip of the optimizer's function is a flag of the training"):
+        cells.check(read(tmp_path, text.replace('optimizer = "adamw"', f'optimizer = "{file}:clipping"')))
+
+
+def test_rows_of_an_optimizer_of_ones_own_are_those_of_its_file(tmp_path: Path) -> None:
+    keys = []
+    for number in range(2):
+        file = tmp_path / f"{number}" / "mine.py"
+        file.parent.mkdir()
+        file.write_text(OWN + f"# version {number}\n")
+        asked = read(tmp_path, SMALL.replace('optimizer = "adamw"', f'optimizer = "{file}:build"'))
+        cell = next(cells.settings(asked, asked.parts[0])).cell(0.03, 0)
+        assert "--optimizer-file" not in cell.arguments
+        keys.append(cell.flags[cells.DIGEST])
+    assert keys[0] != keys[1]
+
+
+def test_the_study_that_the_readme_shows_is_one(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text((STUDIES / "small.toml").read_text())
+    (tmp_path / "paper-tiny.toml").write_text((STUDIES / "paper-tiny.toml").read_text())
+    (tmp_path / "mine.py").write_text(OWN)
+    text = (STUDIES / "README.md").read_text().split("```toml")[1].split("```")[0]
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace("path/to/mine.py", str(tmp_path / "mine.py")))
+    asked = study.read(path)
+    cells.check(asked)
+    assert [part.name for part in asked.parts] == ["mine"]
 
 
 def test_a_file_that_is_its_own_base_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_grid_grows_to_where_its_best_rate_has_two_neighbours(tmp_path: Path) 
     loss = by_optimizer(adamw=bowl(0.16, 2.0), dion=bowl(0.02, 1.0))
     done = run(asked, Results(tmp_path, {}), loss)
     assert rates_of(done, "adamw", 0) == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32]
-    assert rates_of(done, "adamw", 1) == rates_of(done, "adamw", 2) == [0.16]
+    assert rates_of(done, "adamw", 1) == rates_of(done, "adamw", 2) == rates_of(done, "adamw", 3) == [0.16]
     assert rates_of(done, "dion", 1) == [0.02]
 
 
@@ -49,6 +49,15 @@ def test_a_grid_does_not_grow_for_ever_and_says_so(tmp_path: Path) -> None:
     assert rates_of(done, "adamw", 0) == [0.01, 0.02, 0.04, 0.08, 0.16]
     rates = sweep.tried(asked, asked.parts[0], results)[next(settings(asked, asked.parts[0]))]
     assert not sweep.is_bracketed(rates, 0.16)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_grid_has_more_rates_than_widen_allows(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    done = run(read(tmp_path), Results(tmp_path, {}), lambda cell: Result(((8, draw.random()),)))
+    counts = {len(rates_of(done, optimizer, 0)) for optimizer in ("adamw", "dion")}
+    assert len(counts) == 1
+    assert max(counts) <= 3 + 3
 
 
 def test_rates_that_diverge_are_left_behind(tmp_path: Path) -> None:
@@ -75,7 +84,7 @@ def test_a_target_is_what_a_rate_is_chosen_by(tmp_path: Path) -> None:
 def test_all_seeds_at_all_rates_where_a_part_asks_for_them(tmp_path: Path) -> None:
     asked = read(tmp_path, SMALL + "every_rate = true\n")
     done = run(asked, Results(tmp_path, {}), by_optimizer(adamw=bowl(0.02, 2.0), dion=bowl(0.02, 1.0)))
-    assert Counter(cell.flags["lr"] for cell in done) == {0.01: 6, 0.02: 6, 0.04: 6}
+    assert Counter(cell.flags["lr"] for cell in done) == {0.01: 8, 0.02: 8, 0.04: 8}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -98,5 +107,5 @@ def test_what_is_expected_holds_what_is_wanted_and_all_seeds(tmp_path: Path) -> 
     part = asked.parts[0]
     expected = list(sweep.cells(asked, part, results))
     assert set(sweep.wanted(asked, part, results)) <= set(expected)
-    assert len(set(expected)) == 2 * (3 + 2)  # three rates of the first seed, one of the two others
+    assert len(set(expected)) == 2 * (3 + 3)  # three rates of the seed that chooses, one of the three others
     assert math.isclose(expected[-1].flags["lr"], 0.02)
