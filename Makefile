@@ -80,7 +80,7 @@ train: build  ## build, and train the GPT example or go on with it; TRAIN="--ove
 	$(PY) examples/gpt/train.py $(TRAIN)
 
 .PHONY: compare
-compare: build  ## train a very small GPT with every optimizer and report, a quarter of an hour; COMPARE="paper-tiny ..."
+compare: build  ## train a very small GPT with every optimizer and report, eleven minutes; COMPARE="paper-tiny ..."
 	$(PY) examples/gpt/compare.py $(COMPARE)
 
 .PHONY: test

@@ -1,6 +1,5 @@
 """What the figures of a study have in common: colours, panels, labels, and what they are drawn from."""
 
-import colorsys
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,8 +55,9 @@ class Looks:
 
 
 def _lightened(color: str, by: float) -> tuple[float, float, float]:
-    hue, light, saturation = colorsys.rgb_to_hls(*to_rgb(color))
-    return colorsys.hls_to_rgb(hue, light + (0.9 - light) * by, saturation)
+    """Mixed with white."""
+    red, green, blue = (part + (1 - part) * by for part in to_rgb(color))
+    return red, green, blue
 
 
 @dataclass(frozen=True)
