@@ -19,6 +19,7 @@ from checkpoint import write_whole
 from comparison import cells, links, study, traffic
 from comparison.cells import Setting
 from comparison.links import NAME, LinkTime
+from comparison.step_times import timed
 from comparison.study import Study
 from errors import Problem, run_script
 from link_steps import WARM_UP
@@ -31,8 +32,8 @@ from study_links_ranks import Plan, time_steps
 def measure(asked: Study, settings: list[Setting], rates: list[float], rounds: int) -> list[LinkTime]:
     alike = {setting.contender.name: setting.cell(setting.contender.rates[1], 0) for setting in settings}
     ranks = next(iter(alike.values())).processes
-    if any(cell.processes != ranks for cell in alike.values()) or ranks < 2:
-        raise Problem("all contenders of the part must have one flag dp, of 2 or more")
+    if ranks < 2 or any(cell.flags.get("dp") != ranks or cell.processes != ranks for cell in alike.values()):
+        raise Problem("all contenders of the part must have one flag dp, of 2 or more, and no other processes")
     with joined(ranks) as joint, tempfile.TemporaryDirectory() as folder:
         flags = {name: cell.flags for name, cell in alike.items()}
         plan = Plan(flags, tuple(rate * 1e6 for rate in rates), rounds, f"{folder}/store")
@@ -46,10 +47,9 @@ def measure(asked: Study, settings: list[Setting], rates: list[float], rounds: i
         planned = traffic.sent_bytes(setting, ranks, alike[row["optimizer"]].flags.get("compress", False))
         found.append(
             LinkTime(
+                timed=timed(setting),
                 part=setting.part.name,
                 contender=row["optimizer"],
-                width=setting.width,
-                batch=setting.batch,
                 ranks=ranks,
                 megabits=row["rate"] / 1e6,
                 seconds=row["seconds"],
@@ -81,8 +81,7 @@ def main(arguments: list[str]) -> int:
     # Long enough for all that is timed, so that no schedule ends: the rates do not matter to a step's time.
     steps = 2 * given.rounds * (len(given.rates) + 1) + WARM_UP
     part = replace(parts[0], steps=(steps,) * len(parts[0].batches))
-    first = (min(part.widths), min(part.batches))
-    settings = [each for each in cells.settings(asked, part) if (each.width, each.batch) == first]
+    settings = [each for each in cells.settings(asked, part) if (each.width, each.batch) == part.first]
     rows = measure(asked, settings, given.rates, given.rounds)
     for row in rows:
         emit(asdict(row))

@@ -35,13 +35,13 @@ from torchdion.planning.machines import MACHINES
 def made_with(asked: Study) -> dict[str, object]:
     """What the losses depend on beside flags, seeds and the processor's rounding."""
     first = next(cells.settings(asked, asked.parts[0]))
-    windows, _ = open_data(cells.recipe_of(first.cell(first.contender.rates[0], 0)))
+    windows, validation = open_data(cells.recipe_of(first.cell(first.contender.rates[0], 0)))
     return {
         "torch": importlib.metadata.version("torch").partition("+")[0],
         "torchdion": importlib.metadata.version("torchdion"),
         "Python": platform.python_version(),
         "device": asked.device,
-        "data": windows.fingerprint(),
+        "data": [windows.fingerprint(), validation.fingerprint()],
     }
 
 
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
         ended_by = train(asked, parts, results, folder, given.jobs or jobs_on(asked.device), 3600 * given.hours)
         if ended_by is not None:
             return ended_by
-        measure(asked, parts, results, folder, given.measure)
+        measure(asked, results, folder, given.measure)
         report(asked, results, folder)
     return 0
 
@@ -115,11 +115,11 @@ def train(asked: Study, parts: list[Part], results: Results, folder: Path, jobs:
     return 128 + interrupt.signal if interrupt.signal else 0
 
 
-def measure(asked: Study, parts: list[Part], results: Results, folder: Path, again: bool) -> None:
+def measure(asked: Study, results: Results, folder: Path, again: bool) -> None:
     """The times of steps that figures need, on all processors, with nothing beside them."""
     threads = len(os.sched_getaffinity(0))
     known = {} if again else step_times.read(folder)
-    for rates in step_times.wanted(asked, parts, results, known):
+    for rates in step_times.wanted(asked, asked.parts, results, known):
         for row in step_times.measure(rates, threads, lambda line: print(line, flush=True)):
             known[row.timed] = row
         step_times.write(folder, list(known.values()))
@@ -134,29 +134,30 @@ def report(asked: Study, results: Results, folder: Path) -> None:
     print("\n".join(str(path) for path in paths))
 
 
-def tokens_of(cell: Cell) -> int:
-    """At most."""
-    return int(cell.flags["steps"] * cell.flags["batch"] * cell.flags["context"])
-
-
-def gpu_hours(asked: Study, own: list[Cell]) -> str:
-    """On H100s whose products reach a third of the peak rate; nothing of a study on CPUs."""
-    if asked.device != "cuda":
-        return ""
-    rate = MACHINES["h100"].rate("medium") / 3
-    seconds = sum(6 * parameters(cells.recipe_of(cell).shape) * tokens_of(cell) / rate for cell in own)
-    return f", {seconds / 3600:,.0f} hours of an H100"
-
-
 def dry_run(asked: Study, parts: list[Part], folder: Path) -> int:
-    """What would be trained, before any rate is known to be at an edge."""
+    """What would be trained, before any rate is known to be at an edge; what parts share is counted with the first."""
     results = Results(folder, None)
     print(f"{asked.title}: {len(results)} trainings are done")
+    listed: list[Cell] = []
     for part in parts:
-        own = [cell for cell in dict.fromkeys(sweep.cells(asked, part, results)) if cell not in results]
-        tokens = sum(tokens_of(cell) for cell in own)
-        print(f"{part.name}: {len(own)} trainings, at most {tokens / 1e6:,.0f} million tokens{gpu_hours(asked, own)}")
+        own = [cell for cell in dict.fromkeys(sweep.cells(asked, part, results))
+               if cell not in results and cell not in listed]  # fmt: skip
+        listed += own
+        print(f"{part.name}: {amount(asked, own)}")
+    print(f"in all: {amount(asked, listed)}")
     return 0
+
+
+def amount(asked: Study, own: list[Cell]) -> str:
+    """Trainings and the most tokens; on GPUs hours of H100s whose products reach a third of the peak rate."""
+    tokens = [int(cell.flags["steps"] * cell.flags["batch"] * cell.flags["context"]) for cell in own]
+    words = f"{len(own)} trainings, at most {sum(tokens) / 1e6:,.0f} million tokens"
+    if asked.device != "cuda":
+        return words
+    rate = MACHINES["h100"].rate("medium") / 3
+    sizes = [parameters(cells.recipe_of(cell).shape) for cell in own]
+    seconds = sum(6 * size * count / rate for size, count in zip(sizes, tokens, strict=True))
+    return f"{words}, {seconds / 3600:,.0f} hours of an H100"
 
 
 if __name__ == "__main__":

@@ -7,10 +7,15 @@ parameter. Its keywords are the flags that it has, with their defaults; `seed`, 
         return torch.optim.SGD(model.parameters(), lr=lr, weight_decay=weight_decay)
 """
 
+import hashlib
 import importlib.util
 import inspect
+import sys
+from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from errors import Problem
@@ -51,13 +56,21 @@ def hyperparameters(optimizer: str) -> dict[str, Any]:
 
 
 def build(optimizer: str, model: GPT, own: dict[str, Any], seed: int) -> list[Optimizer]:
-    """What the function returns, as a list."""
+    """What the function returns, as a list.
+
+    Raises:
+        Problem: it is no optimizer, or some parameter has none or two.
+    """
     function = _function(optimizer)
     seeded = {"seed": seed} if "seed" in inspect.signature(function).parameters else {}
     built = function(model, **own, **seeded)
     optimizers = built if isinstance(built, list) else [built]
     if not all(isinstance(each, Optimizer) for each in optimizers):
         raise Problem(f"--optimizer {optimizer} must return a torch.optim.Optimizer, or a list of them")
+    owned = Counter(id(p) for each in optimizers for group in each.param_groups for p in group["params"])
+    for name, parameter in model.named_parameters():
+        if owned[id(parameter)] != 1:
+            raise Problem(f"--optimizer {optimizer} gives {name} to {owned[id(parameter)]} optimizers; it needs one")
     return optimizers
 
 
@@ -66,20 +79,34 @@ def file_of(optimizer: str) -> Path:
     file = Path(text) if Path(text).is_file() else HERE / text
     if not file.is_file():
         raise Problem(f"--optimizer {optimizer}: there is no file {text}, here or beside train.py")
-    return file
+    return file.resolve()
+
+
+def digest(optimizer: str) -> str:
+    """Of its file, as it is now."""
+    return hashlib.sha256(file_of(optimizer).read_bytes()).hexdigest()[:16]
 
 
 def _function(optimizer: str) -> Build:
     file, name = file_of(optimizer), optimizer.rpartition(":")[2]
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None  # the name ends in .py
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises
-        raise Problem(f"--optimizer {optimizer}: {file} raises {type(error).__name__}: {error}") from error
-    found = getattr(module, name, None)
+    found = getattr(_module(optimizer.rpartition(":")[0], file, digest(optimizer)), name, None)
     if not callable(found):
         raise Problem(f"--optimizer {optimizer}: {file} has no function {name}")
     function: Build = found
     return function
+
+
+@cache
+def _module(text: str, file: Path, version: str) -> ModuleType:
+    """The file as a module, executed once for each version; beside it others may lie that it imports."""
+    spec = importlib.util.spec_from_file_location(f"own_optimizer_{file.stem}_{version}", file)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises
+        raise Problem(f"{text} raises {type(error).__name__}: {error}") from error
+    return module

@@ -4,25 +4,19 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import options
 import torch
 from errors import Problem
 from flags import every_hyperparameter
-from own_optimizer import file_of, hyperparameters, is_own
+from own_optimizer import digest, hyperparameters, is_own
 
 from comparison.study import Contender, Part, Study
 
 # In a cell's flags, of an optimizer of the user's: the digest of its file, whose rows are not those of another version.
 DIGEST = "optimizer_file"
-
-
-@cache
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -40,6 +34,15 @@ class Cell:
     def key(self) -> str:
         """A name for its folder."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    def check_file(self) -> None:
+        """That the file of an optimizer of the user's is still the one whose rows are asked for.
+
+        Raises:
+            Problem: it is another.
+        """
+        if DIGEST in self.flags and digest(self.flags["optimizer"]) != self.flags[DIGEST]:
+            raise Problem(f"{self.flags['optimizer']} has changed; the same command begins its trainings anew", code=1)
 
     @property
     def processes(self) -> int:
@@ -99,7 +102,7 @@ class Setting:
             common = {
                 name: value for name, value in common.items() if name in known or name not in every_hyperparameter()
             }
-            own[DIGEST] = _digest(file_of(self.optimizer))
+            own[DIGEST] = digest(self.optimizer)
         return Cell(json.dumps(common | own, sort_keys=True))
 
 

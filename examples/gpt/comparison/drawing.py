@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -39,15 +40,15 @@ class Look:
 
 
 class Looks:
-    """A colour for each family of contenders, lighter for lower ranks; the same in all figures of a study."""
+    """A colour for each family of contenders, lighter for later ones; the same in all figures of a study."""
 
     def __init__(self, study: Study) -> None:
         families = list(dict.fromkeys(contender.family for contender in study.contenders.values()))
         self._of: dict[str, Look] = {}
         for number, family in enumerate(families):
             members = [contender for contender in study.contenders.values() if contender.family == family]
-            for place, contender in enumerate(members):
-                color = _lightened(PALETTE[number % len(PALETTE)], 0.55 * place / max(1, len(members) - 1))
+            for index, contender in enumerate(members):
+                color = _lightened(PALETTE[number % len(PALETTE)], 0.55 * index / max(1, len(members) - 1))
                 self._of[contender.name] = Look(color, MARKERS[number % len(MARKERS)])
 
     def __getitem__(self, name: str) -> Look:
@@ -109,7 +110,15 @@ def most_seeds(rows: Sequence[Row]) -> int:
     return max(len(row.runs) for row in rows)
 
 
-def error_bar(panel: Axes, found: Mean, place: float, look: Look) -> None:
-    half = found.half if math.isfinite(found.half) else 0.0
+def error_bar(panel: Axes, found: Mean, y: float, look: Look) -> None:
+    """A mean with its interval, across."""
     if math.isfinite(found.value):
-        panel.errorbar(found.value, place, xerr=half, color=look.color, marker=look.marker, capsize=3, linestyle="none")
+        panel.errorbar(
+            found.value, y, xerr=found.bar, color=look.color, marker=look.marker, capsize=3, linestyle="none"
+        )
+
+
+def curve(panel: Axes, x: Sequence[float], means: Sequence[Mean], look: Look, label: str) -> None:
+    """Means with their intervals."""
+    style: dict[str, Any] = {"color": look.color, "marker": look.marker, "capsize": 3, "label": label}
+    panel.errorbar(x, [found.value for found in means], yerr=[found.bar for found in means], **style)

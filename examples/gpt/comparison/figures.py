@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from comparison import links, traffic
-from comparison.drawing import STYLE, Drawing, Figure, error_bar, most_seeds, panels_of
-from comparison.intervals import Mean, ratio
+from comparison import traffic
+from comparison.cost_figures import costs, times_on_links
+from comparison.drawing import STYLE, Drawing, Figure, Look, curve, error_bar, most_seeds, panels_of
 from comparison.step_times import timed
-from comparison.summary import Row
+from comparison.summary import Group, Row
 
 # What several replicas do together under these no single process does.
 OWN_TRAJECTORIES = ("double_dion", "demo")
@@ -44,8 +44,8 @@ def losses(drawing: Drawing) -> Figure:
         len(drawing.groups), height=1.2 + 0.28 * max(len(group.rows) for group in drawing.groups)
     )
     for panel, group in zip(panels, drawing.groups, strict=True):
-        for place, row in enumerate(reversed(group.rows)):
-            error_bar(panel, row.mean, place, drawing.looks[row.name])
+        for y, row in enumerate(reversed(group.rows)):
+            error_bar(panel, row.mean, y, drawing.looks[row.name])
         panel.set_yticks(range(len(group.rows)), [row.name for row in reversed(group.rows)])
         panel.set_title(drawing.where(group))
         panel.set_xlabel(drawing.loss)
@@ -58,44 +58,47 @@ def losses(drawing: Drawing) -> Figure:
 
 
 def curves(drawing: Drawing) -> Figure | None:
-    """Loss against steps, tokens, time and bytes, at the first width and batch."""
+    """Loss against steps, tokens, time and bytes, at the first width and batch; no time where none was measured."""
     group, study = drawing.groups[0], drawing.study
     found = {row: _mean_curve(row) for row in group}
     shown = [row for row in group if len(found[row][0])]
     if not shown:
         return None
     times = {row: drawing.steps.get(timed(row.setting)) for row in shown}
-    canvas = Canvas(figsize=(11, 8.2))
-    panels = canvas.subplots(2, 2, sharey=True).flatten()
-    panels[2].set_visible(any(times.values()))
+    is_timed = any(times.values())
+    canvas = Canvas(figsize=(11, 8.2) if is_timed else (13, 4.4))
+    panels = list(canvas.subplots(*((2, 2) if is_timed else (1, 3)), sharey=True).flatten())
+    by_steps, by_tokens, by_bytes = panels[0], panels[1], panels[-1]
     for row in shown:
         steps, values = found[row]
         look = drawing.looks[row.name]
         style: dict[str, Any] = {"color": look.color, "marker": look.marker, "markevery": 2, "markersize": 3.5}
-        panels[0].plot(steps, values, label=f"{row.name} ({values[-1]:.3f})", **style)
-        panels[1].plot(steps * group.batch / 1e6, values, **style)
+        by_steps.plot(steps, values, label=f"{row.name} ({values[-1]:.3f})", **style)
+        by_tokens.plot(steps * group.batch / 1e6, values, **style)
         time, sent = times[row], traffic.sent_bytes(row.setting, study.replicas)
         if time is not None:
             panels[2].plot(steps * time.seconds, values, **style)
         if sent is not None and row.setting.optimizer not in OWN_TRAJECTORIES:
-            panels[3].plot(steps * sent / 1e6, values, **style)
-    panels[3].set_xscale("log")
-    panels[3].xaxis.set_major_formatter("{x:g}")
-    labels = ("steps", "tokens (millions)", "training time (s)", f"sent by each of {study.replicas} replicas (MB)")
-    for panel, label in zip(panels, labels, strict=True):
-        panel.set_xlabel(label)
-    for panel in panels[::2]:
-        panel.set_ylabel(drawing.loss)
+            by_bytes.plot(steps * sent / 1e6, values, **style)
+    by_bytes.set_xscale("log")
+    by_bytes.xaxis.set_major_formatter("{x:g}")
+    if is_timed:
+        panels[2].set_xlabel("training time (s)")
+        panels[2].set_ylabel(drawing.loss)
+    by_steps.set_xlabel("steps")
+    by_tokens.set_xlabel("tokens (millions)")
+    by_bytes.set_xlabel(f"sent by each of {study.replicas} replicas (MB)")
+    by_steps.set_ylabel(drawing.loss)
     late = [values[len(values) // 5 :] for _, values in found.values() if len(values)]
-    panels[0].set_ylim(min(map(min, late)) - 0.03, max(map(max, late)) + 0.05)
-    canvas.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
+    by_steps.set_ylim(min(map(min, late)) - 0.03, max(map(max, late)) + 0.05)
+    canvas.legend(*by_steps.get_legend_handles_labels(), loc="outside right center")
+    of_time = "Time is steps times the median step, measured with nothing beside it. " if is_timed else ""
     return drawing.save(
         canvas, "curves",
-        f"Validation loss at {drawing.where(group)}, each optimizer at its best rate, mean over seeds. Time is "
-        "steps times the median step, measured with nothing beside it. Bytes are what torchdion.plan counts "
-        "for compressed replicas, whose trajectory is one process's but for how gradients are clipped; Double "
-        "Dion's and DeMo's are not, and theirs are left out there.",
-        "Loss against steps, tokens, time and bytes; last losses: "
+        f"Validation loss at {drawing.where(group)}, each optimizer at its best rate, mean over seeds. {of_time}"
+        "Bytes are what torchdion.plan counts for compressed replicas, whose trajectory is one process's but for how "
+        "gradients are clipped; Double Dion's and DeMo's are not, and theirs are left out there.",
+        f"Loss against steps, tokens{', time' if is_timed else ''} and bytes; last losses: "
         + "; ".join(f"{row.name} {row.mean}" for row in shown),
     )  # fmt: skip
 
@@ -120,19 +123,15 @@ def targets(drawing: Drawing) -> Figure | None:
     if not reached:
         return None
     baseline = drawing.part.contenders[0].name
-    first = {row.setting.batch: row for row in reached if row.name == baseline}
     canvas = Canvas(figsize=(11, 4.2))
     by_steps, by_tokens, by_ratio = canvas.subplots(1, 3)
     for contender in drawing.contenders:
         rows = [row for row in reached if row.name == contender.name]
         look = drawing.looks[contender.name]
-        style: dict[str, Any] = {"color": look.color, "marker": look.marker, "capsize": 3, "label": contender.name}
         batches = [row.setting.batch for row in rows]
-        _curve(by_steps, batches, [row.mean for row in rows], style)
-        _curve(by_tokens, batches, [row.mean.times(row.setting.batch / 1e6) for row in rows], style)
-        beside = [row for row in rows if row.setting.batch in first]
-        ratios = [ratio(first[row.setting.batch].values, row.values) for row in beside]
-        _curve(by_ratio, [row.setting.batch for row in beside], ratios, style)
+        curve(by_steps, batches, [row.mean for row in rows], look, contender.name)
+        curve(by_tokens, batches, [row.mean.times(row.setting.batch / 1e6) for row in rows], look, contender.name)
+        _ratios(by_ratio, groups, baseline, contender.name, look)
     batches = [group.batch for group in groups]
     for panel in (by_steps, by_tokens, by_ratio):
         panel.set_xscale("log", base=2)
@@ -150,17 +149,25 @@ def targets(drawing: Drawing) -> Figure | None:
     by_steps.legend()
     return drawing.save(
         canvas, "targets",
-        f"Steps, and tokens, until the validation loss is {target}, each at its best rate; means over seeds and "
-        "their 95% confidence intervals, ratios within seeds.",
+        f"Steps, and tokens, until the validation loss is {target} at width {groups[0].width}, each at its best rate: "
+        "means over seeds with Student's intervals, and ratios within seeds with Tukey's.",
         "Steps to the target: "
         + "; ".join(f"{row.name} at {row.setting.batch} tokens {row.mean.value:.0f}" for row in reached),
     )  # fmt: skip
 
 
-def _curve(panel: Axes, places: Sequence[float], means: Sequence[Mean], style: dict[str, Any]) -> None:
-    """Means with their intervals, where these are finite."""
-    halves = [found.half if math.isfinite(found.half) else 0.0 for found in means]
-    panel.errorbar(places, [found.value for found in means], yerr=halves, **style)
+def _ratios(panel: Axes, groups: Sequence[Group], baseline: str, name: str, look: Look) -> None:
+    """What a difference of logarithms is as a ratio, with its interval."""
+    points = []
+    for group in groups:
+        if {baseline, name} <= group.comparison.values.keys():
+            found = group.comparison.difference(baseline, name)
+            bar = found.bar if name != baseline else 0.0
+            points.append((group.batch, *(math.exp(found.value + offset) for offset in (0.0, -bar, bar))))
+    if points:
+        batches, ratios, low, high = (np.array(column) for column in zip(*points, strict=True))
+        panel.errorbar(batches, ratios, yerr=[ratios - low, high - ratios], color=look.color, marker=look.marker,
+                       capsize=3)  # fmt: skip
 
 
 def ranks(drawing: Drawing) -> Figure | None:
@@ -177,9 +184,8 @@ def ranks(drawing: Drawing) -> Figure | None:
         for family, members in families.items():
             members.sort(key=lambda row: row.setting.contender.flags["rank_fraction"])
             look = drawing.looks[members[-1].name]
-            places = [row.setting.contender.flags["rank_fraction"] for row in members]
-            style = {"color": look.color, "marker": look.marker, "capsize": 3, "label": family}
-            _curve(panel, places, [row.mean for row in members], style)
+            fractions = [row.setting.contender.flags["rank_fraction"] for row in members]
+            curve(panel, fractions, [row.mean for row in members], look, family)
         panel.set_xscale("log", base=2)
         fractions = sorted({row.setting.contender.flags.get("rank_fraction", 1.0) for row in group})
         panel.set_xticks(fractions, [f"1/{1 / fraction:g}" if fraction < 1 else "1" for fraction in fractions])
@@ -229,77 +235,4 @@ def rates(drawing: Drawing) -> Figure:
         "What each learning rate gave, of the seeds by which rates were chosen; a ring is the rate that was chosen.",
         "Best rates: "
         + "; ".join(f"{row.name} at {drawing.where(row.setting)} {row.rate:.3g}" for row in drawing.rows),
-    )  # fmt: skip
-
-
-def costs(drawing: Drawing) -> Figure | None:
-    """The optimizer's share of a step, bytes of state and bytes sent, at the first width and batch."""
-    group, study = drawing.groups[0], drawing.study
-    settings = {row.name: row.setting for row in group}
-    named = {name: settings[name] for name in (each.name for each in drawing.contenders) if name in settings}
-    times = {name: time for name, each in named.items() if (time := drawing.steps.get(timed(each))) is not None}
-    if not times:
-        return None
-    sent = {name: traffic.sent_bytes(named[name], study.replicas) for name in times}
-    bars: dict[str, dict[str, float | None]] = {
-        "optimizer's share of a step (%)": {name: 100 * time.share for name, time in times.items()},
-        "bytes of state per parameter": {name: time.state_bytes / time.parameters for name, time in times.items()},
-        f"sent per step by each of {study.replicas} replicas (MB)": {
-            name: None if each is None else each / 1e6 for name, each in sent.items()
-        },
-    }
-    canvas, panels = panels_of(len(bars), height=1.2 + 0.28 * len(times), share=True)
-    for panel, (label, values) in zip(panels, bars.items(), strict=True):
-        drawn = panel.barh(range(len(values)), [value or 0.0 for value in values.values()],
-                           color=[drawing.looks[name].color for name in values], height=0.7)  # fmt: skip
-        words = ["unknown" if value is None else f"{value:.3g}" for value in values.values()]
-        panel.bar_label(drawn, words, padding=2, fontsize=8)
-        panel.set_xlabel(label)
-        panel.margins(x=0.16)
-        panel.grid(axis="y", visible=False)
-    panels[0].set_yticks(range(len(times)), list(times))
-    panels[0].invert_yaxis()
-    threads = next(iter(times.values())).threads
-    place = f"on {threads} threads of a CPU" if study.device == "cpu" else f"on {study.device}"
-    return drawing.save(
-        canvas, "costs",
-        f"What a step costs at {drawing.where(group)}, {place}; bytes sent by compressed replicas as torchdion.plan "
-        "counts them.",
-        "Share of a step: " + "; ".join(f"{name} {100 * time.share:.2g}%" for name, time in times.items()),
-    )  # fmt: skip
-
-
-def times_on_links(drawing: Drawing) -> Figure | None:
-    """Time to the target on links of several rates, of those that reach it."""
-    measured = links.to_target(drawing.links, drawing.rows)
-    found = [each for each in measured if math.isfinite(each.seconds.value)]
-    if not found:
-        return None
-    rates = sorted({each.link.megabits for each in found}, reverse=True)
-    names = list(dict.fromkeys(each.link.contender for each in found))
-    canvas, panels = panels_of(len(rates), height=1.2 + 0.3 * len(names), share=True)
-    for panel, rate in zip(panels, rates, strict=True):
-        own = {each.link.contender: each.seconds for each in found if each.link.megabits == rate}
-        seconds = [own[name] for name in names]
-        bars = panel.barh(
-            range(len(names)),
-            [each.value for each in seconds],
-            xerr=[each.half if math.isfinite(each.half) else 0.0 for each in seconds],
-            color=[drawing.looks[name].color for name in names],
-            height=0.7,
-            capsize=2,
-        )
-        panel.bar_label(bars, [f"{each.value:.0f} s" for each in seconds], padding=8, fontsize=8)
-        panel.margins(x=0.2)
-        panel.grid(axis="y", visible=False)
-        panel.set_title(links.rate_words(rate))
-        panel.set_xlabel("seconds to the target")
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
-    return drawing.save(
-        canvas, "links",
-        "Time to the target loss: steps to it times the median step, measured over links of each rate.",
-        "Seconds to the target: "
-        + "; ".join(f"{each.link.contender} at {links.rate_words(each.link.megabits)} {each.seconds.value:.0f}"
-                    for each in found),
     )  # fmt: skip

@@ -23,10 +23,14 @@ class Mean:
 
     value: float
     half: float
-    count: int
+
+    @property
+    def bar(self) -> float:
+        """The half as an error bar: none where it is infinite."""
+        return self.half if math.isfinite(self.half) else 0.0
 
     def times(self, factor: float) -> "Mean":
-        return Mean(self.value * factor, self.half * factor, self.count)
+        return Mean(self.value * factor, self.half * factor)
 
     def __str__(self) -> str:
         return f"{self.value:.3f}" + (f" ± {self.half:.3f}" if math.isfinite(self.half) else "")
@@ -35,20 +39,14 @@ class Mean:
 def mean(values: Sequence[float]) -> Mean:
     """By Student's distribution; a value that is infinite makes the mean so."""
     if not values:
-        return Mean(math.nan, math.inf, 0)
+        return Mean(math.nan, math.inf)
     if not all(map(math.isfinite, values)):
-        return Mean(math.inf, math.inf, len(values))
+        return Mean(math.inf, math.inf)
     if len(values) == 1:
-        return Mean(values[0], math.inf, 1)
+        return Mean(values[0], math.inf)
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
     deviation = float(np.std(values, ddof=1))
-    return Mean(float(np.mean(values)), quantile * deviation / math.sqrt(len(values)), len(values))
-
-
-def ratio(own: Values, other: Values) -> Mean:
-    """Of values by seed, `own` over `other`, over the seeds that both have."""
-    seeds = sorted(own.keys() & other.keys())
-    return mean([own[seed] / other[seed] if math.isfinite(other[seed]) else math.inf for seed in seeds])
+    return Mean(float(np.mean(values)), quantile * deviation / math.sqrt(len(values)))
 
 
 @cache
@@ -87,9 +85,9 @@ class Comparison:
     def difference(self, own: str, other: str) -> Mean:
         """By how much the mean of `own` is above that of `other`; NaN where one is infinite or lacks a seed."""
         if own not in self._finite or other not in self._finite:
-            return Mean(math.nan, math.inf, 0)
+            return Mean(math.nan, math.inf)
         means = [float(np.mean(list(self.values[name].values()))) for name in (own, other)]
-        return Mean(means[0] - means[1], self.half, len(self._seeds))
+        return Mean(means[0] - means[1], self.half)
 
     def is_below(self, own: str, other: str) -> bool:
         """Whether the interval of the difference lies below zero.
@@ -103,6 +101,11 @@ class Comparison:
         never = self.values[other]
         is_never = len(self._seeds) > 1 and len(never) == len(self._seeds) and all(map(math.isinf, never.values()))
         return own in self._finite and is_never
+
+    def order(self, name: str) -> tuple[bool, float]:
+        """By which contenders are sorted: those that have every seed first, the lowest mean first."""
+        own = self.values[name]
+        return len(own) < len(self._seeds), math.fsum(own.values()) / len(own)
 
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:

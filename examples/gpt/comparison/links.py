@@ -8,6 +8,7 @@ import log
 from errors import Problem
 
 from comparison.intervals import Mean
+from comparison.step_times import Timed, timed
 from comparison.summary import Row
 
 NAME = "links.jsonl"
@@ -15,10 +16,9 @@ NAME = "links.jsonl"
 
 @dataclass(frozen=True)
 class LinkTime:
+    timed: Timed
     part: str
     contender: str
-    width: int
-    batch: int  # tokens
     ranks: int
     megabits: float  # per second and direction, of each rank's link
     seconds: float  # of a step
@@ -28,10 +28,14 @@ class LinkTime:
     measured_megabits: float  # what a plain all-reduce reached
 
     @property
+    def sent(self) -> float:
+        """Megabytes, as planned where the plan knows."""
+        return self.megabytes if self.planned_megabytes is None else self.planned_megabytes
+
+    @property
     def modelled(self) -> tuple[float, float]:
         """The step by the plan's model of the link: as computation or sending takes longer, and as both add up."""
-        sent = self.planned_megabytes if self.planned_megabytes is not None else self.megabytes
-        sending = 8 * sent / self.measured_megabits
+        sending = 8 * self.sent / self.measured_megabits
         return max(self.computation, sending), self.computation + sending
 
 
@@ -52,16 +56,12 @@ def read(folder: Path) -> list[LinkTime]:
 
 def to_target(times: Sequence[LinkTime], rows: Sequence[Row]) -> list[ToTarget]:
     """Of the rows whose part has both a target and measured links."""
-    found = []
-    for row in rows:
-        if row.target is None:
-            continue
-        place = (row.setting.part.name, row.name, row.setting.width, row.setting.batch)
-        for link in times:
-            if (link.part, link.contender, link.width, link.batch) == place:
-                sent = link.planned_megabytes if link.planned_megabytes is not None else link.megabytes
-                found.append(ToTarget(link, row.mean.times(link.seconds), row.mean.times(sent)))
-    return found
+    return [
+        ToTarget(link, row.mean.times(link.seconds), row.mean.times(link.sent))
+        for row in rows
+        for link in times
+        if row.target is not None and link.timed == timed(row.setting)
+    ]
 
 
 def rate_words(megabits: float) -> str:

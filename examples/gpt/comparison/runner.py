@@ -19,7 +19,7 @@ POLL_SECONDS = 0.1
 
 
 def cost(cell: Cell) -> float:
-    """How much work a training is, beside others of its width: tokens, read as often as the width has a matrix."""
+    """How much work a training is: tokens times the width, whose seconds are learned for each width by itself."""
     flags = cell.flags
     return float(flags["steps"] * flags["batch"] * flags["context"] * flags["d_model"])
 
@@ -90,16 +90,18 @@ class Runner:
         self.pool = pool
         self._estimate = Estimate(pool.jobs)
         self._progress = Progress()
+        self._waits = False  # for a process of an earlier program to leave a cell's folder
 
     def finish(self, interrupt: Interrupt, end: float) -> bool:
         """Trains until all is there, or until a signal or the time `end` of time.monotonic(); whether all is."""
+        self.pool.forget_all_of(self.results)
         self._show(None)
         try:
             self._fill()
-            while self.pool.running:
+            while self.pool.running or self._waits:
                 if interrupt.signal or time.monotonic() > end:
                     break
-                if self._collect():
+                if self._collect() or self._waits:
                     self._fill()
                 time.sleep(POLL_SECONDS)
         finally:
@@ -119,6 +121,7 @@ class Runner:
 
     def _fill(self) -> None:
         """Starts what there is room for, in the order of the parts."""
+        self._waits = False
         again = True
         while again:
             again = False
@@ -130,6 +133,8 @@ class Runner:
                 if result is not None:  # it ended when this program had been killed
                     self._keep(cell, result, None)
                     again = True
+                elif self.pool.is_held(cell):
+                    self._waits = True
                 elif self.pool.has_room_for(cell):
                     self.pool.start(cell)
                 else:

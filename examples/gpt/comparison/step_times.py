@@ -72,18 +72,17 @@ def read(folder: Path) -> dict[Timed, StepTime]:
 def wanted(
     study: Study, parts: Sequence[Part], results: Results, known: Mapping[Timed, StepTime]
 ) -> list[dict[Setting, float]]:
-    """What figures of these parts need and is not known: of each its first width and batch, alike in both; best rates.
+    """What figures of the parts need and is not known: settings of each part's first width and batch, with best rates.
 
-    All of a width and batch anew where one is missing: only what has taken turns may be compared.
+    Of each width and batch all settings anew where one is missing: only what has taken turns may be compared.
     """
     found: dict[tuple[int, int], dict[Timed, Setting]] = {}
     for part in parts:
         if not FIGURES & set(part.figures):
             continue
-        first = (min(part.widths), min(part.batches))
         for setting in settings(study, part):
-            if (setting.width, setting.batch) == first and setting.cell(1.0, 0).processes == 1:
-                found.setdefault(first, {})[timed(setting)] = setting
+            if (setting.width, setting.batch) == part.first and setting.cell(1.0, 0).processes == 1:
+                found.setdefault(part.first, {})[timed(setting)] = setting
     missing = []
     for settings_of in found.values():
         rates = {setting: _finite_rate(setting, results) for setting in settings_of.values()}

@@ -1,25 +1,41 @@
 """A study's description: a TOML file, read and checked.
 
     title = "..."
+    introduction = "..."        # of the report
+    widen = 4                   # by how many rates a grid may grow
+    replicas = 4                # of which traffic is counted
+    device = "cpu"              # or "cuda"
     [model]                     # flags of train.py (with _), of every training
-    layers = 4
-    [contenders."Dion r = d/4"] # flags of train.py, and the learning rates that are tried first, a geometric grid
+    context = 256               # needed
+    head_width = 32             # so many heads as it divides the width
+    [common]                    # more flags of every training
+    [defaults]                  # of every part
+    [contenders."Dion r = d/4"] # flags of the optimizer, and the learning rates that are tried first, a geometric grid
     optimizer = "dion"
     rank_fraction = 0.25
     rates = [0.01, 0.02, 0.04]
     [[parts]]                   # contenders × widths × batches, each at its own best rate, over seeds
     name = "batch"
+    title = "..."
+    question = "..."            # above the part's figures, as is
+    answer = "..."
     contenders = ["Dion r = d/4", "Muon"]
     widths = [64]
     batches = [4096, 65536]     # tokens
     steps = [800, 200]          # one number for all, or one for each batch
+    seeds = 3                   # by which contenders are compared
+    tuning_seeds = 1            # by which rates are chosen
+    every_rate = false          # true: all seeds at all rates, not at the best one alone
+    validations = 10            # of a training, evenly spread
+    until_loss = 1.65           # a training ends there; contenders are compared by steps to it
+    figures = ["targets"]       # of FIGURES
+    flags = { decay = 0.0 }     # of train.py, of every training of the part
 
 `base = "small"` lays the file over small.toml, table over table.
 """
 
 import re
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,10 +44,7 @@ from typing import Any
 from errors import Problem
 from options import Recipe
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from comparison.toml_table import Table, based
 
 STUDIES = Path(__file__).resolve().parent.parent / "studies"
 FIGURES = ("curves", "losses", "rates", "ranks", "targets", "costs", "links")
@@ -45,6 +58,11 @@ class Contender:
     name: str
     flags: Mapping[str, Any]
     rates: tuple[float, ...]
+
+    @property
+    def factor(self) -> float:
+        """From one rate to the next."""
+        return float(f"{self.rates[1] / self.rates[0]:.4g}")
 
     @property
     def family(self) -> str:
@@ -71,6 +89,11 @@ class Part:
     until_loss: float | None  # the target: a training ends there
     figures: tuple[str, ...]
     flags: Mapping[str, Any]
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The smallest width and batch."""
+        return min(self.widths), min(self.batches)
 
     @property
     def reported_seeds(self) -> range:
@@ -105,7 +128,10 @@ class Study:
 OF_THE_GRID = {"lr", "seed", "d_model", "heads", "batch", "steps", "val_every", "until_loss", "run", "resume",
                "overwrite", "keep", "device", "tensorboard", "prompt", "sample_length"}  # fmt: skip
 # Flags that are the same for all, for a contender not to set.
-OF_ALL = {*Recipe.__dataclass_fields__, "dp", "fs", "tp", "checkpoint_every", "compile"} - {"optimizer"}
+OF_ALL = {*Recipe.__dataclass_fields__, "weight_decay", "scalar_algorithm", "scalar_lr", "dp", "fs", "tp",
+          "checkpoint_every", "compile"} - {"optimizer"}  # fmt: skip
+# Flags that the whole study has alike.
+OF_THE_STUDY = {"preset", "context", "vocab", "data", "val_data"}
 
 
 def find(name: str) -> Path:
@@ -132,102 +158,10 @@ def read(path: Path) -> Study:
     Raises:
         Problem: the file is no TOML, or what it says cannot be; the sentence names the place.
     """
-    return _study(_Table(_based(path, ()), str(path)), path.stem)
+    return _study(Table(based(path), str(path)), path.stem)
 
 
-def _based(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    """The file's table, laid over that of its `base`, another file of the same folder."""
-    if path in above:
-        raise Problem(f"{path} is its own base")
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise Problem(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Problem(f"{path} is no TOML: {error}") from error
-    base = table.pop("base", None)
-    if base is not None and not re.fullmatch(r"[\w.-]+", str(base)):
-        raise Problem(f"{path}: base must be the name of a study beside it, got {base!r}")
-    return table if base is None else _over(_based(path.with_name(f"{base}.toml"), (*above, path)), table)
-
-
-def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
-    """Tables are laid over tables, name by name; anything else takes the place of what was there."""
-    result = dict(below)
-    for name, value in table.items():
-        both = isinstance(value, dict) and isinstance(below.get(name), dict)
-        result[name] = _over(below[name], value) if both else value
-    return result
-
-
-class _Table:
-    """A TOML table whose values are taken one by one; what nobody took is unknown."""
-
-    def __init__(self, values: dict[str, Any], place: str) -> None:
-        self._left = dict(values)
-        self.place = place
-
-    def take(self, name: str, kind: type | tuple[type, ...], default: Any = None, *, needed: bool = False) -> Any:
-        if name not in self._left:
-            if needed:
-                raise Problem(f"{self.place}: {name} is missing")
-            return default
-        value = self._left.pop(name)
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise Problem(f"{self.place}: {name} is {value!r}, which should be {_words(kinds)}")
-        return value
-
-    def count(self, name: str, default: int, least: int = 1) -> int:
-        value: int = self.take(name, int, default)
-        if value < least:
-            raise Problem(f"{self.place}: {name} must be at least {least}, got {value}")
-        return value
-
-    def names(self, name: str, known: Collection[str], default: list[str] | None = None) -> list[str]:
-        """A list of different names, all of them known."""
-        values: list[Any] = self.take(name, list, default, needed=default is None)
-        if not values:
-            raise Problem(f"{self.place}: {name} is empty")
-        for value in values:
-            if not isinstance(value, str) or value not in known:
-                raise Problem(f"{self.place}: {name} has {value!r}, which is none of {', '.join(known)}")
-            if values.count(value) > 1:
-                raise Problem(f"{self.place}: {name} has {value!r} twice")
-        return values
-
-    def counts(self, name: str) -> tuple[int, ...]:
-        values = self.take(name, list, needed=True)
-        whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
-        if not values or not whole or len(set(values)) < len(values):
-            raise Problem(f"{self.place}: {name} must be a list of different positive whole numbers, got {values!r}")
-        return tuple(values)
-
-    def table(self, name: str) -> "_Table":
-        return _Table(self.take(name, dict, {}), f"{self.place}, {name}")
-
-    def flags(self, refused: set[str]) -> dict[str, Any]:
-        """What is left, as flags of train.py."""
-        flags, self._left = self._left, {}
-        for name, value in flags.items():
-            if name in refused:
-                raise Problem(f"{self.place}: {name} cannot be set here; it is the study's, or the same for all")
-            if not isinstance(value, (str, int, float, list)):
-                raise Problem(f"{self.place}: {name} is {value!r}, which is no value of a flag")
-        return flags
-
-    def end(self) -> None:
-        for name in self._left:
-            raise Problem(f"{self.place}: {name} is not known here")
-
-
-def _words(kinds: tuple[type, ...]) -> str:
-    names = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "a table",
-             bool: "true or false"}  # fmt: skip
-    return " or ".join(names[kind] for kind in kinds)
-
-
-def _study(table: _Table, name: str) -> Study:
+def _study(table: Table, name: str) -> Study:
     model, common = table.table("model"), table.table("common")
     head_width, context = model.count("head_width", 32), model.count("context", 0)
     flags = {"preset": "tiny", "context": context, **model.flags(OF_THE_GRID), **common.flags(OF_THE_GRID)}
@@ -238,7 +172,7 @@ def _study(table: _Table, name: str) -> Study:
     for index, values in enumerate(table.take("parts", list, needed=True), 1):
         if not isinstance(values, dict):
             raise Problem(f"{table.place}: parts has {values!r}, which should be a table")
-        parts.append(_part(_Table({**defaults, **values}, f"{table.place}, part {index}"), contenders, context))
+        parts.append(_part(Table({**defaults, **values}, f"{table.place}, part {index}"), contenders, context))
     if not parts:
         raise Problem(f"{table.place}: parts is empty")
     study = Study(
@@ -264,7 +198,7 @@ def _study(table: _Table, name: str) -> Study:
     return study
 
 
-def _device(table: _Table) -> str:
+def _device(table: Table) -> str:
     device: str = table.take("device", str, "cpu")
     if device not in ("cpu", "cuda"):
         raise Problem(f"{table.place}: device must be cpu or cuda, got {device!r}")
@@ -274,7 +208,7 @@ def _device(table: _Table) -> str:
 def _contender(name: str, values: Any, place: str) -> Contender:
     if not isinstance(values, dict):
         raise Problem(f"{place}: contender {name!r} is {values!r}, which should be a table")
-    table = _Table(values, f"{place}, contender {name!r}")
+    table = Table(values, f"{place}, contender {name!r}")
     rates = table.take("rates", list, needed=True)
     if not all(isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0 for rate in rates):
         raise Problem(f"{table.place}: rates must be positive numbers, got {rates!r}")
@@ -284,8 +218,11 @@ def _contender(name: str, values: Any, place: str) -> Contender:
     return Contender(name, table.flags(OF_THE_GRID | OF_ALL), tuple(float(rate) for rate in rates))
 
 
-def _part(table: _Table, contenders: Mapping[str, Contender], context: int) -> Part:
+def _part(table: Table, contenders: Mapping[str, Contender], context: int) -> Part:
     names = table.names("contenders", contenders)
+    factors = [contenders[name].factor for name in names]
+    if max(factors) > 1.05 * min(factors):
+        raise Problem(f"{table.place}: the rates of its contenders are {sorted(factors)} apart; all must be alike")
     counts = {len(contenders[name].rates) for name in names}
     if len(counts) != 1:
         raise Problem(f"{table.place}: its contenders begin with {sorted(counts)} rates; all must with the same number")
@@ -321,7 +258,7 @@ def _part(table: _Table, contenders: Mapping[str, Contender], context: int) -> P
         validations=table.count("validations", 10),
         until_loss=until_loss,
         figures=tuple(figures),
-        flags=_Table(table.take("flags", dict, {}), f"{table.place}, flags").flags(OF_THE_GRID),
+        flags=Table(table.take("flags", dict, {}), f"{table.place}, flags").flags(OF_THE_GRID | OF_THE_STUDY),
     )
     table.end()
     return part

@@ -40,6 +40,11 @@ class Row:
         return {seed: result.loss if self.target is None else result.steps_to(self.target)
                 for seed, result in self.runs.items()}  # fmt: skip
 
+    @property
+    def compared(self) -> dict[int, float]:
+        """Losses, or logarithms of steps, by seed."""
+        return {seed: value if self.target is None else math.log(value) for seed, value in self.values.items()}
+
     @cached_property
     def mean(self) -> Mean:
         return mean(list(self.values.values()))
@@ -47,30 +52,27 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Rows of one width and batch, the lowest mean first."""
+    """Rows of one width and batch, the lowest first."""
 
     width: int
     batch: int
     rows: Sequence[Row]
+    comparison: Comparison  # of losses, or of logarithms of steps, which vary in proportion
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
-
-    @cached_property
-    def comparison(self) -> Comparison:
-        """Of losses, or of logarithms of steps, which vary in proportion."""
-        return Comparison({row.name: {seed: value if row.target is None else math.log(value)
-                                      for seed, value in row.values.items()} for row in self.rows})  # fmt: skip
 
 
 def groups(study: Study, part: Part, results: Results) -> list[Group]:
     """In ascending order of width and batch; contenders appear once a seed by which rates were not chosen is there."""
     tried = sweep.tried(study, part, results)
     rows = [row for setting, rates in tried.items() if (row := _row(setting, rates, results)) is not None]
-    rows.sort(key=lambda row: (row.setting.width, row.setting.batch, row.mean.value))
+    rows.sort(key=lambda row: (row.setting.width, row.setting.batch))
     found = []
     for (width, batch), alike in groupby(rows, key=lambda row: (row.setting.width, row.setting.batch)):
-        found.append(Group(width, batch, list(alike)))
+        members = {row.name: row for row in alike}
+        comparison = Comparison({name: row.compared for name, row in members.items()})
+        found.append(Group(width, batch, [members[name] for name in sorted(members, key=comparison.order)], comparison))
     return found
 
 

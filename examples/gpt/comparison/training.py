@@ -15,10 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -41,16 +40,14 @@ class Failed(Problem):
     """A training ended by an error that is not divergence."""
 
 
-def enter(lock: int) -> None:
-    """What a process does before it trains: it waits until no other one holds the lock of its folder.
-
-    A terminal's signals go to the process that started it alone.
-    """
+def leave_group() -> None:
+    """A terminal's signals go to the process that started this one alone, which asks it to stop."""
     os.setpgrp()
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def lock_of(folder: Path) -> int:
+    """Held by the one process that trains in the folder, also if another program takes its place."""
     return os.open(folder / "lock", os.O_WRONLY | os.O_CREAT)
 
 
@@ -66,11 +63,10 @@ def stop_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def enter_as_child(lock: int) -> None:
+def leave_group_as_child() -> None:
     """Of a process that is started without the server."""
+    leave_group()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    enter(lock)
 
 
 @contextmanager
@@ -85,9 +81,9 @@ def without_ctrl_c() -> Iterator[None]:
 
 def train_here(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     """A cell on one process; in that process."""
+    leave_group()
     stop_with_parent()
-    enter(lock_of(Path(folder)))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    fcntl.flock(lock_of(Path(folder)), fcntl.LOCK_EX)
     os.environ.update(environment)
     output = os.open(f"{folder}/{OUTPUT}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
@@ -173,7 +169,19 @@ class Pool:
         """What a training that ended just before this program did has left."""
         return of_log(self.folder / cell.key / LOG, cell.flags["steps"], cell.flags.get("until_loss"))
 
+    def is_held(self, cell: Cell) -> bool:
+        """Whether a process that an earlier program started is still at its end in the cell's folder."""
+        folder = self.folder / cell.key
+        if not folder.exists():
+            return False
+        lock = lock_of(folder)
+        try:
+            return not _take(lock)
+        finally:
+            os.close(lock)
+
     def start(self, cell: Cell) -> None:
+        cell.check_file()
         folder = self.folder / cell.key
         resumed = folder.exists()
         folder.mkdir(exist_ok=True)
@@ -212,6 +220,7 @@ class Pool:
 
     def _result(self, training: Training, code: int) -> Result | None:
         result = self.finished(training.cell)
+        training.cell.check_file()
         if result is None and not training.is_stopped:
             raise Failed(f"a training failed: {training.complaint()} ({training.folder / OUTPUT})", code=1)
         return result
@@ -219,6 +228,12 @@ class Pool:
     def forget(self, cell: Cell) -> None:
         """Removes the folder of a cell whose result is kept."""
         shutil.rmtree(self.folder / cell.key, ignore_errors=True)
+
+    def forget_all_of(self, cells: Iterable[Cell]) -> None:
+        """What a program that was killed after it had kept results did not remove."""
+        for cell in cells:
+            if (self.folder / cell.key).exists():
+                self.forget(cell)
 
     def leave(self) -> None:
         """Removes the folder if no training is left in it."""
@@ -233,6 +248,14 @@ class Pool:
             time.sleep(POLL_SECONDS)
 
 
+def _take(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _gpus() -> list[str]:
     """As CUDA_VISIBLE_DEVICES calls them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -244,6 +267,7 @@ def _torchrun(count: int, arguments: list[str], folder: Path, environment: dict[
                "--", str(EXAMPLE / "train.py"), *arguments]  # fmt: skip
     lock = lock_of(folder)
     try:
+        _take(lock)  # for the program that takes the child's place, which has the same open file
         with (folder / OUTPUT).open("ab") as output, without_ctrl_c():
             return subprocess.Popen(
                 command,
@@ -251,7 +275,7 @@ def _torchrun(count: int, arguments: list[str], folder: Path, environment: dict[
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                preexec_fn=partial(enter_as_child, lock),
+                preexec_fn=leave_group_as_child,
                 pass_fds=(lock,),
             )
     finally:

@@ -1,14 +1,14 @@
 """Forms of Nesterov's momentum for Dion that torchdion does not have, in plain PyTorch, to compare them.
 
-With B = M + G and the look-ahead L = μ B + G, P = orthonormalize(L Q). The forms differ in R, by which
-M = B − (1 − μ) P Rᵀ keeps what was left out, and in the factor V whose normalized columns are the update's and the
-next Q:
+With B = M + G, the look-ahead L = μ B + G (m×n), P = orthonormalize(Lᵀ Q) (n×r), and Q m×r as in the paper's
+Algorithm 4. The forms differ in R (m×r), by which M = B − (1 − μ) R Pᵀ keeps what was left out, and in the next Q; the
+update is column_normalize(L P) Pᵀ in all:
 
-    form_a  R = Bᵀ P, the update by V = Lᵀ P, the next Q by R
-    form_b  R = Bᵀ P, both by V = Lᵀ P
-    form_c  R = V = Lᵀ P
+    form_a  R = B P, the next Q is column_normalize(R)
+    form_b  R = B P, the next Q is column_normalize(L P)
+    form_c  R = L P, the next Q is column_normalize(R)
 
-torchdion's own has L = B + μ G and R = V = Lᵀ P. One matrix at a time, with a Householder QR.
+torchdion's own has L = B + μ G and R = L P. One matrix at a time, with a Householder QR.
 """
 
 import math
@@ -25,7 +25,7 @@ import torchdion
 
 
 class NesterovDion(Optimizer):
-    """Dion (arXiv 2504.05295, Algorithm 4: Q is m×r of an m×n matrix) with one of the forms."""
+    """Dion with one of the forms."""
 
     def __init__(self, params: list[torch.nn.Parameter], form: str, seed: int, **defaults: Any) -> None:
         super().__init__(params, defaults)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from comparison.cells import Cell
 from long_cases import all_but
 
 from .studies import SMALL, written
@@ -191,7 +192,9 @@ def test_the_report_is_drawn_anew_without_training(finished: Path, tmp_path: Pat
 
 def test_what_would_be_trained_is_listed(tmp_path: Path) -> None:
     done = compare(written(tmp_path, CHECKPOINTS), "--out", tmp_path / "out", "--dry-run")
-    assert done.stdout.splitlines()[1] == "one: 10 trainings, at most 0 million tokens"
+    assert done.stdout.splitlines()[1:] == [
+        f"{name}: 10 trainings, at most 0 million tokens" for name in ("one", "in all")
+    ]
     assert not (tmp_path / "out").exists()
 
 
@@ -228,10 +231,42 @@ def test_a_training_that_fails_ends_the_study_with_its_sentence(tmp_path: Path) 
 
 def test_an_optimizer_of_ones_own_is_compared(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    text = CHECKPOINTS.replace('optimizer = "adamw"', f'optimizer = "{tmp_path}/own.py:sgd"').replace("= 2", "= 1", 1)
+    text = CHECKPOINTS.replace('optimizer = "adamw"', f'optimizer = "{tmp_path}/own.py:sgd"').replace(
+        "seeds = 2", "seeds = 1"
+    )
     done = compare(written(tmp_path, text), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "unknown" in done.stdout or (tmp_path / "out" / "figures" / "one-costs.svg").exists()
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert re.search(r"\| 1–2 \| A \| \d\.\d{3} \|", page)
+    assert (tmp_path / "out" / "figures" / "one-costs.svg").exists()
+
+
+def test_folders_of_trainings_whose_rows_are_kept_are_removed(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    rows = (tmp_path / "out" / "cells.jsonl").read_text().splitlines()
+    left = tmp_path / "out" / "unfinished" / Cell(json.dumps(json.loads(rows[1])["flags"], sort_keys=True)).key
+    left.mkdir(parents=True)
+    (left / "log.jsonl").write_text("")
+    done = compare(written(tmp_path, CHECKPOINTS), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "out" / "unfinished").exists()
+
+
+def test_a_training_waits_for_an_earlier_process_in_its_folder(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    path = tmp_path / "out" / "cells.jsonl"
+    head, missing, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([head, *rest]))
+    folder = tmp_path / "out" / "unfinished" / Cell(json.dumps(json.loads(missing)["flags"], sort_keys=True)).key
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        running = Running(CHECKPOINTS, tmp_path)
+        time.sleep(5)
+        assert running.process.poll() is None
+        assert not (folder / "output.txt").exists()
+    assert running.process.wait(timeout=60) == 0
+    assert path.read_bytes() == (finished / "cells.jsonl").read_bytes()
 
 
 def test_data_that_are_not_there_are_said_before_anything_is_trained(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from comparison.intervals import Comparison, mean, ratio
+from comparison.intervals import Comparison, mean
 from scipy import stats
 
 
@@ -71,7 +71,6 @@ def test_a_contender_that_lacks_a_seed_is_not_ranked_yet() -> None:
     assert places["far"] == (3, 4)
 
 
-def test_ratios_are_those_within_seeds() -> None:
-    found = ratio({1: 2.0, 2: 6.0, 9: 1.0}, {1: 1.0, 2: 2.0})
-    assert (found.value, found.count) == (2.5, 2)
-    assert math.isinf(ratio({1: 2.0}, {1: math.inf}).value)
+def test_contenders_are_sorted_by_what_is_compared_and_those_that_lack_a_seed_are_last() -> None:
+    comparison = Comparison({"late": {1: 0.1}, "b": {1: 1.0, 2: 1.2}, "a": {1: 0.9, 2: 1.0}})
+    assert sorted(comparison.values, key=comparison.order) == ["a", "b", "late"]

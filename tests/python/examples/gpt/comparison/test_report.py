@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from comparison.links import LinkTime
 from comparison.results import Result, Results
 from comparison.step_times import StepTime, timed
 from comparison.study import Study
+from scipy import stats
 
 from .studies import SMALL, bowl, read, run
 
@@ -104,7 +106,8 @@ def test_a_diverged_contender_is_last_and_drawn_nowhere(asked: Study, tmp_path: 
 
 
 def test_links_make_steps_to_a_target_seconds_and_megabytes(asked: Study, results: Results, tmp_path: Path) -> None:
-    of_link = LinkTime("two", "A", 16, 32, 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
+    setting = next(settings(asked, asked.parts[1]))  # A at the smaller batch
+    of_link = LinkTime(timed(setting), "two", "A", 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
     (tmp_path / links.NAME).write_text(json.dumps(asdict(of_link)) + "\n")
     assert links.read(tmp_path) == [of_link]
     assert of_link.modelled == (0.2, pytest.approx(0.3))  # 1 MB at 80 Mbit/s take 0.1 s
@@ -118,12 +121,56 @@ def test_links_make_steps_to_a_target_seconds_and_megabytes(asked: Study, result
     assert "Over links, 4 ranks" in (tmp_path / "report.md").read_text()
 
 
-def test_a_link_of_one_batch_says_nothing_of_another(asked: Study, results: Results) -> None:
-    of_link = LinkTime("two", "B r = d/2", 16, 64, 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
+def test_a_link_of_one_setting_says_nothing_of_another(asked: Study, results: Results, tmp_path: Path) -> None:
+    large = list(settings(asked, asked.parts[1]))[3]
+    assert (large.contender.name, large.batch) == ("B r = d/2", 64)
+    of_link = LinkTime(timed(large), "two", large.contender.name, 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
     rows = [row for group in summary.groups(asked, asked.parts[1], results) for row in group]
-    assert [each.seconds.value for each in links.to_target([of_link], rows)] == [
-        row.mean.value * 0.25 for row in rows if (row.name, row.setting.batch) == ("B r = d/2", 64)
-    ]
+    [found] = links.to_target([of_link], rows)
+    assert found.seconds.value == next(row.mean.value for row in rows if row.setting == large) * 0.25
+    other = read(tmp_path, (SMALL + TARGETS).replace("layers = 1", "layers = 2"))
+    run(other, results, loss_of)
+    rows = [row for group in summary.groups(other, other.parts[1], results) for row in group]
+    assert rows
+    assert links.to_target([of_link], rows) == []
+
+
+def steps_of(steps: dict[str, tuple[float, float, float]]) -> Callable[[Cell], Result]:
+    """So many steps of the seeds 1, 2 and 3 to the target of 2.5."""
+
+    def loss(cell: Cell) -> Result:
+        count = steps[cell.flags["optimizer"]][max(0, cell.flags["seed"] - 1)]
+        far = abs(math.log(cell.flags["lr"] / 0.02))  # steps more at other rates
+        return Result(((int(count + 10 * far), 2.5), (int(count + 10 * far) + 1, 2.4)))
+
+    return loss
+
+
+def test_factors_of_steps_are_geometric_with_tukeys_interval(tmp_path: Path) -> None:
+    asked = read(tmp_path, SMALL[: SMALL.index("[[parts]]")] + TARGETS.replace("batches = [32, 64]", "batches = [32]"))
+    results = Results(tmp_path, {})
+    run(asked, results, steps_of({"adamw": (200, 220, 180), "dion": (100, 105, 95)}))
+    [table] = report.tables_of(summary.groups(asked, asked.parts[0], results))
+    assert table.columns[2:4] == ("steps to 2.5", "times the first")
+    assert [row[:3] for row in table.rows] == [("1", "B r = d/2", "100 ± 12"), ("2", "A", "200 ± 50")]
+    logs = [math.log(a / b) for a, b in ((200, 100), (220, 105), (180, 95))]
+    expected = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+    low, high = math.exp(expected.low), math.exp(expected.high)
+    assert table.rows[1][3] == f"{math.exp(math.fsum(logs) / 3):.2f} ({low:.2f} to {high:.2f})"
+
+
+def test_the_table_of_links_has_seconds_and_megabytes_to_the_target(tmp_path: Path) -> None:
+    asked = read(tmp_path, SMALL[: SMALL.index("[[parts]]")] + TARGETS.replace("batches = [32, 64]", "batches = [32]"))
+    results = Results(tmp_path, {})
+    run(asked, results, steps_of({"adamw": (200, 200, 200), "dion": (100, 100, 100)}))
+    rows = [LinkTime(timed(setting), "two", setting.contender.name, 4, 1000.0, 0.5, 0.4, 3.2, 3.0, 80.0)
+            for setting in settings(asked, asked.parts[0])]  # fmt: skip
+    (tmp_path / links.NAME).write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    report.write(asked, results, tmp_path)
+    text = (tmp_path / "tables.txt").read_text()
+    [line] = [line for line in text.splitlines() if line.startswith("1 Gbit/s  A ")]
+    # 3 MB at 80 Mbit/s take 0.3 s beside 0.4 s of computation; 200 steps of 0.5 s and 3 MB.
+    assert re.split(r"  +", line) == ["1 Gbit/s", "A", "0.500", "0.400 to 0.700", "100 ± 0", "600 ± 0"]
 
 
 def test_a_step_is_timed_anew_when_what_is_timed_changes(asked: Study, results: Results, tmp_path: Path) -> None:
@@ -143,5 +190,5 @@ def test_contenders_of_one_family_share_a_colour_that_pales_with_the_rank(tmp_pa
 
 
 def test_a_mean_says_its_interval() -> None:
-    assert (str(Mean(1.5, 0.25, 3)), str(Mean(1.5, math.inf, 1))) == ("1.500 ± 0.250", "1.500")
-    assert Mean(1.5, 0.25, 3).times(2) == Mean(3.0, 0.5, 3)
+    assert (str(Mean(1.5, 0.25)), str(Mean(1.5, math.inf))) == ("1.500 ± 0.250", "1.500")
+    assert Mean(1.5, 0.25).times(2) == Mean(3.0, 0.5)

@@ -77,6 +77,11 @@ REFUSED = {
     "val_sequences = { a = 1 }": "val_sequences is {'a': 1}, which is no value of a flag",
     'optimizer = "adamw"\nsteps = 1000': "steps cannot be set here",
     'optimizer = "adamw"\nclip = 0.0': "clip cannot be set here",
+    'optimizer = "adamw"\nscalar_lr = 0.5': "scalar_lr cannot be set here",
+    'optimizer = "adamw"\nweight_decay = 0.0': "weight_decay cannot be set here",
+    'optimizer = "adamw"\ncompress = "yes"': "compress is 'yes', which is no value of a flag",
+    'question = "Why?"\nflags = { context = 8 }': "context cannot be set here",
+    'question = "Why?"\nflags = { dp = [2] }': "dp is [2], which is no value of a flag",
     'optimizer = "adamw"\ncompress = true': "--compress is about what replicas send to each other",
     "head_width = 7": "a width of 16 is no multiple of head_width, 7",
     'optimizer = "sgd"': "part 'one', contender 'A': argument --optimizer: must be one of",
@@ -156,8 +161,12 @@ def test_rows_of_an_optimizer_of_ones_own_are_those_of_its_file(tmp_path: Path) 
         asked = read(tmp_path, SMALL.replace('optimizer = "adamw"', f'optimizer = "{file}:build"'))
         cell = next(cells.settings(asked, asked.parts[0])).cell(0.03, 0)
         assert "--optimizer-file" not in cell.arguments
+        cell.check_file()
         keys.append(cell.flags[cells.DIGEST])
     assert keys[0] != keys[1]
+    file.write_text(OWN)
+    with pytest.raises(Problem, match=r"mine.py:build has changed"):
+        cell.check_file()
 
 
 def test_the_study_that_the_readme_shows_is_one(tmp_path: Path) -> None:
@@ -170,6 +179,12 @@ def test_the_study_that_the_readme_shows_is_one(tmp_path: Path) -> None:
     asked = study.read(path)
     cells.check(asked)
     assert [part.name for part in asked.parts] == ["mine"]
+
+
+def test_contenders_begin_with_rates_that_are_as_far_apart(tmp_path: Path) -> None:
+    text = SMALL.replace("[0.01, 0.02, 0.04]", "[0.01, 0.0141, 0.02]", 1)
+    with pytest.raises(Problem, match=r"the rates of its contenders are \[1.41, 2.0\] apart; all must be alike"):
+        read(tmp_path, text)
 
 
 def test_a_file_that_is_its_own_base_is_refused(tmp_path: Path) -> None:

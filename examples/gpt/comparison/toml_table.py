@@ -1,0 +1,111 @@
+"""TOML files as tables whose values are taken one by one, with one sentence for what cannot be."""
+
+import re
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from errors import Problem
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The file's table, laid over that of its `base`, another file of the same folder.
+
+    Raises:
+        Problem: it is no TOML, or its own base.
+    """
+    if path in above:
+        raise Problem(f"{path} is its own base")
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise Problem(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Problem(f"{path} is no TOML: {error}") from error
+    base = table.pop("base", None)
+    if base is not None and not re.fullmatch(r"[\w.-]+", str(base)):
+        raise Problem(f"{path}: base must be the name of a study beside it, got {base!r}")
+    return table if base is None else _over(based(path.with_name(f"{base}.toml"), (*above, path)), table)
+
+
+def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Tables are laid over tables, name by name; anything else takes the place of what was there."""
+    result = dict(below)
+    for name, value in table.items():
+        both = isinstance(value, dict) and isinstance(below.get(name), dict)
+        result[name] = _over(below[name], value) if both else value
+    return result
+
+
+class Table:
+    """A TOML table whose values are taken one by one; what nobody took is unknown."""
+
+    def __init__(self, values: dict[str, Any], place: str) -> None:
+        self._left = dict(values)
+        self.place = place
+
+    def take(self, name: str, kind: type | tuple[type, ...], default: Any = None, *, needed: bool = False) -> Any:
+        if name not in self._left:
+            if needed:
+                raise Problem(f"{self.place}: {name} is missing")
+            return default
+        value = self._left.pop(name)
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise Problem(f"{self.place}: {name} is {value!r}, which should be {_words(kinds)}")
+        return value
+
+    def count(self, name: str, default: int, least: int = 1) -> int:
+        value: int = self.take(name, int, default)
+        if value < least:
+            raise Problem(f"{self.place}: {name} must be at least {least}, got {value}")
+        return value
+
+    def names(self, name: str, known: Collection[str], default: list[str] | None = None) -> list[str]:
+        """A list of different names, all of them known."""
+        values: list[Any] = self.take(name, list, default, needed=default is None)
+        if not values:
+            raise Problem(f"{self.place}: {name} is empty")
+        for value in values:
+            if not isinstance(value, str) or value not in known:
+                raise Problem(f"{self.place}: {name} has {value!r}, which is none of {', '.join(known)}")
+            if values.count(value) > 1:
+                raise Problem(f"{self.place}: {name} has {value!r} twice")
+        return values
+
+    def counts(self, name: str) -> tuple[int, ...]:
+        values = self.take(name, list, needed=True)
+        whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
+        if not values or not whole or len(set(values)) < len(values):
+            raise Problem(f"{self.place}: {name} must be a list of different positive whole numbers, got {values!r}")
+        return tuple(values)
+
+    def table(self, name: str) -> "Table":
+        return Table(self.take(name, dict, {}), f"{self.place}, {name}")
+
+    def flags(self, refused: set[str]) -> dict[str, Any]:
+        """What is left, as flags of train.py."""
+        flags, self._left = self._left, {}
+        for name, value in flags.items():
+            if name in refused:
+                raise Problem(f"{self.place}: {name} cannot be set here; it is the study's, or the same for all")
+            kind = {"compress": bool, "dp": int, "fs": int, "tp": int}.get(name, (str, int, float, list))
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+                raise Problem(f"{self.place}: {name} is {value!r}, which is no value of a flag")
+        return flags
+
+    def end(self) -> None:
+        for name in self._left:
+            raise Problem(f"{self.place}: {name} is not known here")
+
+
+def _words(kinds: tuple[type, ...]) -> str:
+    names = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "a table",
+             bool: "true or false"}  # fmt: skip
+    return " or ".join(names[kind] for kind in kinds)
