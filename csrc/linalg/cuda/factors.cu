@@ -42,7 +42,7 @@ void equilibrate(const Equilibrate<T>& program, int64_t count, Stream stream) {
 
 template <class T>
 void factor_diagonal(const FactorDiagonal<T>& program, int64_t count, Stream stream) {
-  launch(program, count, FactorDiagonal<T>::shared_bytes, stream);
+  launch(program, program.blocks(count), FactorDiagonal<T>::shared_bytes, stream);
 }
 
 template <class T, class F>

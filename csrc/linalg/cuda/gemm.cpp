@@ -37,8 +37,9 @@ at::ScalarType operand_dtype(const Matrices& C, const Matrices& A, const Matrice
   return is_16_bit(A.dtype) ? A.dtype : B.dtype;
 }
 
-// Entries of C from which on a product of one matrix keeps all multiprocessors busy: 256 tiles of 128×128.
-constexpr int64_t kFillsDevice = int64_t{1} << 22;
+// From so many entries of C and terms of each on, a product of one matrix keeps all multiprocessors busy for so long
+// that cuBLAS's kernels for one, which are faster, win over those for many (benchmarks/results/gpu: rows "product").
+constexpr int64_t kLargeProduct = int64_t{1} << 24, kManyTerms = 256;
 
 // How matrices are given to cuBLAS, whose kernels, and with them the last bits of a product, depend on it. Shapes and
 // the number of tensors decide, never addresses: ranks and restarts must get the same bits.
@@ -50,7 +51,7 @@ enum class Call {
 
 Call call_for(const Matrices& C, const Matrices& A, const Matrices& B) {
   if (C.are_stacked() && A.are_stacked() && B.are_stacked()) return Call::stack;
-  return C.rows * C.cols >= kFillsDevice ? Call::each_alone : Call::pointers;
+  return C.rows * C.cols >= kLargeProduct && A.cols >= kManyTerms ? Call::each_alone : Call::pointers;
 }
 
 // A row-major matrix is, column by column, its transpose; so is what cuBLAS is to make of it.

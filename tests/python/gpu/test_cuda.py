@@ -46,7 +46,7 @@ def test_factors_are_orthonormal_and_the_cpus_up_to_sign(
     assert distance(found * (found * expected).sum(-2, keepdim=True).sign(), expected) <= 1e3 * ROUNDING[dtype]
 
 
-@pytest.mark.parametrize(("precision", "allowed"), [("highest", 1e-5), ("high", 1e-4), ("medium", 1e-4)])
+@pytest.mark.parametrize(("precision", "allowed"), [("highest", 1e-5), ("high", 1e-4), ("medium", 1e-3)])
 def test_factors_of_rounded_operands_are_orthonormal(precision: str, allowed: float) -> None:
     P = normal(2, 700, 130, dtype=torch.float32)
     found = torch.ops.torchdion.orthonormalize(P.cuda(), precision=precision).cpu().double()

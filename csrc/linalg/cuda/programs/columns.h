@@ -11,13 +11,33 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 // Factors of which one block has some columns of one: threads lie along columns first, as the entries do in memory.
 struct Columns {
-  static constexpr int kWidth = 32;  // columns of a block
+  static constexpr int kWidth = 16;  // columns of a block: 32 bytes of a row, the least that memory gives, in BF16
+  static constexpr int kThreads = 1024, kHeight = kThreads / kWidth;
+  static constexpr int kAhead = 4;  // rows that a thread reads before it uses the first
   int64_t rows, cols;
 
   int64_t blocks(int64_t count) const { return count * divide_up(cols, kWidth); }
   int64_t count(int64_t blocks) const { return blocks / divide_up(cols, kWidth); }
   TORCHDION_DEVICE int64_t matrix(int64_t block) const { return block / ((cols + kWidth - 1) / kWidth); }
   TORCHDION_DEVICE int64_t first(int64_t block) const { return block % ((cols + kWidth - 1) / kWidth) * kWidth; }
+
+  // f(row, entry) of a column's rows row, row + kHeight, … in their order. f may write what it was given.
+  template <class S, class F>
+  TORCHDION_DEVICE void each_entry(const S* R, int64_t row_stride, int64_t col, int64_t row, F f) const {
+    using Entry = decltype(load(*R));
+    if (col >= cols) return;
+    for (; row < rows; row += kAhead * kHeight) {
+      Entry entries[kAhead];
+      TORCHDION_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (row + i * kHeight < rows) entries[i] = load(R[(row + i * kHeight) * row_stride + col]);
+      }
+      TORCHDION_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (row + i * kHeight < rows) f(row + i * kHeight, entries[i]);
+      }
+    }
+  }
 };
 
 // In shared memory, one number for each of the block's columns: the sum over the rows, in an order that depends on the
@@ -25,15 +45,11 @@ struct Columns {
 template <RowSum kind, class S, class Block>
 TORCHDION_DEVICE void sum_columns(Block& block, const S* R, int64_t row_stride, Columns columns, int64_t first,
                                   double* sums) {
-  constexpr int kWidth = Columns::kWidth, kHeight = Block::threads / kWidth;
+  constexpr int kWidth = Columns::kWidth, kHeight = Columns::kHeight;
   block.each([&](int t) {
-    const int64_t col = first + t % kWidth;
     double sum = 0;
-    if (col < columns.cols) {
-      for (int64_t row = t / kWidth; row < columns.rows; row += kHeight) {
-        sum += term_of<kind>(load(R[row * row_stride + col]));
-      }
-    }
+    columns.each_entry(R, row_stride, first + t % kWidth, t / kWidth,
+                       [&](int64_t, auto entry) { sum += term_of<kind>(entry); });
     sums[t] = sum;
   });
   for (int height = kHeight / 2; height > 0; height /= 2) {
@@ -47,24 +63,24 @@ TORCHDION_DEVICE void sum_columns(Block& block, const S* R, int64_t row_stride, 
 template <class SQ, class SR, class Block>
 TORCHDION_DEVICE void divide_by_roots(Block& block, SQ* Q, int64_t q_stride, const SR* R, int64_t r_stride,
                                       Columns columns, int64_t first, double* sums) {
-  constexpr int kWidth = Columns::kWidth, kHeight = Block::threads / kWidth;
+  constexpr int kWidth = Columns::kWidth;
   block.each([&](int t) {
     if (t < kWidth) sums[t] = 1 / sqrt(sums[t]);
   });
   block.each([&](int t) {
     const int64_t col = first + t % kWidth;
     const double inverse = sums[t % kWidth];
-    if (col >= columns.cols || inverse == INFINITY) return;
-    for (int64_t row = t / kWidth; row < columns.rows; row += kHeight) {
-      store(Q[row * q_stride + col], static_cast<double>(load(R[row * r_stride + col])) * inverse);
-    }
+    if (inverse == INFINITY) return;
+    columns.each_entry(R, r_stride, col, t / kWidth, [&](int64_t row, auto entry) {
+      store(Q[row * q_stride + col], static_cast<double>(entry) * inverse);
+    });
   });
 }
 
 // sums_of_columns ([count, cols]) ← the sums of R's columns.
 template <class SR, RowSum kind>
 struct ColumnSums {
-  static constexpr int threads = 256;
+  static constexpr int threads = Columns::kThreads;
   static constexpr size_t shared_bytes = threads * sizeof(double);
   void* const* R;
   int64_t row_stride;
@@ -90,7 +106,7 @@ struct ColumnSums {
 // Q ← R with columns of unit length: by `squares` where they are given, which ranks may have summed, else by its own.
 template <class SQ, class SR>
 struct ColumnNormalize {
-  static constexpr int threads = 256;
+  static constexpr int threads = Columns::kThreads;
   static constexpr size_t shared_bytes = threads * sizeof(double);
   void* const* Q;
   void* const* R;
