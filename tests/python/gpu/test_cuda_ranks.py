@@ -7,21 +7,20 @@ import pytest
 import torch
 import torch.distributed as dist
 from cuda_ranks import DEVICE, cut, normal, take_the_gpu
+from gathered import gathered, on_the_cpu
 from law import Job, Run, assert_equal_to_one_process, one_process, run_on_mesh
-from on_gpu import needs_gpu
 from ranks import run_ranks
 from roles import CORE
-from runs import error
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import torchdion
-
-pytestmark = needs_gpu
+from runs import error
 
 
 def run_job(rank: int, world: int, job: Job) -> Run:
@@ -140,10 +139,7 @@ class Training:
             self.optimizer.zero_grad()
 
     def weights(self) -> list[Tensor]:
-        return [
-            (param.full_tensor() if self.mesh is not None else param).detach().cpu()
-            for param in self.network.parameters()
-        ]
+        return [gathered(param) for param in self.network.parameters()]
 
     def checkpoint(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self.network, self.optimizer)
@@ -197,3 +193,18 @@ def test_checkpoints_go_on_on_the_mesh_whoever_wrote_them_and_with_another_rank(
     for found in run_ranks(go_on, 2, tmp_path):
         assert len(found) == 3 * 4
         assert max(found) <= 1e-10
+
+
+def gather_uneven(rank: int, world: int, sizes: tuple[int, ...], placements: tuple[Shard, ...]) -> Tensor:
+    take_the_gpu()
+    mesh = init_device_mesh(DEVICE, sizes, mesh_dim_names=("fs", "tp")[: len(sizes)])
+    cut_twice = distribute_tensor(normal(7, 5, seed=0), mesh, placements, src_data_rank=None)
+    return on_the_cpu(cut_twice).full_tensor()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "placements"), [((2,), (Shard(0),)), ((2, 1), (Shard(1), Shard(0))), ((1, 2), (Shard(0), Shard(1)))]
+)
+def test_pieces_are_gathered_on_the_cpu(sizes: tuple[int, ...], placements: tuple[Shard, ...]) -> None:
+    for whole in run_ranks(gather_uneven, 2, sizes, placements):
+        assert torch.equal(whole, normal(7, 5, seed=0).cpu())

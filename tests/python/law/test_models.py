@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from law import BOUND, CONDITION, HYPER, mesh_of, normal, whole
+from gathered import gathered
+from law import BOUND, CONDITION, HYPER, mesh_of, normal
 from long_cases import grid
 from oracle import DionState, dion, lion
 from ranks import run_ranks
-from runs import error, start
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import torchdion
+from runs import error, start
 
 WIDTH, HIDDEN, STEPS = 22, 40, 20
 EXAMPLES = 48  # of each rank that has data of its own
@@ -85,7 +86,7 @@ def train(rank: int, world_size: int, style: str, options: dict[str, Any]) -> Tr
     named = list(model.named_parameters())
     sent = optimizer.stats()["traffic"].get("dp", {})
     return Trained(
-        {name: whole(param) for name, param in named},
+        {name: gathered(param) for name, param in named},
         {name: str(getattr(param, "placements", "")) for name, param in named},
         [param.to_local().shape if isinstance(param, DTensor) else param.shape for _, param in named],
         sum(kind["elements"] for kind in sent.values()),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from law import Job, Run, assert_equal_to_one_process, bits, mesh_of, normal, one_process, run_on_mesh, whole
+from gathered import gathered
+from law import Job, Run, assert_equal_to_one_process, bits, mesh_of, normal, one_process, run_on_mesh
 from long_cases import some_of
 from ranks import run_ranks
 from roles import CORE, Role
@@ -79,7 +80,7 @@ def moved_rows(mesh: Any, placements: list[Any] | None, **options: Any) -> list[
         G = distribute_tensor(G, mesh, placements)
     X.grad = G
     torchdion.Dion([{"params": [X], **options}], weight_decay=0.0).step()
-    moved = whole(X.detach())
+    moved = gathered(X.detach())
     return (moved.mT if across else moved).abs().sum(1).nonzero().flatten().tolist()
 
 

@@ -1,12 +1,13 @@
-"""What the tests of several ranks on a GPU share."""
+"""What the tests of several ranks on a GPU share: without one they run on the CPU over gloo, and go with the code."""
 
 import torch
+from on_gpu import HAS_GPU
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
-DEVICE, ALONE = "cuda", "nccl"
+DEVICE, ALONE = ("cuda", "nccl") if HAS_GPU else ("cpu", "gloo")
 
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:

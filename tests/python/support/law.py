@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from gathered import gathered
 from roles import Role
-from runs import error, start
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn import Parameter
 from trajectory import Expected, drawn_factors, error_of_state, expected_of
 
 import torchdion
+from runs import error, start
 from torchdion.table import ALGORITHMS
 
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (2, 1, 2), (2, 3, 1)]  # (dp, fs, tp)
@@ -99,10 +100,6 @@ def piece(full: Tensor, role: Role, mesh: DeviceMesh) -> Tensor:
     return distribute_tensor(full, mesh, [Replicate()] * (mesh.ndim - 2) + cuts, src_data_rank=None)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()).cpu()
-
-
 def groups_of(roles: tuple[Role, ...], params: list[Parameter]) -> list[dict[str, Any]]:
     """A parameter group for each role."""
     remaining = iter(params)
@@ -155,8 +152,8 @@ def run_on_mesh(job: Job) -> Run:
             param.requires_grad_(True)
     stats = optimizer.stats()  # ends what is in flight
     return Run(
-        X=[whole(param) for param in params],
-        states=[{name: whole(state) for name, state in optimizer.state[param].items()} for param in params],
+        X=[gathered(param) for param in params],
+        states=[{name: gathered(state) for name, state in optimizer.state[param].items()} for param in params],
         stats=stats,
         replica=mesh.get_local_rank("dp"),
     )

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 import torchdion
 from torchdion import _C
 
-needs_gpu = pytest.mark.skipif(
-    not (torch.cuda.is_available() and _C.has_kernels_for("cuda")), reason="needs a GPU and a build with nvcc"
-)
+HAS_GPU = torch.cuda.is_available() and _C.has_kernels_for("cuda")
+needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU and a build with nvcc")
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

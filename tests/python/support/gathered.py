@@ -1,0 +1,30 @@
+"""Whole tensors of their pieces, whatever device these lie on."""
+
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """A copy of the whole of it, on the CPU.
+
+    DTensor.full_tensor() of CUDA tensors over gloo ends the process with a signal (torch 2.11): the all-gather that it
+    calls reads their addresses on the host.
+    """
+    tensor = tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor.clone().cpu()
+    if tensor.device_mesh.device_type == "cpu":
+        return tensor.full_tensor()
+    return on_the_cpu(tensor).full_tensor()
+
+
+def on_the_cpu(tensor: DTensor) -> DTensor:
+    mesh = tensor.device_mesh
+    groups = mesh.get_all_groups()
+    if mesh.ndim == 1:
+        moved = DeviceMesh.from_group(groups[0], "cpu", mesh_dim_names=mesh.mesh_dim_names)
+    else:
+        moved = DeviceMesh.from_group(groups, "cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)
+    local = tensor.to_local().cpu()
+    return DTensor.from_local(local, moved, tensor.placements, shape=tensor.shape, stride=tensor.stride())
