@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checkpoint import saved
 from comparison.cells import Cell
 from long_cases import all_but
 
@@ -99,7 +100,7 @@ class Running:
 
 
 def any_checkpoint(folder: Path) -> bool:
-    return any((folder / "unfinished").glob("*/checkpoint-*"))
+    return any(saved(training) for training in (folder / "unfinished").glob("*"))
 
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
