@@ -14,6 +14,7 @@ import pytest
 from errors import Problem
 from links import joined, namespaces
 
+pytestmark = pytest.mark.usefixtures("throttled_links")
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SHAPE = "--ranks 2 --rates 100 --layers 1 --d-model 64 --heads 2 --context 32 --sequences 2 --val-sequences 4"
 HOLD = "import time; from links import joined\nwith joined(2): print(flush=True); time.sleep(60)"
@@ -78,15 +79,6 @@ def started() -> Iterator[list[Program]]:
     for program in programs:
         program.process.kill()
         program.process.communicate()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def namespaces_can_be_made() -> None:
-    try:
-        with joined(1) as links:
-            links.throttle(1e8)
-    except Problem as problem:
-        pytest.skip(str(problem))
 
 
 def test_steps_are_timed_and_counted_over_links_that_limit(started: list[Program]) -> None:
