@@ -24,6 +24,7 @@ PALETTE = (
     "#BCBD22", "#17BECF", "#E377C2", "#6B4C9A", "#396AB1", "#3E9651", "#922B21", "#948B3D",
 )  # fmt: skip
 MARKERS = "os^Dv<>pPX*"
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,15 @@ class Figure:
 class Look:
     color: tuple[float, float, float]
     marker: str
+    dashes: Any
+
+    @property
+    def of_line(self) -> dict[str, Any]:
+        return {"color": self.color, "marker": self.marker, "linestyle": self.dashes}
 
 
 class Looks:
-    """A colour for each family of contenders, lighter for later ones; the same in all figures of a study."""
+    """A colour for each family of contenders, lighter and with other dashes for later ones; the same in all figures."""
 
     def __init__(self, study: Study) -> None:
         families = list(dict.fromkeys(contender.family for contender in study.contenders.values()))
@@ -49,7 +55,7 @@ class Looks:
             members = [contender for contender in study.contenders.values() if contender.family == family]
             for index, contender in enumerate(members):
                 color = _lightened(PALETTE[number % len(PALETTE)], 0.55 * index / max(1, len(members) - 1))
-                self._of[contender.name] = Look(color, MARKERS[number % len(MARKERS)])
+                self._of[contender.name] = Look(color, MARKERS[number % len(MARKERS)], DASHES[index % len(DASHES)])
 
     def __getitem__(self, name: str) -> Look:
         return self._of[name]
@@ -120,5 +126,5 @@ def error_bar(panel: Axes, found: Mean, y: float, look: Look) -> None:
 
 def curve(panel: Axes, x: Sequence[float], means: Sequence[Mean], look: Look, label: str) -> None:
     """Means with their intervals."""
-    style: dict[str, Any] = {"color": look.color, "marker": look.marker, "capsize": 3, "label": label}
-    panel.errorbar(x, [found.value for found in means], yerr=[found.bar for found in means], **style)
+    bars = [found.bar for found in means]
+    panel.errorbar(x, [found.value for found in means], yerr=bars, capsize=3, label=label, **look.of_line)

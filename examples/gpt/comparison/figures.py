@@ -71,8 +71,7 @@ def curves(drawing: Drawing) -> Figure | None:
     by_steps, by_tokens, by_bytes = panels[0], panels[1], panels[-1]
     for row in shown:
         steps, values = found[row]
-        look = drawing.looks[row.name]
-        style: dict[str, Any] = {"color": look.color, "marker": look.marker, "markevery": 2, "markersize": 3.5}
+        style = {**drawing.looks[row.name].of_line, "markevery": 2, "markersize": 3.5}
         by_steps.plot(steps, values, label=f"{row.name} ({values[-1]:.3f})", **style)
         by_tokens.plot(steps * group.batch / 1e6, values, **style)
         time, sent = times[row], traffic.sent_bytes(row.setting, study.replicas)
@@ -166,8 +165,7 @@ def _ratios(panel: Axes, groups: Sequence[Group], baseline: str, name: str, look
             points.append((group.batch, *(math.exp(found.value + offset) for offset in (0.0, -bar, bar))))
     if points:
         batches, ratios, low, high = (np.array(column) for column in zip(*points, strict=True))
-        panel.errorbar(batches, ratios, yerr=[ratios - low, high - ratios], color=look.color, marker=look.marker,
-                       capsize=3)  # fmt: skip
+        panel.errorbar(batches, ratios, yerr=[ratios - low, high - ratios], capsize=3, **look.of_line)
 
 
 def ranks(drawing: Drawing) -> Figure | None:
@@ -211,8 +209,8 @@ def rates(drawing: Drawing) -> Figure:
             index = 0 if part.until_loss is not None else 1
             points = {rate: score[index] for rate, score in sorted(row.scores.items()) if math.isfinite(score[index])}
             finite += list(points.values())
-            panel.plot(list(points), list(points.values()), color=look.color, marker=look.marker, markersize=3.5,
-                       linewidth=1.1, label=row.name)  # fmt: skip
+            style = {**look.of_line, "markersize": 3.5, "linewidth": 1.1}
+            panel.plot(list(points), list(points.values()), label=row.name, **style)
             if row.rate in points:
                 panel.plot(row.rate, points[row.rate], color=look.color, marker="o", markersize=9,
                            fillstyle="none", linestyle="none")  # fmt: skip
