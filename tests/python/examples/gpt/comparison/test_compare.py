@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -99,6 +99,24 @@ class Running:
         return output, errors
 
 
+Start = Callable[[str, Path], Running]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts compare.py on a study in a folder; what a test leaves running is killed, and its trainings with it."""
+    programs: list[Running] = []
+
+    def started(text: str, folder: Path) -> Running:
+        programs.append(Running(text, folder))
+        return programs[-1]
+
+    yield started
+    for program in programs:
+        program.process.kill()
+        program.process.wait()
+
+
 def any_checkpoint(folder: Path) -> bool:
     return any(saved(training) for training in (folder / "unfinished").glob("*"))
 
@@ -108,9 +126,9 @@ SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 
 @pytest.mark.parametrize("number", all_but(SIGNALS, [signal.SIGINT]))
 def test_a_study_that_was_stopped_goes_on_to_the_same_rows(
-    number: signal.Signals, finished: Path, tmp_path: Path
+    number: signal.Signals, finished: Path, tmp_path: Path, start: Start
 ) -> None:
-    running = Running(CHECKPOINTS, tmp_path)
+    running = start(CHECKPOINTS, tmp_path)
     rows = running.out / "cells.jsonl"
     until(lambda: rows.exists() and len(rows.read_text().splitlines()) > 1)  # one has ended, others are under way
     time.sleep(0.3)
@@ -121,12 +139,12 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_rows(
     assert rows.read_bytes() == (finished / "cells.jsonl").read_bytes()
 
 
-def test_a_training_under_way_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_training_under_way_goes_on_from_its_checkpoint(tmp_path: Path, start: Start) -> None:
     long = CHECKPOINTS.replace("steps = 8", "steps = 1000000")
-    running = Running(long, tmp_path)
+    running = start(long, tmp_path)
     until(lambda: any_checkpoint(running.out))
     running.end(signal.SIGTERM)
-    again = Running(long, tmp_path)
+    again = start(long, tmp_path)
     outputs = list((running.out / "unfinished").glob("*/output.txt"))
     until(lambda: any("resuming" in output.read_text() for output in outputs))
     again.end(signal.SIGTERM)
@@ -134,23 +152,24 @@ def test_a_training_under_way_goes_on_from_its_checkpoint(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seconds", [0.0, 0.3, 0.8, 1.6, 2.4])
 @pytest.mark.long
-def test_ctrl_c_at_any_moment_is_no_traceback(seconds: float, tmp_path: Path) -> None:
-    running = Running(CHECKPOINTS, tmp_path)
+def test_ctrl_c_at_any_moment_is_no_traceback(seconds: float, tmp_path: Path, start: Start) -> None:
+    running = start(CHECKPOINTS, tmp_path)
     until((running.out / "unfinished").exists)
     time.sleep(seconds)
     running.end(signal.SIGINT)
 
 
 @pytest.mark.parametrize("number", all_but(SIGNALS, [signal.SIGINT, signal.SIGTERM]))
-def test_trainings_on_many_processes_stop_and_go_on_too(number: signal.Signals, tmp_path: Path) -> None:
+def test_trainings_on_many_processes_stop_and_go_on_too(number: signal.Signals, tmp_path: Path, start: Start) -> None:
     two = CHECKPOINTS + "flags = { dp = 2 }\n"
-    running = Running(two.replace("steps = 8", "steps = 1000000"), tmp_path)
+    running = start(two.replace("steps = 8", "steps = 1000000"), tmp_path)
     until(lambda: any_checkpoint(running.out))
     [folder] = (running.out / "unfinished").iterdir()
     with (folder / "lock").open("w") as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     running.end(number)
-    again = Running(two.replace("steps = 8", "steps = 1000000"), tmp_path)
+    until(lambda: not processes_that_name(tmp_path))  # else another training would begin
+    again = start(two.replace("steps = 8", "steps = 1000000"), tmp_path)
     until(lambda: "resuming" in (folder / "output.txt").read_text())
     again.end(signal.SIGTERM)
     until(lambda: not processes_that_name(tmp_path))
@@ -163,8 +182,8 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_no_training_outlives_a_study_that_was_killed(tmp_path: Path) -> None:
-    running = Running(CHECKPOINTS.replace("steps = 8", "steps = 1000000"), tmp_path)
+def test_no_training_outlives_a_study_that_was_killed(tmp_path: Path, start: Start) -> None:
+    running = start(CHECKPOINTS.replace("steps = 8", "steps = 1000000"), tmp_path)
     until(lambda: any_checkpoint(running.out))
     running.end(signal.SIGKILL)
     until(lambda: not processes_that_name(tmp_path))
@@ -253,7 +272,7 @@ def test_folders_of_trainings_whose_rows_are_kept_are_removed(finished: Path, tm
     assert not (tmp_path / "out" / "unfinished").exists()
 
 
-def test_a_training_waits_for_an_earlier_process_in_its_folder(finished: Path, tmp_path: Path) -> None:
+def test_a_training_waits_for_an_earlier_process_in_its_folder(finished: Path, tmp_path: Path, start: Start) -> None:
     shutil.copytree(finished, tmp_path / "out")
     path = tmp_path / "out" / "cells.jsonl"
     head, missing, *rest = path.read_text().splitlines(keepends=True)
@@ -262,7 +281,7 @@ def test_a_training_waits_for_an_earlier_process_in_its_folder(finished: Path, t
     folder.mkdir(parents=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        running = Running(CHECKPOINTS, tmp_path)
+        running = start(CHECKPOINTS, tmp_path)
         time.sleep(5)
         assert running.process.poll() is None
         assert not (folder / "output.txt").exists()
