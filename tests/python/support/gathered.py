@@ -8,8 +8,8 @@ from torch.distributed.tensor import DTensor
 def gathered(tensor: Tensor) -> Tensor:
     """A copy of the whole of it, on the CPU.
 
-    DTensor.full_tensor() of CUDA tensors over gloo ends the process with a signal (torch 2.11): the all-gather that it
-    calls reads their addresses on the host.
+    Of CUDA tensors over gloo DTensor.full_tensor() is not called, where tests with torch 2.11 died: the coalesced
+    all-gather behind it has nothing for CUDA in torch's sources, and would read their addresses on the host.
     """
     tensor = tensor.detach()
     if not isinstance(tensor, DTensor):

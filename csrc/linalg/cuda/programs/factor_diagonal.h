@@ -1,0 +1,238 @@
+// The diagonal blocks of a Cholesky factor and their inverses, of many matrices at once; see cholesky.h. The
+// elimination runs in registers: what threads tell each other goes through shared memory, a line for each column.
+#pragma once
+
+#include <cmath>
+
+#include "linalg/cuda/launch.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+inline constexpr int kFactoredColumns = 64;
+
+// The diagonal block of columns first, first + 1, … of A, from which the columns to the left have been eliminated:
+// `inverses` gets the inverse of its factor, and below that the same with zero rows for the columns whose elimination
+// would spread noise. In A the block becomes diag(noise) and what is below it zero, where the products that follow put
+// L⁻¹ diag(noise).
+//
+// Whether a column carries signal depends on the length of its row of that. The row is a combination of the block's
+// rows in the columns to the left (what these explain, before this block's elimination) and of diag(noise)'s rows; so
+// it is enough to carry their inner products S through the elimination.
+template <class T>
+struct FactorDiagonal {
+  static constexpr int kWidth = kFactoredColumns, kSide = 16, threads = kSide * kSide;
+  static constexpr int kOwn = kWidth / kSide;
+  static constexpr int kClearedRows = 256;
+  static constexpr size_t shared_bytes = 7 * kWidth * sizeof(T);
+
+  T* A;  // [count, r, r]
+  // [count, kWidth, kWidth]: S as the columns to the left begin it; not read where there are none.
+  const T* inner_products;
+  T* inverses;  // [count, 2 kWidth, kWidth]
+  const double* noise;
+  const double* scale;                  // [count, r]: 0 for a zero column
+  double* rounding;                     // [count, r]: the noise of the columns that the factor makes
+  const double* length;                 // [count]: theirs
+  int64_t *without_signal, *in_margin;  // or null: linalg::SignalCounts
+  int64_t r, first;
+  T margin, least_pivot;
+
+  // Of each matrix one block factors, and others clear the rows below.
+  int64_t blocks(int64_t count) const { return count * blocks_of_matrix(); }
+
+  // For the elimination: for each of w³/6 entries of the block's inverse a product and a sum, for each of w³/6 of D and
+  // S four of each.
+  Work work(int64_t blocks) const {
+    const int64_t width = columns(), triangle = width * (width + 1) / 2;
+    const int64_t read = (first == 0 ? 1 : 2) * triangle, written = 2 * kWidth * kWidth + (r - first) * width;
+    const int64_t of_columns = 3 * width * int64_t{sizeof(double)};  // noise, scale, rounding
+    const int64_t count = blocks / this->blocks(1);
+    return {count * ((read + written) * int64_t{sizeof(T)} + of_columns), count * 5 * width * width * width / 3};
+  }
+
+  // A thread has the rows row, row + kSide, … and of these the columns col, col + kSide, …, in registers.
+  struct Own {
+    T S[kOwn][kOwn];
+    T D[kOwn][kOwn];  // right of the column that is eliminated the block, left of it the inverse below its diagonal
+  };
+  // What all threads read of the column j that is eliminated, and of those before it.
+  struct Shared {
+    T* line;      // of k < j the inverse's row j; 1; of k > j D's column j
+    T* S_column;  // from j on
+    // Of each column when those before it have been eliminated: the squares of its length and of the part that is
+    // noise.
+    T *square, *noise;
+    // Of each column: 0 if it is zero; one over the root of its pivot, 0 without signal; 0 where no
+    // later column is freed of it.
+    T *length, *scale, *keep;
+  };
+  struct Pivot {
+    T square, noise;
+    bool unclear, dead, in_margin;
+  };
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    const int64_t matrix = block.index() / blocks_of_matrix(), below = block.index() % blocks_of_matrix();
+    if (below > 0) {
+      clear_rows(block, matrix, first + kWidth + (below - 1) * kClearedRows);
+      return;
+    }
+    const int width = columns();
+    T* memory = block.template shared<T>();
+    const Shared shared{memory,
+                        memory + kWidth,
+                        memory + 2 * kWidth,
+                        memory + 3 * kWidth,
+                        memory + 4 * kWidth,
+                        memory + 5 * kWidth,
+                        memory + 6 * kWidth};
+    typename Block::template Registers<Own> own;
+
+    block.each([&](int t) {
+      load(t, matrix, width, own[t]);
+      if (t < width) shared.length[t] = scale[matrix * r + first + t] == 0 ? T(0) : T(1);
+    });
+    static_assert(kOwn == 4, "one call for each");
+    eliminate_columns<0>(block, width, shared, own);
+    eliminate_columns<1>(block, width, shared, own);
+    eliminate_columns<2>(block, width, shared, own);
+    eliminate_columns<3>(block, width, shared, own);
+    block.each([&](int t) {
+      if (t >= width) return;
+      const Pivot own_pivot = pivot(t, shared);
+      const T root = sqrt(own_pivot.square);
+      shared.scale[t] = own_pivot.dead ? T(0) : 1 / root;
+      shared.keep[t] = own_pivot.unclear ? T(0) : T(1);
+      rounding[matrix * r + first + t] = length[matrix] * (sqrt(own_pivot.noise < 0 ? T(0) : own_pivot.noise) / root);
+      if (without_signal && own_pivot.dead) block.add(without_signal, 1);
+      if (in_margin && own_pivot.in_margin) block.add(in_margin, 1);
+    });
+    block.each([&](int t) { store(t, matrix, width, shared, own[t]); });
+  }
+
+  TORCHDION_HOST_DEVICE int columns() const { return static_cast<int>(r - first < kWidth ? r - first : kWidth); }
+
+  TORCHDION_HOST_DEVICE int64_t blocks_of_matrix() const {
+    return 1 + (r - first > kWidth ? divide_up(r - first - kWidth, kClearedRows) : 0);
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void clear_rows(Block& block, int64_t matrix, int64_t row) const {
+    const int64_t rows = r - row < kClearedRows ? r - row : kClearedRows;
+    block.each([&](int t) {
+      for (int64_t e = t; e < rows * kWidth; e += threads) {
+        A[(matrix * r + row + e / kWidth) * r + first + e % kWidth] = 0;
+      }
+    });
+  }
+
+  TORCHDION_DEVICE void load(int t, int64_t matrix, int width, Own& own) const {
+    TORCHDION_UNROLL
+    for (int a = 0; a < kOwn; ++a) {
+      TORCHDION_UNROLL
+      for (int b = 0; b < kOwn; ++b) {
+        const int i = row_of(t, a), k = column_of(t, b);
+        own.D[a][b] = own.S[a][b] = 0;
+        if (i >= width || k > i) continue;
+        const double at_diagonal = k == i ? noise[matrix * r + first + i] : 0;
+        own.D[a][b] = A[(matrix * r + first + i) * r + first + k];
+        own.S[a][b] = static_cast<T>(at_diagonal * at_diagonal) +
+                      (first == 0 ? T(0) : inner_products[(matrix * kWidth + i) * kWidth + k]);
+      }
+    }
+  }
+
+  TORCHDION_DEVICE void store(int t, int64_t matrix, int width, const Shared& shared, const Own& own) const {
+    T* inverse = inverses + 2 * matrix * kWidth * kWidth;
+    TORCHDION_UNROLL
+    for (int a = 0; a < kOwn; ++a) {
+      TORCHDION_UNROLL
+      for (int b = 0; b < kOwn; ++b) {
+        const int i = row_of(t, a), k = column_of(t, b);
+        const bool inside = i < width && k <= i;
+        const T entry = !inside ? T(0) : k < i ? own.D[a][b] * shared.scale[i] : shared.scale[i];
+        inverse[i * kWidth + k] = entry;
+        inverse[(kWidth + i) * kWidth + k] = inside ? shared.keep[i] * entry : T(0);
+        if (i >= width || k >= width) continue;
+        A[(matrix * r + first + i) * r + first + k] = i == k ? static_cast<T>(noise[matrix * r + first + k]) : T(0);
+      }
+    }
+  }
+
+  static TORCHDION_DEVICE int row_of(int t, int a) { return t / kSide + a * kSide; }
+  static TORCHDION_DEVICE int column_of(int t, int b) { return t % kSide + b * kSide; }
+
+  // Columns B kSide, …: the number is a constant, so that what a thread owns lies in registers.
+  template <int B, class Block, class Registers>
+  TORCHDION_DEVICE void eliminate_columns(Block& block, int width, const Shared& shared, Registers& own) const {
+    for (int j = B * kSide; j < (B + 1) * kSide && j < width; ++j) {
+      block.each([&](int t) { share<B>(t, j, own[t], shared); });
+      block.each([&](int t) { eliminate<B>(t, j, shared, own[t]); });
+    }
+  }
+
+  template <int B>
+  static TORCHDION_DEVICE void share(int t, int j, const Own& own, const Shared& shared) {
+    if (column_of(t, B) == j) {
+      TORCHDION_UNROLL
+      for (int a = B; a < kOwn; ++a) {
+        const int i = row_of(t, a);
+        if (i < j) continue;
+        shared.line[i] = i == j ? T(1) : own.D[a][B];
+        shared.S_column[i] = own.S[a][B];
+        if (i == j) {
+          shared.square[j] = own.D[a][B];
+          shared.noise[j] = own.S[a][B];
+        }
+      }
+    }
+    if (row_of(t, B) == j) {
+      TORCHDION_UNROLL
+      for (int b = 0; b <= B; ++b) {
+        if (column_of(t, b) < j) shared.line[column_of(t, b)] = own.D[B][b];
+      }
+    }
+  }
+
+  // No elimination of column j or a later one changes it.
+  TORCHDION_DEVICE Pivot pivot(int j, const Shared& shared) const {
+    const T square = shared.square[j], noise = shared.noise[j];
+    const bool unclear = square < least_pivot;
+    const T length = unclear ? least_pivot : square;
+    // Of a column that is all noise both are 1 but for rounding, which must not keep it.
+    const bool absent = shared.length[j] == 0, all_noise = noise >= T(0.9999) * length;
+    const bool dead = absent || all_noise || margin * margin * noise >= T(0.9999) * length;
+    return {length, noise, unclear, dead, dead && !absent && !all_noise && !unclear};
+  }
+
+  // Frees the rows after j of column j, where it carries signal.
+  template <int B>
+  TORCHDION_DEVICE void eliminate(int t, int j, const Shared& shared, Own& own) const {
+    const Pivot of_column = pivot(j, shared);
+    const T weight = of_column.unclear || of_column.dead ? T(0) : 1 / of_column.square;  // L_ij = D_ij sqrt(weight)
+    T line[kOwn], S_column[kOwn], other[kOwn];
+    TORCHDION_UNROLL
+    for (int b = 0; b < kOwn; ++b) {
+      const int k = column_of(t, b);
+      const bool is_right = b > B || (b == B && k > j);
+      line[b] = shared.line[k];
+      other[b] = is_right ? line[b] * weight : T(0);
+      S_column[b] = is_right ? shared.S_column[k] : T(0);
+    }
+    TORCHDION_UNROLL
+    for (int a = B; a < kOwn; ++a) {
+      const int i = row_of(t, a);
+      if (i <= j) continue;
+      const T l = shared.line[i] * weight, rest = shared.S_column[i] - l * of_column.noise;
+      TORCHDION_UNROLL
+      for (int b = 0; b <= a; ++b) {
+        const bool is_own_column = b == B && column_of(t, b) == j;
+        own.D[a][b] = (is_own_column ? T(0) : own.D[a][b]) - l * line[b];
+        if (b >= B) own.S[a][b] -= l * S_column[b] + other[b] * rest;
+      }
+    }
+  }
+};
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE
