@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from checkpoint import saved
+from comparison import study, sweep
 from comparison.cells import Cell
+from comparison.results import Results
 from long_cases import all_but
 
 from .studies import SMALL, written
@@ -287,6 +290,25 @@ def test_a_training_waits_for_an_earlier_process_in_its_folder(finished: Path, t
         assert not (folder / "output.txt").exists()
     assert running.process.wait(timeout=60) == 0
     assert path.read_bytes() == (finished / "cells.jsonl").read_bytes()
+
+
+def test_trainings_on_many_processes_wait_for_earlier_ones_too(tmp_path: Path, start: Start) -> None:
+    two = CHECKPOINTS + "flags = { dp = 2 }\n"
+    asked = study.read(written(tmp_path, two))
+    none = Results(tmp_path / "out", None)
+    keys = [cell.key for part in asked.parts for cell in sweep.wanted(asked, part, none)]
+    folders = [tmp_path / "out" / "unfinished" / key for key in keys]
+    with ExitStack() as locks:
+        for folder in folders:
+            folder.mkdir(parents=True)
+            fcntl.flock(locks.enter_context((folder / "lock").open("w")), fcntl.LOCK_EX)
+        running = start(two, tmp_path)
+        time.sleep(5)
+        assert running.process.poll() is None
+        assert not any((folder / "output.txt").exists() for folder in folders)
+    until(lambda: any((folder / "output.txt").exists() for folder in folders))
+    running.end(signal.SIGTERM)
+    until(lambda: not processes_that_name(tmp_path))
 
 
 def test_data_that_are_not_there_are_said_before_anything_is_trained(tmp_path: Path) -> None:
