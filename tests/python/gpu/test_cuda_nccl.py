@@ -10,13 +10,13 @@ import torch.distributed as dist
 from cuda_ranks import ALONE, DEVICE, cut, normal, take_the_gpu
 from on_gpu import needs_gpu
 from ranks import run_ranks
+from runs import error
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
 import torchdion
-from runs import error
 from torchdion import _C, layouts
 from torchdion.dtensor import Cuts, local_part
 

@@ -11,6 +11,7 @@ from gathered import gathered, on_the_cpu
 from law import Job, Run, assert_equal_to_one_process, one_process, run_on_mesh
 from ranks import run_ranks
 from roles import CORE
+from runs import error
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -20,7 +21,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import torchdion
-from runs import error
 
 
 def run_job(rank: int, world: int, job: Job) -> Run:

@@ -10,6 +10,7 @@ from law import BOUND, CONDITION, HYPER, mesh_of, normal
 from long_cases import grid
 from oracle import DionState, dion, lion
 from ranks import run_ranks
+from runs import error, start
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -17,7 +18,6 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import torchdion
-from runs import error, start
 
 WIDTH, HIDDEN, STEPS = 22, 40, 20
 EXAMPLES = 48  # of each rank that has data of its own

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from gathered import gathered
 from roles import Role
+from runs import error, start
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -20,7 +21,6 @@ from torch.nn import Parameter
 from trajectory import Expected, drawn_factors, error_of_state, expected_of
 
 import torchdion
-from runs import error, start
 from torchdion.table import ALGORITHMS
 
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (2, 1, 2), (2, 3, 1)]  # (dp, fs, tp)
