@@ -19,8 +19,9 @@ from pathlib import Path
 import torch
 from comparison import cells, step_times, study, sweep
 from comparison.cells import Cell
+from comparison.estimate import duration
 from comparison.results import Results
-from comparison.runner import Runner, duration
+from comparison.runner import Runner
 from comparison.study import Part, Study
 from comparison.training import Pool
 from errors import Problem, run_script

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable
 from itertools import chain
 
@@ -11,43 +10,12 @@ from tqdm import tqdm
 
 from comparison import sweep
 from comparison.cells import Cell
+from comparison.estimate import Estimate, duration
 from comparison.results import Result, Results
 from comparison.study import Part, Study
 from comparison.training import Pool, Training
 
 POLL_SECONDS = 0.1
-
-
-def cost(cell: Cell) -> float:
-    """How much work a training is: tokens times the width, whose seconds are learned for each width by itself."""
-    flags = cell.flags
-    return float(flags["steps"] * flags["batch"] * flags["context"] * flags["d_model"])
-
-
-class Estimate:
-    """How long the cells that are left will take, by those that have ended."""
-
-    def __init__(self, jobs: int) -> None:
-        self._jobs = jobs
-        self._spent: defaultdict[int, float] = defaultdict(float)  # seconds × processes, by width
-        self._done: defaultdict[int, float] = defaultdict(float)  # cost, by width
-
-    def learn(self, cell: Cell, seconds: float) -> None:
-        width = cell.flags["d_model"]
-        self._spent[width] += seconds * min(cell.processes, self._jobs)
-        self._done[width] += cost(cell)
-
-    def seconds_left(self, cells: Iterable[Cell]) -> float | None:
-        """None: nothing has ended yet."""
-        if not self._done:
-            return None
-        mean = sum(self._spent.values()) / sum(self._done.values())
-        left = 0.0
-        for cell in cells:
-            width = cell.flags["d_model"]
-            rate = self._spent[width] / self._done[width] if width in self._done else mean
-            left += rate * cost(cell)
-        return left / self._jobs
 
 
 class Progress:
@@ -71,13 +39,6 @@ class Progress:
 
     def close(self) -> None:
         self._bar.close()
-
-
-def duration(seconds: float) -> str:
-    """For people: 50 s, 12 min, 3.2 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Runner:
