@@ -13,6 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from comparison import traffic
 from comparison.cost_figures import costs, times_on_links
 from comparison.drawing import STYLE, Drawing, Figure, Look, curve, error_bar, most_seeds, panels_of
+from comparison.intervals import Mean
 from comparison.step_times import timed
 from comparison.summary import Group, Row
 
@@ -27,6 +28,7 @@ def draw(drawing: Drawing) -> list[Figure]:
         "curves": curves,
         "targets": targets,
         "ranks": ranks,
+        "widths": widths,
         "rates": rates,
         "costs": costs,
         "links": times_on_links,
@@ -195,6 +197,38 @@ def ranks(drawing: Drawing) -> Figure | None:
         canvas, "ranks",
         "Validation loss after the last step against Dion's rank, means over seeds and their 95% confidence intervals.",
         "Losses by rank: " + "; ".join(f"{row.name} at width {row.setting.width} {row.mean}" for row in drawing.rows),
+    )  # fmt: skip
+
+
+def widths(drawing: Drawing) -> Figure:
+    """Loss against width, and by how much each is above the first contender's, at the first batch of the part."""
+    groups = [group for group in drawing.groups if group.batch == drawing.groups[0].batch]
+    baseline = drawing.part.contenders[0].name
+    canvas = Canvas(figsize=(9.5, 4.2))
+    by_loss, by_gap = canvas.subplots(1, 2)
+    words = []
+    for contender in drawing.contenders:
+        name, look = contender.name, drawing.looks[contender.name]
+        means = {group.width: row.mean for group in groups for row in group if row.name == name}
+        gaps = {group.width: group.comparison.difference(name, baseline) for group in groups
+                if {baseline, name} <= group.comparison.values.keys()}  # fmt: skip
+        if name == baseline:
+            gaps = dict.fromkeys(gaps, Mean(0.0, 0.0))
+        curve(by_loss, list(means), list(means.values()), look, name)
+        curve(by_gap, list(gaps), list(gaps.values()), look, name)
+        words += [f"{name} at width {width} {means[width]}, {gap} above" for width, gap in gaps.items()]
+    for panel in (by_loss, by_gap):
+        panel.set_xscale("log", base=2)
+        panel.set_xticks([group.width for group in groups], [f"{group.width}" for group in groups])
+        panel.set_xlabel("width")
+    by_loss.set_ylabel(drawing.loss)
+    by_gap.set_ylabel(f"above that of {baseline}")
+    by_loss.legend()
+    return drawing.save(
+        canvas, "widths",
+        "Last validation loss against the width, means over seeds with Student's intervals, and how far it is above "
+        f"that of {baseline}, within seeds with Tukey's; {groups[0].batch / 1024:g}K tokens a batch.",
+        f"Losses by width, and how far above {baseline}: " + "; ".join(words),
     )  # fmt: skip
 
 

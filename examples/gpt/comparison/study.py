@@ -47,7 +47,7 @@ from options import Recipe
 from comparison.toml_table import Table, based
 
 STUDIES = Path(__file__).resolve().parent.parent / "studies"
-FIGURES = ("curves", "losses", "rates", "ranks", "targets", "costs", "links")
+FIGURES = ("curves", "losses", "rates", "ranks", "widths", "targets", "costs", "links")
 OF_TARGETS = ("targets", "links")  # what is drawn of parts with until_loss, beside rates
 
 

@@ -86,6 +86,25 @@ def test_every_figure_is_drawn_and_says_its_numbers(asked: Study, results: Resul
     assert "Left out" not in text
 
 
+def test_widths_are_compared_with_the_first_contender_of_each(tmp_path: Path) -> None:
+    asked = read(
+        tmp_path, SMALL.replace("seeds = 3", 'figures = ["widths"]'), widths="widths = [16, 32]",
+        contenders='contenders = ["B r = d/2", "A"]',
+    )  # fmt: skip
+
+    def closing(cell: Cell) -> Result:
+        gap = 4.8 / cell.flags["d_model"] if cell.flags["optimizer"] == "adamw" else 0.0
+        return Result(((8, 2.0 + gap + bowl(0.02, 0.0)(cell.flags["lr"]) + 0.01 * cell.flags["seed"]),))
+
+    results = Results(tmp_path, {"torch": "9"})
+    run(asked, results, closing)
+    report.write(asked, results, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "A at width 16 2.320 ± 0.025, 0.300 ± 0.000 above" in text
+    assert "A at width 32 2.170 ± 0.025, 0.150 ± 0.000 above" in text
+    assert (tmp_path / "figures" / "one-widths.svg").exists()
+
+
 def test_what_was_not_run_is_left_out_by_name(asked: Study, tmp_path: Path) -> None:
     results = Results(tmp_path, {"torch": "9"})
     run(asked, results, loss_of, most=9)
