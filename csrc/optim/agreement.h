@@ -1,7 +1,7 @@
 // What the ranks that share parameters agree on before they communicate.
 #pragma once
 
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <functional>
 #include <unordered_map>

@@ -1,7 +1,7 @@
 // Steps that a CUDA graph may capture: what lies on the devices then, and what the host leaves to them.
 #pragma once
 
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <vector>
 

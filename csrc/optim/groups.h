@@ -1,7 +1,7 @@
 // The parameter groups of an optimizer: how sentences name them, and what is asked of all of them together.
 #pragma once
 
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <cstdint>
 #include <string>

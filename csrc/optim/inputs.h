@@ -1,7 +1,7 @@
 // What a step gives to the engine: parameters, gradients, states and options, by algorithm.
 #pragma once
 
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <memory>
 #include <utility>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torchdion/layout.h>
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <map>
 #include <string>

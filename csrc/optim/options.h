@@ -2,7 +2,7 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <map>
 #include <string>

@@ -1,7 +1,7 @@
 // Under Owners::shard: which rank keeps the states of what part of a parameter.
 #pragma once
 
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <string>
 #include <unordered_map>

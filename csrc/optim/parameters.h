@@ -2,7 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // Whole states of parameters, and the pieces that this rank has of them.
 #pragma once
 
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include "engine/cuts.h"
 #include "optim/layouts.h"

@@ -24,6 +24,27 @@ enum class Factorization {
   svd,              // the best there are, at the cost of whole matrices: for comparisons (Appendix B.1)
 };
 
+// How Muon orthonormalizes its momentum.
+enum class NewtonSchulz {
+  jordan,         // one polynomial, again and again; singular values end between 0.7 and 1.2
+  polar_express,  // for each step the best polynomial there is (arXiv 2505.16932)
+  gram,           // the same polynomials, evaluated on the Gram matrix of the shorter side
+};
+
+// What an m×n matrix's update, whose singular values are about 1, is multiplied by beside the learning rate.
+enum class AdjustLr {
+  spectral_norm,  // sqrt(m / n), as Dion's
+  rms_norm,       // 0.2 sqrt(max(m, n)), so that its entries are as large as AdamW's (arXiv 2502.16982)
+  original,       // sqrt(max(1, m / n))
+};
+
+// What Dion2 chooses of a matrix.
+enum class Select {
+  automatic,  // of its shorter side, rows where both are as long
+  rows,
+  columns,
+};
+
 // What a step does with NaN and infinite entries of gradients.
 enum class Nonfinite {
   propagate,  // nothing: the weights show them at once

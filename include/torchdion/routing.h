@@ -1,7 +1,7 @@
 // Routes the parameters of a model to their update rules, as Table 1 of the paper does.
 #pragma once
 
-#include <torchdion/optim.h>
+#include <torchdion/optimizer.h>
 
 #include <string>
 #include <vector>
