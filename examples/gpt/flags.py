@@ -211,6 +211,8 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--checkpoint-every", type=whole(1), metavar="N", help="steps between checkpoints (100)")
     group.add_argument("--keep", type=whole(1), metavar="K", help="newest checkpoints to keep (2)")
+    group.add_argument("--checkpoint-on-signal", action=argparse.BooleanOptionalAction,
+                       help="one more when a signal ends the run (on)")  # fmt: skip
     group.add_argument("--resume", action="store_true", help="continue from the folder's newest checkpoint")
     group.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
     group.add_argument("--tensorboard", action="store_true", help="log to FOLDER/tensorboard too")

@@ -72,6 +72,7 @@ class Session:
     until_loss: float  # nats per token: the first validation loss that is no larger ends the run
     checkpoint_every: int
     keep: int
+    checkpoint_on_signal: bool
     resume: bool
     overwrite: bool
     tensorboard: bool
@@ -110,6 +111,7 @@ def session(given: dict[str, Any]) -> Session:
         until_loss=given.get("until_loss", -math.inf),
         checkpoint_every=given.get("checkpoint_every", 100),
         keep=given.get("keep", 2),
+        checkpoint_on_signal=given.get("checkpoint_on_signal", True),
         resume=given.get("resume", False),
         overwrite=given.get("overwrite", False),
         tensorboard=given.get("tensorboard", False),
@@ -235,3 +237,5 @@ def _check_pieces(recipe: Recipe, job: Job) -> None:
         raise Problem(f"--tp {job.tp} does not divide --heads {recipe.heads}")
     if recipe.batch % job.data_ranks:
         raise Problem(f"--dp × --fs = {job.data_ranks} does not divide --batch {recipe.batch}")
+    if recipe.val_sequences % job.data_ranks:
+        raise Problem(f"--dp × --fs = {job.data_ranks} does not divide --val-sequences {recipe.val_sequences}")

@@ -23,14 +23,15 @@ class Run:
     def finish(self) -> int | None:
         """Train to the last step, or the loss asked for.
 
-        Returns the number of a signal that ended it before, with a checkpoint written.
+        Returns the number of a signal that ended it before, with a checkpoint written if the session asks for that.
         """
         processes = self.trainer.processes
         with Interrupt(processes.repeated_signals) as interrupt:
             while self.trainer.step < self.trainer.recipe.steps:
                 caught = processes.largest(interrupt.signal or 0)
                 if caught:
-                    self._save()
+                    if self.session.checkpoint_on_signal:
+                        self._save()
                     return caught
                 try:
                     if self._advance():

@@ -186,7 +186,12 @@ def test_cmake_package_takes_another_patch_release(tmp_path):
 @pytest.mark.timeout(600)
 def test_every_public_header_compiles_by_itself_and_sees_no_private_one(tmp_path):
     include = Path(torchdion.get_include())
-    assert {path.name for path in (include / "torchdion").iterdir()} >= {"torchdion.h", "optim.h", "optimizer.h", "checkpoint.h"}
+    assert {path.name for path in (include / "torchdion").iterdir()} >= {
+        "torchdion.h",
+        "optim.h",
+        "optimizer.h",
+        "checkpoint.h",
+    }
     build_with_package(tmp_path, "headers")
     for header in (include / "torchdion").iterdir():
         for line in header.read_text().splitlines():

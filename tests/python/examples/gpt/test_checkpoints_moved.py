@@ -24,7 +24,7 @@ SMALL = [*SHAPE, *RUN, "--sample-length", "0", "--dtype", "float64", "--clip", "
 
 FLAGS = {
     "dion": [*SMALL, "--rank-fraction", "0.25"],
-    **{name: [*SMALL, "--optimizer", name] for name in ("muon", "dist_muon", "dist_adamw")},
+    **{name: [*SMALL, "--optimizer", name] for name in ("muon", "dist_muon", "dist_adamw", "demo")},
     "delayed": [*SMALL, "--optimizer", "double_dion", "--delayed"],
 }
 
@@ -124,6 +124,19 @@ def test_on_the_same_processes_it_goes_on_bit_for_bit(tmp_path: Path, optimizer:
     run(FLAGS[optimizer], mesh, parts, stop_at=7)  # where the whole run synchronizes and saves too
     run(["--resume", "--sample-length", "0"], mesh, parts)
     assert losses(parts) == losses(whole)
+
+
+@pytest.mark.parametrize("optimizer", ["demo", pytest.param("dion", marks=pytest.mark.long)])
+def test_a_run_whose_checkpoints_change_it_may_leave_out_that_of_a_signal(tmp_path: Path, optimizer: str) -> None:
+    whole, parts, saving = (tmp_path / name for name in ("whole", "parts", "saving"))
+    run(FLAGS[optimizer], REPLICAS, whole)
+    run([*FLAGS[optimizer], "--no-checkpoint-on-signal"], REPLICAS, parts, stop_at=5)
+    assert [path.name for path in checkpoint.saved(parts)] == ["checkpoint-00000004"]
+    run(["--resume", "--sample-length", "0", "--checkpoint-every", "4"], REPLICAS, parts)
+    assert losses(parts) == losses(whole)
+    run(FLAGS[optimizer], REPLICAS, saving, stop_at=5)
+    run(["--resume", "--sample-length", "0", "--checkpoint-every", "4"], REPLICAS, saving)
+    assert losses(saving) != losses(whole)
 
 
 def test_a_damaged_folder_is_passed_over(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import log
@@ -18,6 +19,7 @@ import processes
 import pytest
 import torch
 import train
+from data import Batch
 from errors import Problem
 from processes import Job
 from ranks import run_ranks
@@ -145,6 +147,7 @@ def test_torchrun_starts_eight_processes_of_which_one_speaks(
          "--optimizer dist_muon has all of the model on every process; --fs and --tp must be 1"),
         ("--tp 3", 3, "--tp 3 does not divide --heads 4"),
         ("--dp 3", 3, "--dp × --fs = 3 does not divide --batch 32"),
+        ("--dp 2 --val-sequences 7", 2, "--dp × --fs = 2 does not divide --val-sequences 7"),
     ],
 )  # fmt: skip
 def test_a_job_that_cannot_be_is_one_sentence(
@@ -211,8 +214,8 @@ def test_processes_meet_over_what_moves_their_tensors(
     assert calls == [*([3] if device == "cuda" else []), backend]
 
 
-def test_sequences_that_cannot_be_shared_out_evenly_are_one_sentence(tmp_path: Path) -> None:
-    flags = [*SMALL, "--val-sequences", "7", "--dp", "2", "--run", str(tmp_path / "run")]
+def test_fewer_sequences_than_were_asked_for_that_cannot_be_shared_out_evenly_are_one_sentence() -> None:
+    ranks = SimpleNamespace(job=Job(dp=2), data=SimpleNamespace(rank=lambda: 0))
+    seven = Batch(torch.zeros(7, 4), torch.zeros(7, 4))  # all that the data have
     with pytest.raises(Problem, match="--val-sequences: 7 sequences cannot be shared out evenly to --dp × --fs = 2"):
-        run_ranks(train_rank, 2, flags)
-    assert not (tmp_path / "run").exists()
+        parallel.ManyProcesses.share(ranks, seven, "--val-sequences")
