@@ -17,6 +17,8 @@ from comparison.study import Contender, Part, Study
 
 # In a cell's flags, of an optimizer of the user's: the digest of its file, whose rows are not those of another version.
 DIGEST = "optimizer_file"
+# Flags that are on where they stand; others that are true or false have a --no- too.
+SWITCHES = ("compress", "compile")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Cell:
         return int(self.flags.get("dp", 1) * self.flags.get("fs", 1) * self.flags.get("tp", 1))
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether replicas keep momenta of their own, which a checkpoint averages."""
+        return bool(self.flags.get("compress", False))
+
+    @property
     def arguments(self) -> list[str]:
         """The flags as train.py's command line has them."""
         arguments = []
@@ -56,8 +63,8 @@ class Cell:
             if name == DIGEST:
                 continue
             flag = name.replace("_", "-")
-            if name == "compress":
-                arguments += ["--compress"] * value
+            if name in SWITCHES:
+                arguments += [f"--{flag}"] * value
             elif isinstance(value, bool):
                 arguments.append(f"--{flag}" if value else f"--no-{flag}")
             elif isinstance(value, list):

@@ -1,9 +1,4 @@
-"""Compare optimizers: `python examples/gpt/compare.py small`, with --help for every flag.
-
-Trains what a study asks for (studies/*.toml), as many trainings at once as there are processors, and writes what came
-of them to a folder: rows (cells.jsonl, steps.jsonl), a table, figures and a report (report.md, report.html). It may be
-stopped or killed at any moment; the same command goes on.
-"""
+"""The command line of compare.py: what a study still needs is trained and measured, then drawn."""
 
 import fcntl
 import importlib.metadata
@@ -13,10 +8,15 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from errors import Problem
+from flags import OneSentenceParser, positive, whole
+from interrupt import Interrupt
+from model import parameters
+from train import open_data
+
 from comparison import cells, step_times, study, sweep
 from comparison.cells import Cell
 from comparison.estimate import duration
@@ -24,12 +24,6 @@ from comparison.results import Results
 from comparison.runner import Runner
 from comparison.study import Part, Study
 from comparison.training import Pool
-from errors import Problem, run_script
-from flags import OneSentenceParser, positive, whole
-from interrupt import Interrupt
-from model import parameters
-from train import open_data
-
 from torchdion.planning.machines import MACHINES
 
 
@@ -69,9 +63,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--measure", action="store_true", help="measure the times of steps again")
     parser.add_argument("--report", action="store_true", help="draw what is there, and train nothing")
     given = parser.parse_args(arguments)
-    for package in ("matplotlib", "scipy", "jinja2"):
-        if find_spec(package) is None:
-            raise Problem(f"the report needs the package {package}; `pip install {package}`")
     asked = study.read(study.find(given.study))
     cells.check(asked)
     names = [part.name for part in asked.parts]
@@ -103,8 +94,20 @@ def jobs_on(device: str) -> int:
     return len(os.sched_getaffinity(0)) if device == "cpu" else max(1, torch.cuda.device_count())
 
 
+def check_gpus(asked: Study, parts: list[Part], jobs: int) -> None:
+    """That each process of every training can have a GPU of its own."""
+    for part in parts:
+        for setting in cells.settings(asked, part):
+            count = setting.cell(setting.contender.rates[0], 0).processes
+            if count > jobs:
+                raise Problem(f"part {part.name!r}: {setting.contender.name} trains on {count} processes, "
+                              f"each on a GPU of its own; here are {jobs}")  # fmt: skip
+
+
 def train(asked: Study, parts: list[Part], results: Results, folder: Path, jobs: int, seconds: float) -> int | None:
     """Whatever is missing; the exit status if it was stopped before all is there."""
+    if asked.device == "cuda":
+        check_gpus(asked, parts, jobs)
     pool = Pool(folder / "unfinished", jobs, asked.device)
     with Interrupt() as interrupt:
         complete = Runner(asked, parts, results, pool).finish(interrupt, time.monotonic() + seconds)
@@ -140,26 +143,27 @@ def dry_run(asked: Study, parts: list[Part], folder: Path) -> int:
     results = Results(folder, None)
     print(f"{asked.title}: {len(results)} trainings are done")
     listed: list[Cell] = []
+    growth: list[Cell] = []
     for part in parts:
         own = [cell for cell in dict.fromkeys(sweep.cells(asked, part, results))
                if cell not in results and cell not in listed]  # fmt: skip
+        more = [cell for cell in dict.fromkeys(sweep.growth(asked, part, results))
+                if cell not in results and cell not in growth]  # fmt: skip
         listed += own
-        print(f"{part.name}: {amount(asked, own)}")
-    print(f"in all: {amount(asked, listed)}")
+        growth += more
+        print(f"{part.name}: {amount(asked, own)}; at most {amount(asked, own + more)}")
+    print(f"in all: {amount(asked, listed)}; at most {amount(asked, listed + growth)}")
     return 0
 
 
 def amount(asked: Study, own: list[Cell]) -> str:
-    """Trainings and the most tokens; on GPUs hours of H100s whose products reach a third of the peak rate."""
+    """Trainings and tokens; on GPUs hours of H100s whose products reach a third of the peak rate."""
     tokens = [int(cell.flags["steps"] * cell.flags["batch"] * cell.flags["context"]) for cell in own]
-    words = f"{len(own)} trainings, at most {sum(tokens) / 1e6:,.0f} million tokens"
+    millions = sum(tokens) / 1e6
+    words = f"{len(own)} trainings, {f'{millions:,.0f}' if millions >= 100 else f'{millions:.3g}'} million tokens"
     if asked.device != "cuda":
         return words
     rate = MACHINES["h100"].rate("medium") / 3
     sizes = [parameters(cells.recipe_of(cell).shape) for cell in own]
     seconds = sum(6 * size * count / rate for size, count in zip(sizes, tokens, strict=True))
     return f"{words}, {seconds / 3600:,.0f} hours of an H100"
-
-
-if __name__ == "__main__":
-    run_script(main)

@@ -6,13 +6,12 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from comparison import traffic
 from comparison.cost_figures import costs, times_on_links
-from comparison.drawing import STYLE, Drawing, Figure, Look, curve, error_bar, most_seeds, panels_of
+from comparison.drawing import STYLE, Drawing, Figure, curve, error_bar, most_seeds, panels_of
 from comparison.intervals import Mean
 from comparison.step_times import timed
 from comparison.summary import Group, Row
@@ -55,17 +54,18 @@ def losses(drawing: Drawing) -> Figure:
     return drawing.save(
         canvas, "losses",
         f"Last validation loss, mean over {most_seeds(drawing.rows)} seeds and its 95% confidence interval.",
-        "Losses: " + "; ".join(f"{row.name} {row.mean}" for row in drawing.rows),
+        "Losses: " + "; ".join(f"{row.name} {row.words}" for row in drawing.rows),
     )  # fmt: skip
 
 
 def curves(drawing: Drawing) -> Figure | None:
     """Loss against steps, tokens, time and bytes, at the first width and batch; no time where none was measured."""
     group, study = drawing.groups[0], drawing.study
-    found = {row: _mean_curve(row) for row in group}
-    shown = [row for row in group if len(found[row][0])]
+    found = {row: _mean_curve(row) for row in group if math.isfinite(row.mean.value)}
+    shown = [row for row, (steps, _) in found.items() if len(steps)]
     if not shown:
         return None
+    missing = [row.name for row in group if row not in shown]
     times = {row: drawing.steps.get(timed(row.setting)) for row in shown}
     is_timed = any(times.values())
     canvas = Canvas(figsize=(11, 8.2) if is_timed else (13, 4.4))
@@ -90,17 +90,18 @@ def curves(drawing: Drawing) -> Figure | None:
     by_tokens.set_xlabel("tokens (millions)")
     by_bytes.set_xlabel(f"sent by each of {study.replicas} replicas (MB)")
     by_steps.set_ylabel(drawing.loss)
-    late = [values[len(values) // 5 :] for _, values in found.values() if len(values)]
+    late = [values[len(values) // 5 :] for _, values in (found[row] for row in shown)]
     by_steps.set_ylim(min(map(min, late)) - 0.03, max(map(max, late)) + 0.05)
     canvas.legend(*by_steps.get_legend_handles_labels(), loc="outside right center")
     of_time = "Time is steps times the median step, measured with nothing beside it. " if is_timed else ""
+    left_out = f" Not drawn, as it diverged: {', '.join(missing)}." if missing else ""
     return drawing.save(
         canvas, "curves",
         f"Validation loss at {drawing.where(group)}, each optimizer at its best rate, mean over seeds. {of_time}"
         "Bytes are what torchdion.plan counts for compressed replicas, whose trajectory is one process's but for how "
-        "gradients are clipped; Double Dion's and DeMo's are not, and theirs are left out there.",
+        f"gradients are clipped; Double Dion's and DeMo's are not, and theirs are left out there.{left_out}",
         f"Loss against steps, tokens{', time' if is_timed else ''} and bytes; last losses: "
-        + "; ".join(f"{row.name} {row.mean}" for row in shown),
+        + "; ".join(f"{row.name} {row.words}" for row in shown),
     )  # fmt: skip
 
 
@@ -128,11 +129,16 @@ def targets(drawing: Drawing) -> Figure | None:
     by_steps, by_tokens, by_ratio = canvas.subplots(1, 3)
     for contender in drawing.contenders:
         rows = [row for row in reached if row.name == contender.name]
+        if not rows:
+            continue
         look = drawing.looks[contender.name]
         batches = [row.setting.batch for row in rows]
         curve(by_steps, batches, [row.mean for row in rows], look, contender.name)
         curve(by_tokens, batches, [row.mean.times(row.setting.batch / 1e6) for row in rows], look, contender.name)
-        _ratios(by_ratio, groups, baseline, contender.name, look)
+        points = ratios(groups, baseline, contender.name)
+        if points:
+            at, over, low, high = (np.array(column) for column in zip(*points, strict=True))
+            by_ratio.errorbar(at, over, yerr=[over - low, high - over], capsize=3, **look.of_line)
     batches = [group.batch for group in groups]
     for panel in (by_steps, by_tokens, by_ratio):
         panel.set_xscale("log", base=2)
@@ -150,24 +156,23 @@ def targets(drawing: Drawing) -> Figure | None:
     by_steps.legend()
     return drawing.save(
         canvas, "targets",
-        f"Steps, and tokens, until the validation loss is {target} at width {groups[0].width}, each at its best rate: "
-        "means over seeds with Student's intervals, and ratios within seeds with Tukey's.",
+        f"Steps, and tokens, until the validation loss is {target} at width {groups[0].width}, each at its best rate, "
+        "where no seed misses it: means over seeds with Student's intervals, and ratios within seeds with Tukey's.",
         "Steps to the target: "
         + "; ".join(f"{row.name} at {row.setting.batch} tokens {row.mean.value:.0f}" for row in reached),
     )  # fmt: skip
 
 
-def _ratios(panel: Axes, groups: Sequence[Group], baseline: str, name: str, look: Look) -> None:
-    """What a difference of logarithms is as a ratio, with its interval."""
+def ratios(groups: Sequence[Group], baseline: str, name: str) -> list[tuple[int, float, float, float]]:
+    """Of each batch the steps of `baseline` over those of `name`, and the ends of the interval."""
     points = []
     for group in groups:
         if {baseline, name} <= group.comparison.values.keys():
             found = group.comparison.difference(baseline, name)
             bar = found.bar if name != baseline else 0.0
-            points.append((group.batch, *(math.exp(found.value + offset) for offset in (0.0, -bar, bar))))
-    if points:
-        batches, ratios, low, high = (np.array(column) for column in zip(*points, strict=True))
-        panel.errorbar(batches, ratios, yerr=[ratios - low, high - ratios], capsize=3, **look.of_line)
+            ratio, low, high = (math.exp(found.value + offset) for offset in (0.0, -bar, bar))
+            points.append((group.batch, ratio, low, high))
+    return points
 
 
 def ranks(drawing: Drawing) -> Figure | None:
@@ -196,7 +201,7 @@ def ranks(drawing: Drawing) -> Figure | None:
     return drawing.save(
         canvas, "ranks",
         "Validation loss after the last step against Dion's rank, means over seeds and their 95% confidence intervals.",
-        "Losses by rank: " + "; ".join(f"{row.name} at width {row.setting.width} {row.mean}" for row in drawing.rows),
+        "Losses by rank: " + "; ".join(f"{row.name} at width {row.setting.width} {row.words}" for row in drawing.rows),
     )  # fmt: skip
 
 
@@ -209,14 +214,15 @@ def widths(drawing: Drawing) -> Figure:
     words = []
     for contender in drawing.contenders:
         name, look = contender.name, drawing.looks[contender.name]
-        means = {group.width: row.mean for group in groups for row in group if row.name == name}
-        gaps = {group.width: group.comparison.difference(name, baseline) for group in groups
-                if {baseline, name} <= group.comparison.values.keys()}  # fmt: skip
-        if name == baseline:
-            gaps = dict.fromkeys(gaps, Mean(0.0, 0.0))
-        curve(by_loss, list(means), list(means.values()), look, name)
+        rows = {group.width: row for group in groups for row in group if row.name == name}
+        found = {group.width: group.comparison.difference(name, baseline) for group in groups
+                 if {baseline, name} <= group.comparison.values.keys()}  # fmt: skip
+        gaps = {width: Mean(0.0, 0.0) if name == baseline else gap
+                for width, gap in found.items() if math.isfinite(gap.value)}  # fmt: skip
+        curve(by_loss, list(rows), [row.mean for row in rows.values()], look, name)
         curve(by_gap, list(gaps), list(gaps.values()), look, name)
-        words += [f"{name} at width {width} {means[width]}, {gap} above" for width, gap in gaps.items()]
+        words += [f"{name} at width {width} {row.words}" + (f", {gaps[width].words(3)} above" if width in gaps else "")
+                  for width, row in rows.items()]  # fmt: skip
     for panel in (by_loss, by_gap):
         panel.set_xscale("log", base=2)
         panel.set_xticks([group.width for group in groups], [f"{group.width}" for group in groups])
@@ -240,8 +246,9 @@ def rates(drawing: Drawing) -> Figure:
     for panel, group in zip(panels, drawing.groups, strict=True):
         for row in group:
             look = drawing.looks[row.name]
-            index = 0 if part.until_loss is not None else 1
-            points = {rate: score[index] for rate, score in sorted(row.scores.items()) if math.isfinite(score[index])}
+            scores = {rate: score for rate, score in sorted(row.scores.items())
+                      if not score.misses and math.isfinite(score.loss)}  # fmt: skip
+            points = {rate: score.loss if part.until_loss is None else score.steps for rate, score in scores.items()}
             finite += list(points.values())
             style = {**look.of_line, "markersize": 3.5, "linewidth": 1.1}
             panel.plot(list(points), list(points.values()), label=row.name, **style)
@@ -255,7 +262,7 @@ def rates(drawing: Drawing) -> Figure:
         panel.tick_params(axis="x", labelrotation=60)
         panel.set_title(drawing.where(group))
         panel.set_xlabel("learning rate")
-    if finite:
+    if finite and min(finite) < max(finite):
         low, high = min(finite), float(np.quantile(finite, 0.95))
         panels[0].set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
     panels[0].set_ylabel(drawing.loss if part.until_loss is None else f"steps to a loss of {part.until_loss:g}")
@@ -264,7 +271,8 @@ def rates(drawing: Drawing) -> Figure:
     canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
     return drawing.save(
         canvas, "rates",
-        "What each learning rate gave, of the seeds by which rates were chosen; a ring is the rate that was chosen.",
+        "What each learning rate gave, of the seeds by which rates were chosen; a ring is the rate that was chosen. "
+        f"What {'diverged' if part.until_loss is None else 'missed the target'} or lies far above is not drawn.",
         "Best rates: "
         + "; ".join(f"{row.name} at {drawing.where(row.setting)} {row.rate:.3g}" for row in drawing.rows),
     )  # fmt: skip

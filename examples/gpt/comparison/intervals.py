@@ -6,7 +6,7 @@ differences, and Tukey's intervals hold for all of them at once; of two contende
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -32,8 +32,11 @@ class Mean:
     def times(self, factor: float) -> "Mean":
         return Mean(self.value * factor, self.half * factor)
 
-    def __str__(self) -> str:
-        return f"{self.value:.3f}" + (f" ± {self.half:.3f}" if math.isfinite(self.half) else "")
+    def words(self, digits: int) -> str:
+        """1.471 ± 0.017; a dash where it is infinite."""
+        if not math.isfinite(self.value):
+            return "–"
+        return f"{self.value:.{digits}f}" + (f" ± {self.half:.{digits}f}" if math.isfinite(self.half) else "")
 
 
 def mean(values: Sequence[float]) -> Mean:
@@ -56,9 +59,13 @@ def _tukey(contenders: int, freedom: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Contenders by name, each with its values by seed, the smaller the better; they vary alike about their means."""
+    """Contenders by name, each with its values by seed, the smaller the better; they vary alike about their means.
+
+    Of those named in `at_least` some values are not known, but to be no smaller than what stands for them.
+    """
 
     values: Mapping[str, Values]
+    at_least: Collection[str] = ()
 
     @cached_property
     def _seeds(self) -> list[int]:
@@ -71,36 +78,46 @@ class Comparison:
                 if all(math.isfinite(own.get(seed, math.inf)) for seed in self._seeds)]  # fmt: skip
 
     @cached_property
+    def _known(self) -> list[str]:
+        """Those of them whose values are all known."""
+        return [name for name in self._finite if name not in self.at_least]
+
+    @cached_property
     def half(self) -> float:
         """Half of the interval of any difference of means; infinite where nothing varies that could be measured."""
-        k, n = len(self._finite), len(self._seeds)
+        k, n = len(self._known), len(self._seeds)
         if k < 2 or n < 2:
             return math.inf
-        table = np.array([[self.values[name][seed] for seed in self._seeds] for name in self._finite])
+        table = np.array([[self.values[name][seed] for seed in self._seeds] for name in self._known])
         rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
         freedom = (k - 1) * (n - 1)
         variance = float((rest**2).sum()) / freedom
-        return _tukey(k, freedom) * math.sqrt(variance / n)
+        return _tukey(len(self._finite), freedom) * math.sqrt(variance / n)
 
     def difference(self, own: str, other: str) -> Mean:
-        """By how much the mean of `own` is above that of `other`; NaN where one is infinite or lacks a seed."""
-        if own not in self._finite or other not in self._finite:
+        """By how much the mean of `own` is above that of `other`; NaN where one is not known or lacks a seed."""
+        if own not in self._known or other not in self._known:
             return Mean(math.nan, math.inf)
-        means = [float(np.mean(list(self.values[name].values()))) for name in (own, other)]
-        return Mean(means[0] - means[1], self.half)
+        return Mean(self._mean(own) - self._mean(other), self.half)
+
+    def _mean(self, name: str) -> float:
+        return float(np.mean(list(self.values[name].values())))
 
     def is_below(self, own: str, other: str) -> bool:
         """Whether the interval of the difference lies below zero.
 
-        What is infinite for every seed is above all that is finite for every seed, where there are two seeds or more;
-        what is so for some alone is told apart from nothing.
+        What has values that are not known is below nothing, and above what lies below its least mean. What is infinite
+        for every seed is above all that is known, where there are two seeds or more; what is so for some alone is told
+        apart from nothing.
         """
-        if own in self._finite and other in self._finite:
-            found = self.difference(own, other)
-            return found.value + found.half < 0
+        if own not in self._known:
+            return False
+        if other in self._finite:
+            # Of one that is known alone the interval is its own.
+            half = self.half if len(self._known) > 1 else mean(list(self.values[own].values())).half
+            return self._mean(own) + half < self._mean(other)
         never = self.values[other]
-        is_never = len(self._seeds) > 1 and len(never) == len(self._seeds) and all(map(math.isinf, never.values()))
-        return own in self._finite and is_never
+        return len(self._seeds) > 1 and len(never) == len(self._seeds) and all(map(math.isinf, never.values()))
 
     def order(self, name: str) -> tuple[bool, float]:
         """By which contenders are sorted: those that have every seed first, the lowest mean first."""

@@ -60,7 +60,7 @@ def to_target(times: Sequence[LinkTime], rows: Sequence[Row]) -> list[ToTarget]:
         ToTarget(link, row.mean.times(link.seconds), row.mean.times(link.sent))
         for row in rows
         for link in times
-        if row.target is not None and link.timed == timed(row.setting)
+        if row.target is not None and link.part == row.setting.part.name and link.timed == timed(row.setting)
     ]
 
 

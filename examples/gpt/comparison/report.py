@@ -16,9 +16,16 @@ from comparison.figures import draw
 from comparison.intervals import Mean
 from comparison.results import Results
 from comparison.study import Part, Study
-from comparison.summary import Group, Row
+from comparison.summary import Group
 
 TEMPLATES = Path(__file__).parent
+METHOD = """\
+Every optimizer begins with as many learning rates, a factor apart; where the best one is at the edge, all of that width
+and batch try more. Rates are chosen by other seeds than those by which optimizers are compared; no interval holds what
+that choice leaves to chance. ± is half of a 95% confidence interval: of means Student's over seeds, of differences
+Tukey's, of seeds as blocks, which holds for all pairs of a table at once, also of factors (low to high), whose
+logarithms are compared. A place is a range where these do not tell optimizers apart; who misses a target is taken to
+need no fewer than all steps."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +47,16 @@ def write(study: Study, results: Results, folder: Path) -> list[Path]:
     """tables.txt, report.md, report.html and figures/*.svg of what is there; returns the paths of the first three."""
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
-    for old in figures.glob("*.svg"):
-        old.unlink()
     sections = [_section(study, part, results, folder, figures) for part in study.parts]
+    asked = (cell for part in study.parts for cell in sweep.cells(study, part, results))
+    trained = [cell for cell in dict.fromkeys(asked) if cell in results]
     context: dict[str, Any] = {
         "study": study,
+        "method": METHOD,
         "made_with": results.made_with,
-        "trainings": len(results),
-        "tokens": sum(_tokens(cell.flags, results[cell].validation) for cell in results),
+        "trainings": len(trained),
+        "others": len(results) - len(trained),
+        "tokens": sum(_tokens(cell.flags, results[cell].validation) for cell in trained),
         "sections": [section for section in sections if section.tables],
         "left_out": [section for section in sections if section.missing],
     }
@@ -64,6 +73,9 @@ def write(study: Study, results: Results, folder: Path) -> list[Path]:
         path = folder / name
         write_whole(path, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
         paths.append(path)
+    drawn = {figure.path for section in sections for figure in section.figures}
+    for old in set(figures.glob("*.svg")) - drawn:
+        old.unlink()
     return paths
 
 
@@ -96,7 +108,7 @@ def _table(group: Group) -> Table:
         rows.append((
             _place(group.comparison.places[row.name]),
             row.name,
-            _mean_of(row),
+            row.words,
             "" if row is first else _difference(over) if target is None else _factor(over),
             f"{row.rate:.3g}" + ("" if row.is_bracketed else " (at the edge)"),
             str(len(row.scores)),
@@ -112,30 +124,14 @@ def _table_of_links(found: Sequence[links.ToTarget]) -> Table:
         rows.append((
             links.rate_words(each.link.megabits), each.link.contender,
             f"{each.link.seconds:.3f}", f"{low:.3f} to {high:.3f}",
-            _number(each.seconds, 0), _number(each.megabytes, 0),
+            each.seconds.words(0), each.megabytes.words(0),
         ))  # fmt: skip
     columns = ("link", "optimizer", "step (s)", "step by the model (s)", "time to the target (s)", "sent to it (MB)")
     return Table(f"Over links, {found[0].link.ranks} ranks", columns, rows)
 
 
-def _mean_of(row: Row) -> str:
-    """Where some seeds missed the target, how many did not."""
-    finite = sum(map(math.isfinite, row.values.values()))
-    if 0 < finite < len(row.values):
-        return f"{finite} of {len(row.values)} seeds"
-    if finite == 0:
-        return "diverged" if row.target is None else "not reached"
-    return _number(row.mean, 3 if row.target is None else 0)
-
-
-def _number(found: Mean, digits: int) -> str:
-    if not math.isfinite(found.value):
-        return "–"
-    return f"{found.value:.{digits}f}" + (f" ± {found.half:.{digits}f}" if math.isfinite(found.half) else "")
-
-
 def _difference(found: Mean) -> str:
-    return "–" if math.isnan(found.value) else ("+" if found.value >= 0 else "") + _number(found, 3)
+    return "–" if math.isnan(found.value) else ("+" if found.value >= 0 else "") + found.words(3)
 
 
 def _factor(found: Mean) -> str:

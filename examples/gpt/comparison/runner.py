@@ -115,19 +115,20 @@ class Runner:
         seconds = "" if training is None else f" in {duration(time.monotonic() - training.began)}"
         if training is not None and not training.resumed:
             self._estimate.learn(cell, time.monotonic() - training.began)
-        self._show(f"{describe(cell)}: loss {result.loss:.4f}{seconds}")
+        self._show(f"{describe(self.study, cell)}: loss {result.loss:.4f}{seconds}")
 
     def _show(self, line: str | None) -> None:
         left = self.left()
         self._progress.show(len(self.results), len(self.results) + len(left), self._estimate.seconds_left(left), line)
 
 
-def describe(cell: Cell) -> str:
-    """A training in a few words."""
+def describe(study: Study, cell: Cell) -> str:
+    """A training in a few words: the contender whose flags it has, the one that says most if several are."""
     flags = cell.flags
-    words = [str(flags.get("optimizer", "dion"))]
-    if "rank_fraction" in flags:
-        words.append(f"r = {flags['rank_fraction']:g} d")
+    fitting = [contender for contender in study.contenders.values() if contender.flags.items() <= flags.items()]
+    words = [max(fitting, key=lambda contender: len(contender.flags)).name]
+    if cell.processes > 1:
+        words.append(f"{cell.processes} processes")
     words += [f"width {flags['d_model']}", f"batch {flags['batch'] * flags['context']}", f"lr {flags['lr']:.3g}",
               f"seed {flags['seed']}"]  # fmt: skip
     return ", ".join(words)

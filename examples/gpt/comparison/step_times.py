@@ -96,7 +96,7 @@ def _finite_rate(setting: Setting, results: Results) -> float | None:
     """The best one, if it does not diverge."""
     rate = sweep.best_rate(setting, sweep.tried_rates(setting, results), results)
     found = None if rate is None else sweep.score(setting, rate, results)
-    return rate if found is not None and math.isfinite(found[1]) else None
+    return rate if found is not None and math.isfinite(found.loss) else None
 
 
 def measure(rates: Mapping[Setting, float], threads: int, say: Callable[[str], None]) -> list[StepTime]:

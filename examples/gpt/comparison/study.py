@@ -31,7 +31,7 @@
     figures = ["targets"]       # of FIGURES
     flags = { decay = 0.0 }     # of train.py, of every training of the part
 
-`base = "small"` lays the file over small.toml, table over table.
+`base = "small"` lays the file over small.toml, beside it or else in studies/, table over table.
 """
 
 import re
@@ -158,7 +158,7 @@ def read(path: Path) -> Study:
     Raises:
         Problem: the file is no TOML, or what it says cannot be; the sentence names the place.
     """
-    return _study(Table(based(path), str(path)), path.stem)
+    return _study(Table(based(path, STUDIES), str(path)), path.stem)
 
 
 def _study(table: Table, name: str) -> Study:

@@ -42,12 +42,30 @@ class Row:
 
     @property
     def compared(self) -> dict[int, float]:
-        """Losses, or logarithms of steps, by seed."""
-        return {seed: value if self.target is None else math.log(value) for seed, value in self.values.items()}
+        """Losses, or logarithms of steps, by seed; where the target was missed, those of all steps."""
+        if self.target is None:
+            return self.values
+        return {seed: math.log(value if math.isfinite(value) else self.setting.steps)
+                for seed, value in self.values.items()}  # fmt: skip
+
+    @property
+    def misses(self) -> bool:
+        """Whether a seed missed the target, whose steps are not known then."""
+        return self.target is not None and not all(map(math.isfinite, self.values.values()))
 
     @cached_property
     def mean(self) -> Mean:
         return mean(list(self.values.values()))
+
+    @property
+    def words(self) -> str:
+        """The mean with its interval; where some seeds have no finite value, how many have."""
+        finite = sum(map(math.isfinite, self.values.values()))
+        if finite == len(self.values):
+            return self.mean.words(3 if self.target is None else 0)
+        if finite:
+            return f"{finite} of {len(self.values)} seeds"
+        return "diverged" if self.target is None else "not reached"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +89,9 @@ def groups(study: Study, part: Part, results: Results) -> list[Group]:
     found = []
     for (width, batch), alike in groupby(rows, key=lambda row: (row.setting.width, row.setting.batch)):
         members = {row.name: row for row in alike}
-        comparison = Comparison({name: row.compared for name, row in members.items()})
+        comparison = Comparison(
+            {name: row.compared for name, row in members.items()}, {name for name, row in members.items() if row.misses}
+        )
         found.append(Group(width, batch, [members[name] for name in sorted(members, key=comparison.order)], comparison))
     return found
 

@@ -6,32 +6,34 @@ tried equally many. The seeds by which contenders are compared are trained at th
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from comparison.cells import Cell, Setting, settings
-from comparison.results import Result, Results
+from comparison.results import Results
 from comparison.study import Part, Study
 
-Score = tuple[float, float]  # the smaller the better
 
+class Score(NamedTuple):
+    """What a rate gave, the smaller the better: means over the tuning seeds."""
 
-def metric(part: Part, result: Result) -> Score:
-    """Steps to the target where the part has one, then the last loss."""
-    steps = 0.0 if part.until_loss is None else result.steps_to(part.until_loss)
-    return steps, result.loss
+    misses: int  # seeds that missed the target, where there is one
+    steps: float  # to the target, those of all of the training where it was missed; 0 where there is none
+    loss: float  # the last one
 
 
 def score(setting: Setting, rate: float, results: Results) -> Score | None:
-    """The mean metric of the tuning seeds; None if one is missing."""
+    """None if a tuning seed is missing."""
     part = setting.part
     found = [results.get(setting.cell(rate, seed)) for seed in range(part.tuning_seeds)]
-    metrics = [metric(part, result) for result in found if result is not None]
-    if len(metrics) < part.tuning_seeds:
+    known = [result for result in found if result is not None]
+    if len(known) < part.tuning_seeds:
         return None
-    return math.fsum(steps for steps, _ in metrics) / len(metrics), math.fsum(loss for _, loss in metrics) / len(
-        metrics
-    )
+    steps = [0.0 if part.until_loss is None else result.steps_to(part.until_loss) for result in known]
+    within = [count if math.isfinite(count) else float(setting.steps) for count in steps]
+    misses = sum(map(math.isinf, steps))
+    return Score(misses, *(math.fsum(each) / len(known) for each in (within, [result.loss for result in known])))
 
 
 def tried_rates(setting: Setting, results: Results, at_least: int = 0) -> list[float]:
@@ -65,9 +67,8 @@ def is_bracketed(rates: Sequence[float], best: float) -> bool:
     return rates[0] < best < rates[-1]
 
 
-def tried(study: Study, part: Part, results: Results) -> dict[Setting, list[float]]:
-    """The rates of every setting of the part."""
-    found: dict[Setting, list[float]] = {}
+def grids(study: Study, part: Part, results: Results) -> Iterator[dict[Setting, list[float]]]:
+    """The rates of the settings of each width and batch."""
     for _, group in groupby(settings(study, part), key=lambda setting: (setting.width, setting.batch)):
         alike = list(group)
         count = 0
@@ -77,12 +78,20 @@ def tried(study: Study, part: Part, results: Results) -> dict[Setting, list[floa
             if most == count:
                 break
             count = most
-        found |= rates
-    return found
+        yield rates
+
+
+def tried(study: Study, part: Part, results: Results) -> dict[Setting, list[float]]:
+    """The rates of every setting of the part."""
+    return {setting: rates for grid in grids(study, part, results) for setting, rates in grid.items()}
 
 
 def tuning_cells(setting: Setting, rates: Sequence[float]) -> list[Cell]:
     return [setting.cell(rate, seed) for rate in rates for seed in range(setting.part.tuning_seeds)]
+
+
+def tuning_cells_of(grid: Mapping[Setting, Sequence[float]]) -> list[Cell]:
+    return [cell for setting, rates in grid.items() for cell in tuning_cells(setting, rates)]
 
 
 def reported_cells(setting: Setting, rates: Sequence[float], best: float) -> list[Cell]:
@@ -102,19 +111,30 @@ def cells(study: Study, part: Part, results: Results) -> Iterator[Cell]:
     yield from later
 
 
+def growth(study: Study, part: Part, results: Results) -> list[Cell]:
+    """What is trained beyond these if every grid that has not all of its results grows as far as it may, upwards."""
+    found: list[Cell] = []
+    for grid in grids(study, part, results):
+        if all(cell in results for cell in tuning_cells_of(grid)):
+            continue
+        for setting, rates in grid.items():
+            rate, factor = rates[-1], rates[1] / rates[0]
+            for _ in range(len(setting.contender.rates) + study.widen - len(rates)):
+                rate *= factor
+                found += tuning_cells(setting, [rate])
+                if part.every_rate:
+                    found += reported_cells(setting, [rate], rate)
+    return found
+
+
 def wanted(study: Study, part: Part, results: Results) -> list[Cell]:
     """Cells of the part that have no result and may be trained now: those of a best rate once all have theirs."""
     ready: list[Cell] = []
     later: list[Cell] = []
-    rates_of = tried(study, part, results)
-    for _, group in groupby(rates_of, key=lambda setting: (setting.width, setting.batch)):
-        alike = list(group)
-        missing = [
-            cell for setting in alike for cell in tuning_cells(setting, rates_of[setting]) if cell not in results
-        ]
+    for grid in grids(study, part, results):
+        missing = [cell for cell in tuning_cells_of(grid) if cell not in results]
         ready += missing
         if not missing or part.every_rate:
-            for setting in alike:
-                best = best_rate(setting, rates_of[setting], results) or rates_of[setting][0]
-                later += reported_cells(setting, rates_of[setting], best)
+            for setting, rates in grid.items():
+                later += reported_cells(setting, rates, best_rate(setting, rates, results) or rates[0])
     return list(dict.fromkeys([*ready, *(cell for cell in later if cell not in results)]))

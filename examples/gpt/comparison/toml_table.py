@@ -14,8 +14,8 @@ else:
     import tomli as tomllib
 
 
-def based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The file's table, laid over that of its `base`, another file of the same folder.
+def based(path: Path, studies: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The file's table, laid over that of its `base`, another file of its folder or else of `studies`.
 
     Raises:
         Problem: it is no TOML, or its own base.
@@ -30,8 +30,12 @@ def based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise Problem(f"{path} is no TOML: {error}") from error
     base = table.pop("base", None)
     if base is not None and not re.fullmatch(r"[\w.-]+", str(base)):
-        raise Problem(f"{path}: base must be the name of a study beside it, got {base!r}")
-    return table if base is None else _over(based(path.with_name(f"{base}.toml"), (*above, path)), table)
+        raise Problem(f"{path}: base must be the name of a study, got {base!r}")
+    if base is None:
+        return table
+    beside = path.with_name(f"{base}.toml")
+    below = beside if beside.exists() else studies / beside.name
+    return _over(based(below, studies, (*above, path)), table)
 
 
 def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
@@ -41,6 +45,10 @@ def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(below.get(name), dict)
         result[name] = _over(below[name], value) if both else value
     return result
+
+
+# Flags that take one kind of value.
+KINDS: dict[str, type] = {"compress": bool, "compile": bool, "dp": int, "fs": int, "tp": int}
 
 
 class Table:
@@ -95,7 +103,7 @@ class Table:
         for name, value in flags.items():
             if name in refused:
                 raise Problem(f"{self.place}: {name} cannot be set here; it is the study's, or the same for all")
-            kind = {"compress": bool, "dp": int, "fs": int, "tp": int}.get(name, (str, int, float, list))
+            kind = KINDS.get(name, (str, int, float, list))
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
                 raise Problem(f"{self.place}: {name} is {value!r}, which is no value of a flag")
         return flags

@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -103,7 +104,8 @@ def train_here(arguments: list[str], folder: str, environment: dict[str, str]) -
 def server() -> Any:
     """Forks processes that have torch imported; their parent is not this process, which may have threads."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["train", "torchdion"])
+    # Installed packages alone: those of the example would be looked for in the working directory, before all others.
+    context.set_forkserver_preload(["torch", "torchdion"])
     resource_tracker.ensure_running()  # which would let Ctrl-C in when it starts with the server
     return context
 
@@ -118,6 +120,7 @@ class Training:
     slots: list[str]
     began: float
     resumed: bool
+    said: int  # bytes of OUTPUT that earlier processes have left
     is_stopped: bool = False
 
     def ended_with(self) -> int | None:
@@ -127,17 +130,21 @@ class Training:
         return self.process.exitcode
 
     def stop(self) -> None:
-        """Asks it to write a checkpoint and end."""
+        """Asks it to end, with a checkpoint where that does not change its losses."""
         self.is_stopped = True
         self.process.terminate()
 
-    def complaint(self) -> str:
-        """The last sentence of train.py, or else the last line of all that it said."""
+    def complaint(self, code: int) -> str:
+        """Why it ended with this status: a signal, train.py's last sentence, or else the last line that was said."""
+        if code < 0:
+            return f"{signal.Signals(-code).name} ended it"
         path = self.folder / OUTPUT
-        text = path.read_text(errors="replace") if path.exists() else ""
+        text = path.read_bytes()[self.said :].decode(errors="replace") if path.exists() else ""
         lines = [line for line in text.splitlines() if line.strip()]
         sentences = [line.partition("train.py: ")[2] for line in lines if "train.py: " in line]
-        return (sentences or lines or ["it said nothing"])[-1]
+        # torchrun's report ends with the rank that failed first.
+        signals = [f"{name} ended a rank" for name in re.findall(r"Signal \d+ \((SIG\w+)\) received", text)]
+        return (sentences or signals or lines or ["it said nothing"])[-1]
 
 
 class Pool:
@@ -187,7 +194,11 @@ class Pool:
         folder.mkdir(exist_ok=True)
         slots, self._free = self._free[: cell.processes], self._free[cell.processes :]
         own = ["--run", str(folder), "--resume", "--keep", "1", "--sample-length", "0", "--device", self._device]
+        if cell.is_compressed:  # whose checkpoints change what follows
+            own.append("--no-checkpoint-on-signal")
         arguments = [*cell.arguments, *own]
+        output = folder / OUTPUT
+        said = output.stat().st_size if output.exists() else 0
         environment = {"OMP_NUM_THREADS": "1"}
         if self._device == "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
@@ -196,7 +207,7 @@ class Pool:
             if cell.processes == 1
             else _torchrun(cell.processes, arguments, folder, environment)
         )
-        self.running.append(Training(cell, folder, process, slots, time.monotonic(), resumed))
+        self.running.append(Training(cell, folder, process, slots, time.monotonic(), resumed, said))
 
     def _forked(self, arguments: list[str], folder: Path, environment: dict[str, str]) -> BaseProcess:
         if self._context is None:
@@ -207,7 +218,7 @@ class Pool:
         return process
 
     def ended(self) -> list[tuple[Training, Result | None]]:
-        """Trainings that have ended since the last call; None: by a signal, before their end.
+        """Trainings that have ended since the last call; None: they were stopped before their end.
 
         Raises:
             Failed: one ended by an error.
@@ -222,7 +233,7 @@ class Pool:
         result = self.finished(training.cell)
         training.cell.check_file()
         if result is None and not training.is_stopped:
-            raise Failed(f"a training failed: {training.complaint()} ({training.folder / OUTPUT})", code=1)
+            raise Failed(f"a training failed: {training.complaint(code)} ({training.folder / OUTPUT})", code=1)
         return result
 
     def forget(self, cell: Cell) -> None:
@@ -241,7 +252,7 @@ class Pool:
             self.folder.rmdir()
 
     def stop(self) -> None:
-        """Lets all trainings write a checkpoint and end, and waits for them."""
+        """Stops all trainings, and waits for them."""
         for training in self.running:
             training.stop()
         while any(training.ended_with() is None for training in self.running):

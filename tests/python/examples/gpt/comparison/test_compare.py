@@ -17,7 +17,10 @@ import pytest
 from checkpoint import saved
 from comparison import study, sweep
 from comparison.cells import Cell
+from comparison.command import check_gpus
 from comparison.results import Results
+from comparison.training import OUTPUT, Training
+from errors import Problem
 from long_cases import all_but
 
 from .studies import SMALL, written
@@ -36,16 +39,21 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, str(COMPARE), *map(str, arguments)]
 
 
-def compare(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=False)
+def compare(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a study that was run without interruption."""
+    """The folder of a study that was run without interruption, in a folder with modules that are called as its own."""
     folder = tmp_path_factory.mktemp("finished")
-    done = compare(written(folder, CHECKPOINTS), "--out", folder / "out")
+    for name in ("train.py", "model.py", "comparison.py"):
+        (folder / name).write_text("raise RuntimeError('the module of another program')\n")
+    done = compare(written(folder, CHECKPOINTS), "--out", folder / "out", cwd=folder)
     assert done.returncode == 0, done.stderr
+    *first, last = done.stdout.partition("step times")[0].splitlines()
+    assert re.fullmatch(r"10/10, about 0 s left: (A|B r = d/2), width 16, batch 32, lr 0.0\d, seed [12]: loss .*", last)
+    assert len(first) == 9
     return folder / "out"
 
 
@@ -216,7 +224,8 @@ def test_the_report_is_drawn_anew_without_training(finished: Path, tmp_path: Pat
 def test_what_would_be_trained_is_listed(tmp_path: Path) -> None:
     done = compare(written(tmp_path, CHECKPOINTS), "--out", tmp_path / "out", "--dry-run")
     assert done.stdout.splitlines()[1:] == [
-        f"{name}: 10 trainings, at most 0 million tokens" for name in ("one", "in all")
+        f"{name}: 10 trainings, 0.00256 million tokens; at most 10 trainings, 0.00256 million tokens"
+        for name in ("one", "in all")
     ]
     assert not (tmp_path / "out").exists()
 
@@ -250,6 +259,55 @@ def test_a_training_that_fails_ends_the_study_with_its_sentence(tmp_path: Path) 
     assert done.returncode == 1
     sentence = "compare.py: a training failed: .*failing must return a torch.optim.Optimizer, or a list of them .*\n"
     assert re.fullmatch(sentence, done.stderr)
+
+
+def test_a_training_that_is_killed_ends_the_study_with_the_signals_name(tmp_path: Path, start: Start) -> None:
+    running = start(CHECKPOINTS.replace("steps = 8", "steps = 1000000"), tmp_path)
+    until(lambda: any_checkpoint(running.out))
+    victims = set(processes_that_name(running.out / "unfinished")) - {str(running.process.pid)}
+    os.kill(int(victims.pop()), signal.SIGKILL)
+    _, errors = running.process.communicate(timeout=60)
+    assert running.process.returncode == 1
+    said = errors.splitlines()[0]  # then Python may say which semaphores the killed process has left
+    assert re.fullmatch(r"compare.py: a training failed: SIGKILL ended it \(.*output.txt\)", said)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "sentence"),
+    [
+        ("train.py: old\n", 1, "it said nothing"),
+        ("train.py: old\ntrain.py: new\nbye\n", 1, "new"),
+        ("train.py: old\nstep 60\n", 1, "step 60"),
+        ("train.py: old\nstep 60\n", -9, "SIGKILL ended it"),
+        ("train.py: old\nSignal 15 (SIGTERM) received by PID 7\nSignal 9 (SIGKILL) received by PID 8\n===\n", 1,
+         "SIGKILL ended a rank"),
+        ("train.py: old\n[rank0]: train.py: a full disk\nSignal 15 (SIGTERM) received by PID 7\n", 1, "a full disk"),
+    ],
+)  # fmt: skip
+def test_why_a_training_failed_is_what_its_own_processes_said(
+    text: str, code: int, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / OUTPUT).write_text(text)
+    training = Training(Cell("{}"), tmp_path, subprocess.Popen(["true"]), [], 0.0, True, len("train.py: old\n"))
+    training.process.wait()  # type: ignore[union-attr]
+    assert training.complaint(code) == sentence
+
+
+def test_processes_have_a_gpu_each(tmp_path: Path) -> None:
+    asked = study.read(written(tmp_path, CHECKPOINTS + "flags = { dp = 2 }\n"))
+    check_gpus(asked, list(asked.parts), 2)
+    with pytest.raises(Problem, match="part 'one': A trains on 2 processes, each on a GPU of its own; here are 1"):
+        check_gpus(asked, list(asked.parts), 1)
+
+
+@pytest.mark.parametrize("package", ["jinja2", "tqdm"])
+def test_a_package_that_is_missing_is_one_sentence(package: str, tmp_path: Path) -> None:
+    hide = f"import sys; sys.modules[{package!r}] = None; sys.path[0] = {str(COMPARE.parent)!r}; import runpy; "
+    run = f"sys.argv = ['compare.py', 'small', '--dry-run']; runpy.run_path({str(COMPARE)!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", hide + run], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (
+        2, f"compare.py: the comparison needs the package {package}; `pip install {package}`\n"
+    )  # fmt: skip
 
 
 def test_an_optimizer_of_ones_own_is_compared(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from comparison.intervals import Comparison, mean
+from comparison.intervals import Comparison, Mean, mean
 from scipy import stats
 
 
@@ -74,3 +74,32 @@ def test_a_contender_that_lacks_a_seed_is_not_ranked_yet() -> None:
 def test_contenders_are_sorted_by_what_is_compared_and_those_that_lack_a_seed_are_last() -> None:
     comparison = Comparison({"late": {1: 0.1}, "b": {1: 1.0, 2: 1.2}, "a": {1: 0.9, 2: 1.0}})
     assert sorted(comparison.values, key=comparison.order) == ["a", "b", "late"]
+
+
+def test_what_is_known_to_be_no_smaller_is_ranked_by_that() -> None:
+    bounded = {"bounded": {1: 3.0, 2: 2.2, 3: 3.0}}  # by the values that stand for those that are not known
+    places = Comparison({**NEAR, **bounded}, at_least={"bounded"}).places
+    assert places == {"near": (1, 2), "nearly": (1, 2), "far": (3, 4), "bounded": (3, 4)}
+    comparison = Comparison({**NEAR, "lower": {1: 0.1, 2: 0.2, 3: 0.1}}, at_least={"lower"})
+    assert comparison.places["lower"] == (1, 4)
+    assert math.isnan(comparison.difference("far", "lower").value)
+
+
+def test_beside_what_is_known_alone_its_own_interval_decides() -> None:
+    own = {1: math.log(395), 2: math.log(397), 3: math.log(399)}
+    limit = dict.fromkeys(own, math.log(400))
+    assert Comparison({"a": own, "b": limit}, at_least={"b"}).places == {"a": (1, 2), "b": (1, 2)}
+    limit = dict.fromkeys(own, math.log(410))
+    assert Comparison({"a": own, "b": limit}, at_least={"b"}).places == {"a": (1, 1), "b": (2, 2)}
+
+
+def test_a_bound_widens_intervals_as_one_contender_more() -> None:
+    bounded = Comparison({**NEAR, "bounded": {1: 9.0, 2: 9.0, 3: 9.0}}, at_least={"bounded"})
+    quantiles = [stats.studentized_range.ppf(0.95, contenders, 4) for contenders in (4, 3)]
+    assert bounded.half / Comparison(NEAR).half == pytest.approx(quantiles[0] / quantiles[1])
+
+
+def test_a_mean_in_words_has_its_interval() -> None:
+    assert (Mean(1.5, 0.25).words(3), Mean(1.5, math.inf).words(1)) == ("1.500 ± 0.250", "1.5")
+    assert Mean(math.inf, math.inf).words(3) == "–"
+    assert Mean(1.5, 0.25).times(2) == Mean(3.0, 0.5)

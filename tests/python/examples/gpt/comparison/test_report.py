@@ -4,18 +4,19 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from comparison import links, report, step_times, summary
 from comparison.cells import Cell, settings
 from comparison.drawing import Looks
-from comparison.intervals import Mean
+from comparison.figures import ratios
 from comparison.links import LinkTime
 from comparison.results import Result, Results
 from comparison.step_times import StepTime, timed
 from comparison.study import Study
+from comparison.traffic import sent_bytes
 from scipy import stats
 
 from .studies import SMALL, bowl, read, run
@@ -116,12 +117,87 @@ def test_what_was_not_run_is_left_out_by_name(asked: Study, tmp_path: Path) -> N
     assert not re.search(r"\bnan\b", page)
 
 
-def test_a_diverged_contender_is_last_and_drawn_nowhere(asked: Study, tmp_path: Path) -> None:
+ALL_FIGURES = 'figures = ["losses", "curves", "ranks", "widths", "rates", "costs"]'
+
+
+def drawn(asked: Study, results: Results, folder: Path) -> str:
+    """The report, in which no figure has a number that is none."""
+    report.write(asked, results, folder)
+    text = (folder / "report.md").read_text()
+    for words in (text, (folder / "report.html").read_text(), *map(Path.read_text, (folder / "figures").glob("*.svg"))):
+        assert not re.search(r"\b(nan|inf)\b", words.partition("</style>")[2] or words)
+    return text
+
+
+@pytest.mark.parametrize("seeds", [{0, 1, 2, 3}, {2}], ids=["every seed", "one seed"])
+def test_a_contender_that_diverged_is_drawn_nowhere_and_said(seeds: set[int], tmp_path: Path) -> None:
+    asked = read(tmp_path, SMALL.replace("seeds = 3", ALL_FIGURES))
     results = Results(tmp_path, {"torch": "9"})
-    run(asked, results, lambda cell: loss_of(cell) if cell.flags["optimizer"] == "dion" else Result((), 1))
-    report.write(asked, results, tmp_path)
+    diverges = Result(((4, 3.0),), 5)
+    run(asked, results, lambda cell: diverges if cell.flags["optimizer"] == "adamw" and cell.flags["seed"] in seeds
+        else loss_of(cell))  # fmt: skip
+    said = "diverged" if len(seeds) > 1 else "2 of 3 seeds"
+    text = drawn(asked, results, tmp_path)
+    assert f"Losses: B r = d/2 2.020 ± 0.025; A {said}" in text
+    assert "theirs are left out there. Not drawn, as it diverged: A." in text
     [table] = report.tables_of(summary.groups(asked, asked.parts[0], results))
-    assert table.rows[1][:3] == ("2", "A", "diverged")
+    assert table.rows[1][1:3] == ("A", said)
+    assert table.rows[1][0] == ("2" if len(seeds) > 1 else "1–2")
+
+
+def test_trainings_that_are_not_there_yet_leave_no_numbers_that_are_none(tmp_path: Path) -> None:
+    asked = read(tmp_path, SMALL.replace("seeds = 3", ALL_FIGURES), widths="widths = [16, 32]")
+    for most in range(0, 24, 3):
+        (tmp_path / f"{most}").mkdir()
+        results = Results(tmp_path / f"{most}", {})
+        run(asked, results, loss_of, most=most)
+        drawn(asked, results, tmp_path / f"{most}")
+
+
+def test_a_target_that_some_seeds_miss_is_ranked_by_the_steps_that_they_had(asked: Study, tmp_path: Path) -> None:
+    results = Results(tmp_path, {})
+    late = Result(((8, 2.6),))
+    run(asked, results, lambda cell: late if cell.flags["optimizer"] == "adamw" and cell.flags["seed"] == 2
+        else Result(((2 + cell.flags["seed"] % 2, 2.4),)))  # fmt: skip
+    small = report.tables_of(summary.groups(asked, asked.parts[1], results))[0]
+    assert [row[:4] for row in small.rows][1] == ("1–2", "A", "2 of 3 seeds", "–")
+    drawn(asked, results, tmp_path)
+
+
+def test_rows_that_no_part_asks_for_are_counted_by_themselves(asked: Study, results: Results, tmp_path: Path) -> None:
+    text = drawn(asked, results, tmp_path)
+    assert f"\n{len(results)} trainings, " in text
+    assert "more rows" not in text
+    count = len(results)
+    results.add(next(settings(asked, asked.parts[0])).cell(0.5, 0), Result(((8, 1.0),)))
+    text = drawn(asked, results, tmp_path)
+    assert f"\n{count} trainings, " in text
+    assert "1 more rows are of trainings that no part asks for" in text
+
+
+def test_a_part_that_is_not_complete_says_so_where_it_stands(asked: Study, tmp_path: Path) -> None:
+    results = Results(tmp_path, {})
+    run(asked, results, loss_of, most=9)
+    text = drawn(asked, results, tmp_path)
+    assert re.search(r"\*\*Which\?\*\*\n\n\*3 trainings of this part have not been run.\*", text)
+
+
+def test_old_figures_stay_until_the_new_ones_are_there(
+    asked: Study, results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report.write(asked, results, tmp_path)
+    (tmp_path / "figures" / "old-part.svg").write_text("")
+    before = {path.name for path in (tmp_path / "figures").iterdir()}
+
+    def fails(drawing: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(report, "draw", fails)
+        report.write(asked, results, tmp_path)
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == before
+    report.write(asked, results, tmp_path)
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == before - {"old-part.svg"}
 
 
 def test_links_make_steps_to_a_target_seconds_and_megabytes(asked: Study, results: Results, tmp_path: Path) -> None:
@@ -154,6 +230,14 @@ def test_a_link_of_one_setting_says_nothing_of_another(asked: Study, results: Re
     assert links.to_target([of_link], rows) == []
 
 
+def test_a_link_of_one_part_says_nothing_of_another(asked: Study, results: Results, tmp_path: Path) -> None:
+    setting = next(settings(asked, asked.parts[1]))
+    of_link = LinkTime(timed(setting), "three", "A", 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
+    rows = [row for group in summary.groups(asked, asked.parts[1], results) for row in group]
+    assert links.to_target([of_link], rows) == []
+    assert links.to_target([replace(of_link, part="two")], rows)
+
+
 def steps_of(steps: dict[str, tuple[float, float, float]]) -> Callable[[Cell], Result]:
     """So many steps of the seeds 1, 2 and 3 to the target of 2.5."""
 
@@ -176,6 +260,10 @@ def test_factors_of_steps_are_geometric_with_tukeys_interval(tmp_path: Path) -> 
     expected = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
     low, high = math.exp(expected.low), math.exp(expected.high)
     assert table.rows[1][3] == f"{math.exp(math.fsum(logs) / 3):.2f} ({low:.2f} to {high:.2f})"
+    groups = summary.groups(asked, asked.parts[0], results)
+    assert ratios(groups, "A", "A") == [(32, 1.0, 1.0, 1.0)]
+    [(batch, over, least, most)] = ratios(groups, "A", "B r = d/2")
+    assert (batch, over, least, most) == pytest.approx((32, math.exp(math.fsum(logs) / 3), low, high))
 
 
 def test_the_table_of_links_has_seconds_and_megabytes_to_the_target(tmp_path: Path) -> None:
@@ -201,13 +289,28 @@ def test_a_step_is_timed_anew_when_what_is_timed_changes(asked: Study, results: 
     assert {setting.contender.name: rate for setting, rate in missing.items()} == {"A": 0.02, "B r = d/2": 0.02}
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bytes_sent_are_those_of_what_replicas_exchange(ranks: int, tmp_path: Path) -> None:
+    def sent(optimizer: str, compress: bool) -> int | None:
+        asked = read(tmp_path, SMALL.replace('optimizer = "dion"\nrank_fraction = 0.5', f'optimizer = "{optimizer}"'))
+        return sent_bytes(list(settings(asked, asked.parts[0]))[1], ranks, compress)
+
+    all_reduced = 2 * (ranks - 1) / ranks  # of each element, by each rank
+    matrices, rest = 12 * 16**2, 512 * 16
+    factors = 8 * (4 * (16 + 16) + 2 * (64 + 16))  # (m + n) r of Dion at r = d/2
+    assert sent('dion"\nrank_fraction = 0.5 # "', True) == all_reduced * 4 * (factors + rest)
+    owned = {2: 64 * 16 + 2 * 16**2, 4: 64 * 16}[ranks]  # by who has most, whole matrices
+    to_owners_and_back = (matrices - owned) + (ranks - 1) * owned
+    assert sent("muon", True) == 2 * to_owners_and_back + all_reduced * 4 * rest  # BF16 and FP32
+    for dense in ("dion", "muon", "adamw"):
+        assert sent(dense, False) == all_reduced * 4 * (matrices + rest)
+    assert sent("torch_adamw", True) == all_reduced * 4 * (matrices + rest)
+    (tmp_path / "own.py").write_text("def build(model, *, lr=0.1): ...")
+    assert sent(f"{tmp_path}/own.py:build", True) is None
+
+
 def test_contenders_of_one_family_share_a_colour_that_pales_with_the_rank(tmp_path: Path) -> None:
     full = '[contenders."B r = d"]\noptimizer = "dion"\nrates = [0.01, 0.02, 0.04]\n'
     looks = Looks(read(tmp_path, SMALL.replace('[contenders."B', full + '[contenders."B')))
     assert looks["B r = d"].marker == looks["B r = d/2"].marker != looks["A"].marker
     assert sum(looks["B r = d"].color) < sum(looks["B r = d/2"].color)
-
-
-def test_a_mean_says_its_interval() -> None:
-    assert (str(Mean(1.5, 0.25)), str(Mean(1.5, math.inf))) == ("1.500 ± 0.250", "1.500")
-    assert Mean(1.5, 0.25).times(2) == Mean(3.0, 0.5)

@@ -29,6 +29,15 @@ def test_a_cell_has_the_flags_of_its_contender_its_part_and_its_setting(tmp_path
     assert {name: recipe.hyperparameters[name] for name in own} == own
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_switches_are_flags_where_they_are_on(on: bool, tmp_path: Path) -> None:
+    asked = read(tmp_path, SMALL + f"flags = {{ compile = {str(on).lower()}, nesterov = {str(on).lower()} }}\n")
+    cell = list(cells.settings(asked, asked.parts[0]))[1].cell(0.03, 2)
+    assert [flag for flag in ("--compile", "--no-compile") if flag in cell.arguments] == ["--compile"] * on
+    assert ("--nesterov" if on else "--no-nesterov") in cell.arguments
+    cells.recipe_of(cell)
+
+
 def test_cells_with_the_same_flags_are_one_whatever_their_part(tmp_path: Path) -> None:
     again = SMALL[SMALL.index("[[parts]]") :].replace('"one"', '"two"').replace('"A", ', "")
     asked = read(tmp_path, SMALL + again)
@@ -69,6 +78,8 @@ REFUSED = {
     'question = "Why?"\nnothing = 1': "nothing is not known here",
     'question = "Why?"\nflags = { lr = 0.1 }': "lr cannot be set here",
     'question = "Why?"\nflags = { dp = 3 }': "--dp × --fs = 3 does not divide --batch 2",
+    'question = "Why?"\nflags = { dp = 2, val_sequences = 7 }': "--dp × --fs = 2 does not divide --val-sequences 7",
+    'question = "Why?"\nflags = { compile = 1 }': "compile is 1, which is no value of a flag",
     "title = 3": "title is 3, which should be a text",
     "widen = 1\ndevice = 'gpu'": "device must be cpu or cuda, got 'gpu'",
     "context = 16.5.1": "is no TOML",
@@ -118,7 +129,7 @@ def test_contenders_begin_with_equally_many_rates(tmp_path: Path) -> None:
         (
             'title = "A test"',
             'title = "A test"\nbase = "../x"',
-            "base must be the name of a study beside it, got '../x'",
+            "base must be the name of a study, got '../x'",
         ),
         ('title = "A test"', 'title = "A test"\nbase = "nothing"', "nothing.toml cannot be read: No such file"),
     ],
@@ -170,8 +181,6 @@ def test_rows_of_an_optimizer_of_ones_own_are_those_of_its_file(tmp_path: Path) 
 
 
 def test_the_study_that_the_readme_shows_is_one(tmp_path: Path) -> None:
-    (tmp_path / "small.toml").write_text((STUDIES / "small.toml").read_text())
-    (tmp_path / "paper-tiny.toml").write_text((STUDIES / "paper-tiny.toml").read_text())
     (tmp_path / "mine.py").write_text(OWN)
     text = (STUDIES / "README.md").read_text().split("```toml")[1].split("```")[0]
     path = tmp_path / "mine.toml"
@@ -185,6 +194,14 @@ def test_contenders_begin_with_rates_that_are_as_far_apart(tmp_path: Path) -> No
     text = SMALL.replace("[0.01, 0.02, 0.04]", "[0.01, 0.0141, 0.02]", 1)
     with pytest.raises(Problem, match=r"the rates of its contenders are \[1.41, 2.0\] apart; all must be alike"):
         read(tmp_path, text)
+
+
+def test_a_base_is_looked_for_beside_the_file_and_then_among_the_studies(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "small"\ntitle = "Mine"\n')
+    assert study.read(path).parts[0].name == study.read(study.find("small")).parts[0].name
+    (tmp_path / "small.toml").write_text(SMALL)
+    assert study.read(path).parts[0].name == "one"
 
 
 def test_a_file_that_is_its_own_base_is_refused(tmp_path: Path) -> None:

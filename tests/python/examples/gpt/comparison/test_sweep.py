@@ -81,6 +81,29 @@ def test_a_target_is_what_a_rate_is_chosen_by(tmp_path: Path) -> None:
     assert rates_of(done, "adamw", 1) == [0.02]
 
 
+def test_a_rate_that_reaches_the_target_more_often_is_better(tmp_path: Path) -> None:
+    def loss(cell: Cell) -> Result:
+        reaches = cell.flags["lr"] == 0.02 and cell.flags["seed"] == 1
+        return Result(((4, 1.7),)) if reaches else Result(((4, 2.5), (8, 1.81 if cell.flags["lr"] != 0.02 else 1.95)))
+
+    asked = read(tmp_path, SMALL + "until_loss = 1.8\ntuning_seeds = 2\n")
+    done = run(asked, Results(tmp_path, {}), loss)
+    assert rates_of(done, "adamw", 2) == [0.02]
+
+
+def test_grids_that_may_grow_are_counted_to_their_ends(tmp_path: Path) -> None:
+    asked = read(tmp_path)
+    results, part = Results(tmp_path, {}), asked.parts[0]
+    more = sweep.growth(asked, part, results)
+    assert len(set(more)) == 2 * 3
+    assert set(more).isdisjoint(sweep.cells(asked, part, results))
+    run(asked, results, by_optimizer(adamw=bowl(0.02, 2.0), dion=bowl(0.02, 1.0)))
+    assert sweep.growth(asked, part, results) == []
+    every = read(tmp_path, SMALL + "every_rate = true\n")
+    (tmp_path / "every").mkdir()
+    assert len(sweep.growth(every, every.parts[0], Results(tmp_path / "every", {}))) == 2 * 3 * (1 + 3)
+
+
 def test_all_seeds_at_all_rates_where_a_part_asks_for_them(tmp_path: Path) -> None:
     asked = read(tmp_path, SMALL + "every_rate = true\n")
     done = run(asked, Results(tmp_path, {}), by_optimizer(adamw=bowl(0.02, 2.0), dion=bowl(0.02, 1.0)))
