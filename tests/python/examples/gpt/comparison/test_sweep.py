@@ -81,14 +81,23 @@ def test_a_target_is_what_a_rate_is_chosen_by(tmp_path: Path) -> None:
     assert rates_of(done, "adamw", 1) == [0.02]
 
 
-def test_a_rate_that_reaches_the_target_more_often_is_better(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "reached",
+    [
+        {0.01: (None, None), 0.02: (None, 4), 0.04: (None, None)},
+        {0.01: (None, 1), 0.02: (7, 7), 0.04: (1, None)},
+        {0.01: (7, 7), 0.02: (6, 7), 0.04: (7, 7)},
+    ],
+)
+def test_a_rate_is_better_by_how_often_and_then_how_soon_it_reaches_the_target(
+    reached: dict[float, tuple[int | None, int | None]], tmp_path: Path
+) -> None:
     def loss(cell: Cell) -> Result:
-        reaches = cell.flags["lr"] == 0.02 and cell.flags["seed"] == 1
-        return Result(((4, 1.7),)) if reaches else Result(((4, 2.5), (8, 1.81 if cell.flags["lr"] != 0.02 else 1.95)))
+        steps = reached[cell.flags["lr"]][cell.flags["seed"] % 2]
+        return Result(((8, 1.81),)) if steps is None else Result(((steps, 1.8),))
 
     asked = read(tmp_path, SMALL + "until_loss = 1.8\ntuning_seeds = 2\n")
-    done = run(asked, Results(tmp_path, {}), loss)
-    assert rates_of(done, "adamw", 2) == [0.02]
+    assert rates_of(run(asked, Results(tmp_path, {}), loss), "adamw", 2) == [0.02]
 
 
 def test_grids_that_may_grow_are_counted_to_their_ends(tmp_path: Path) -> None:
