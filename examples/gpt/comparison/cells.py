@@ -14,11 +14,10 @@ from flags import every_hyperparameter
 from own_optimizer import digest, hyperparameters, is_own
 
 from comparison.study import Contender, Part, Study
+from comparison.toml_table import SWITCHES
 
 # In a cell's flags, of an optimizer of the user's: the digest of its file, whose rows are not those of another version.
 DIGEST = "optimizer_file"
-# Flags that are on where they stand; others that are true or false have a --no- too.
-SWITCHES = ("compress", "compile")
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Cell:
             if name == DIGEST:
                 continue
             flag = name.replace("_", "-")
-            if name in SWITCHES:
+            if name in SWITCHES:  # on where they stand; others that are true or false have a --no- too
                 arguments += [f"--{flag}"] * value
             elif isinstance(value, bool):
                 arguments.append(f"--{flag}" if value else f"--no-{flag}")

@@ -139,7 +139,7 @@ def report(asked: Study, results: Results, folder: Path) -> None:
 
 
 def dry_run(asked: Study, parts: list[Part], folder: Path) -> int:
-    """What would be trained, before any rate is known to be at an edge; what parts share is counted with the first."""
+    """What would be trained, and what if every grid of rates grows; what parts share is counted with the first."""
     results = Results(folder, None)
     print(f"{asked.title}: {len(results)} trainings are done")
     listed: list[Cell] = []
@@ -151,8 +151,10 @@ def dry_run(asked: Study, parts: list[Part], folder: Path) -> int:
                 if cell not in results and cell not in growth]  # fmt: skip
         listed += own
         growth += more
-        print(f"{part.name}: {amount(asked, own)}; at most {amount(asked, own + more)}")
-    print(f"in all: {amount(asked, listed)}; at most {amount(asked, listed + growth)}")
+        print(f"{part.name}: {amount(asked, own)}; if every grid grows, about {amount(asked, own + more)}")
+    print(f"in all: {amount(asked, listed)}; if every grid grows, about {amount(asked, listed + growth)}")
+    if any(part.until_loss is not None for part in parts):
+        print("a training that reaches its target takes fewer tokens")
     return 0
 
 

@@ -61,7 +61,7 @@ def _tukey(contenders: int, freedom: int) -> float:
 class Comparison:
     """Contenders by name, each with its values by seed, the smaller the better; they vary alike about their means.
 
-    Of those named in `at_least` some values are not known, but to be no smaller than what stands for them.
+    Some values of those named in `at_least` are only lower bounds.
     """
 
     values: Mapping[str, Values]
@@ -119,10 +119,10 @@ class Comparison:
         never = self.values[other]
         return len(self._seeds) > 1 and len(never) == len(self._seeds) and all(map(math.isinf, never.values()))
 
-    def order(self, name: str) -> tuple[bool, float]:
-        """By which contenders are sorted: those that have every seed first, the lowest mean first."""
+    def order(self, name: str) -> tuple[bool, bool, float]:
+        """By which contenders are sorted: first those that have every seed, then what is known, then the lowest."""
         own = self.values[name]
-        return len(own) < len(self._seeds), math.fsum(own.values()) / len(own)
+        return len(own) < len(self._seeds), name in self.at_least, math.fsum(own.values()) / len(own)
 
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:

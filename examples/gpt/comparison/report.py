@@ -56,7 +56,7 @@ def write(study: Study, results: Results, folder: Path) -> list[Path]:
         "made_with": results.made_with,
         "trainings": len(trained),
         "others": len(results) - len(trained),
-        "tokens": sum(_tokens(cell.flags, results[cell].validation) for cell in trained),
+        "tokens": sum(cell.flags["batch"] * cell.flags["context"] * results[cell].steps for cell in trained),
         "sections": [section for section in sections if section.tables],
         "left_out": [section for section in sections if section.missing],
     }
@@ -147,10 +147,6 @@ def _factor(found: Mean) -> str:
 def _place(place: tuple[int, int]) -> str:
     best, worst = place
     return str(best) if best == worst else f"{best}–{worst}"
-
-
-def _tokens(flags: dict[str, Any], validation: Sequence[tuple[int, float]]) -> int:
-    return int(flags["batch"] * flags["context"] * (validation[-1][0] if validation else 0))
 
 
 def _aligned(row: Sequence[str], table: Table) -> str:

@@ -28,6 +28,11 @@ class Result:
         """The last one; infinite where the training diverged."""
         return math.inf if self.diverged_at is not None or not self.validation else self.validation[-1][1]
 
+    @property
+    def steps(self) -> int:
+        """Those that were taken."""
+        return self.diverged_at or (self.validation[-1][0] if self.validation else 0)
+
     def steps_to(self, target: float) -> float:
         """Steps until the loss is `target`, linear between validations; infinite where it never was."""
         before_step, before_loss = 0, math.inf

@@ -114,7 +114,7 @@ class Runner:
         self.pool.forget(cell)
         seconds = "" if training is None else f" in {duration(time.monotonic() - training.began)}"
         if training is not None and not training.resumed:
-            self._estimate.learn(cell, time.monotonic() - training.began)
+            self._estimate.learn(cell, result.steps, time.monotonic() - training.began)
         self._show(f"{describe(self.study, cell)}: loss {result.loss:.4f}{seconds}")
 
     def _show(self, line: str | None) -> None:

@@ -34,7 +34,8 @@ def based(path: Path, studies: Path, above: tuple[Path, ...] = ()) -> dict[str, 
     if base is None:
         return table
     beside = path.with_name(f"{base}.toml")
-    below = beside if beside.exists() else studies / beside.name
+    others = [file for file in (beside, studies / beside.name) if file.exists() and file != path]
+    below = next(iter(others), beside)
     return _over(based(below, studies, (*above, path)), table)
 
 
@@ -47,8 +48,9 @@ def _over(below: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+SWITCHES = ("compress", "compile")
 # Flags that take one kind of value.
-KINDS: dict[str, type] = {"compress": bool, "compile": bool, "dp": int, "fs": int, "tp": int}
+KINDS: dict[str, type] = {**dict.fromkeys(SWITCHES, bool), **dict.fromkeys(("dp", "fs", "tp"), int)}
 
 
 class Table:

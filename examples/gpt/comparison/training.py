@@ -193,10 +193,7 @@ class Pool:
         resumed = folder.exists()
         folder.mkdir(exist_ok=True)
         slots, self._free = self._free[: cell.processes], self._free[cell.processes :]
-        own = ["--run", str(folder), "--resume", "--keep", "1", "--sample-length", "0", "--device", self._device]
-        if cell.is_compressed:  # whose checkpoints change what follows
-            own.append("--no-checkpoint-on-signal")
-        arguments = [*cell.arguments, *own]
+        arguments = self.arguments(cell, folder)
         output = folder / OUTPUT
         said = output.stat().st_size if output.exists() else 0
         environment = {"OMP_NUM_THREADS": "1"}
@@ -208,6 +205,13 @@ class Pool:
             else _torchrun(cell.processes, arguments, folder, environment)
         )
         self.running.append(Training(cell, folder, process, slots, time.monotonic(), resumed, said))
+
+    def arguments(self, cell: Cell, folder: Path) -> list[str]:
+        """Of train.py."""
+        own = ["--run", str(folder), "--resume", "--keep", "1", "--sample-length", "0", "--device", self._device]
+        if cell.is_compressed:  # whose checkpoints change what follows
+            own.append("--no-checkpoint-on-signal")
+        return [*cell.arguments, *own]
 
     def _forked(self, arguments: list[str], folder: Path, environment: dict[str, str]) -> BaseProcess:
         if self._context is None:

@@ -68,3 +68,36 @@ def run(asked: Study, results: Results, loss: Callable[[Cell], Result], most: in
         results.add(cells[0], loss(cells[0]))
         done.append(cells[0])
     return done
+
+
+TARGETS = """
+[[parts]]
+name = "two"
+title = "Two"
+contenders = ["A", "B r = d/2"]
+widths = [16]
+batches = [32, 64]
+steps = 8
+until_loss = 2.5
+figures = ["targets", "rates", "links"]
+"""
+
+
+def loss_of(cell: Cell) -> Result:
+    """A is above B by 0.3 and never at the target of larger batches; seeds differ by 0.01."""
+    of_b = cell.flags["optimizer"] == "dion"
+    last = bowl(0.02, 2.0 if of_b else 2.3)(cell.flags["lr"]) + 0.01 * cell.flags["seed"]
+    if cell.flags["batch"] == 4 and not of_b:
+        last += 1
+    return Result(((4, last + 1), (8, last)))
+
+
+def steps_of(steps: dict[str, tuple[float, float, float]]) -> Callable[[Cell], Result]:
+    """So many steps of the seeds 1, 2 and 3 to the target of 2.5."""
+
+    def loss(cell: Cell) -> Result:
+        count = steps[cell.flags["optimizer"]][max(0, cell.flags["seed"] - 1)]
+        far = abs(math.log(cell.flags["lr"] / 0.02))  # steps more at other rates
+        return Result(((int(count + 10 * far), 2.5), (int(count + 10 * far) + 1, 2.4)))
+
+    return loss

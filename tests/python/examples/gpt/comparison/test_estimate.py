@@ -27,9 +27,9 @@ def test_nothing_is_known_before_a_training_has_ended(tmp_path: Path) -> None:
 def test_a_wider_model_takes_as_much_longer_as_it_has_parameters(tmp_path: Path) -> None:
     narrow, wide = _cell(tmp_path), _cell(tmp_path, widths="widths = [64]")
     estimate = Estimate(1)
-    estimate.learn(narrow, 10.0)
+    estimate.learn(narrow, 8, 10.0)
     assert estimate.seconds_left([wide]) == pytest.approx(10.0 * cost(wide) / cost(narrow))
-    estimate.learn(wide, 30.0)
+    estimate.learn(wide, 8, 30.0)
     assert estimate.seconds_left([narrow, wide, wide]) == pytest.approx(10.0 + 2 * 30.0)
 
 
@@ -38,11 +38,19 @@ def test_jobs_share_what_is_left_and_a_training_on_many_processes_takes_several(
     four = _cell(tmp_path, batches="batches = [64]\nflags = { dp = 4, clip = 0.0 }")
     assert four.processes == 4
     estimate = Estimate(2)
-    estimate.learn(alone, 10.0)
+    estimate.learn(alone, 8, 10.0)
     assert estimate.seconds_left([alone, alone]) == pytest.approx(10.0)
-    estimate.learn(four, 60.0)
+    estimate.learn(four, 8, 60.0)
     assert estimate.seconds_left([four]) == pytest.approx(60.0)
     assert estimate.seconds_left([four, alone, alone]) == pytest.approx(70.0)
+
+
+def test_steps_that_a_target_saved_count_for_trainings_with_targets_alone(tmp_path: Path) -> None:
+    whole, early = _cell(tmp_path), _cell(tmp_path, validations="validations = 4\nuntil_loss = 2.0")
+    estimate = Estimate(1)
+    estimate.learn(early, 2, 10.0)
+    assert estimate.seconds_left([early]) == pytest.approx(10.0)
+    assert estimate.seconds_left([whole]) == pytest.approx(40.0)
 
 
 def test_durations_are_for_people() -> None:

@@ -74,6 +74,8 @@ def test_a_contender_that_lacks_a_seed_is_not_ranked_yet() -> None:
 def test_contenders_are_sorted_by_what_is_compared_and_those_that_lack_a_seed_are_last() -> None:
     comparison = Comparison({"late": {1: 0.1}, "b": {1: 1.0, 2: 1.2}, "a": {1: 0.9, 2: 1.0}})
     assert sorted(comparison.values, key=comparison.order) == ["a", "b", "late"]
+    bounded = Comparison({"late": {1: 0.1}, "least": {1: 0.5, 2: 0.5}, "a": {1: 0.9, 2: 1.0}}, at_least={"least"})
+    assert sorted(bounded.values, key=bounded.order) == ["a", "least", "late"]
 
 
 def test_what_is_known_to_be_no_smaller_is_ranked_by_that() -> None:

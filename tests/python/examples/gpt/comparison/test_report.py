@@ -1,46 +1,21 @@
 """examples/gpt/comparison/report.py, figures.py, links.py: what a report says of results that follow from a formula."""
 
-import json
 import math
 import re
-from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from comparison import links, report, step_times, summary
+from comparison import report, step_times, summary
 from comparison.cells import Cell, settings
 from comparison.drawing import Looks
 from comparison.figures import ratios
-from comparison.links import LinkTime
 from comparison.results import Result, Results
 from comparison.step_times import StepTime, timed
 from comparison.study import Study
 from comparison.traffic import sent_bytes
 from scipy import stats
 
-from .studies import SMALL, bowl, read, run
-
-TARGETS = """
-[[parts]]
-name = "two"
-title = "Two"
-contenders = ["A", "B r = d/2"]
-widths = [16]
-batches = [32, 64]
-steps = 8
-until_loss = 2.5
-figures = ["targets", "rates", "links"]
-"""
-
-
-def loss_of(cell: Cell) -> Result:
-    """A is above B by 0.3 and never at the target of larger batches; seeds differ by 0.01."""
-    of_b = cell.flags["optimizer"] == "dion"
-    last = bowl(0.02, 2.0 if of_b else 2.3)(cell.flags["lr"]) + 0.01 * cell.flags["seed"]
-    if cell.flags["batch"] == 4 and not of_b:
-        last += 1
-    return Result(((4, last + 1), (8, last)))
+from .studies import SMALL, TARGETS, bowl, loss_of, read, run, steps_of
 
 
 @pytest.fixture
@@ -154,7 +129,7 @@ def test_trainings_that_are_not_there_yet_leave_no_numbers_that_are_none(tmp_pat
         drawn(asked, results, tmp_path / f"{most}")
 
 
-@pytest.mark.parametrize(("steps", "places"), {2: ["1–2", "1–2"], 7: ["1", "2"]}.items())
+@pytest.mark.parametrize(("steps", "places"), {1: ["1–2", "1–2"], 2: ["1–2", "1–2"], 7: ["1", "2"]}.items())
 def test_a_target_that_some_seeds_miss_is_ranked_by_the_steps_that_they_had(
     steps: int, places: list[str], asked: Study, tmp_path: Path
 ) -> None:
@@ -174,12 +149,12 @@ def test_a_target_that_some_seeds_miss_is_ranked_by_the_steps_that_they_had(
 def test_rows_that_no_part_asks_for_are_counted_by_themselves(asked: Study, results: Results, tmp_path: Path) -> None:
     text = drawn(asked, results, tmp_path)
     assert f"\n{len(results)} trainings, " in text
-    assert "more rows" not in text
+    assert "no part asks for" not in text
     count = len(results)
     results.add(next(settings(asked, asked.parts[0])).cell(0.5, 0), Result(((8, 1.0),)))
     text = drawn(asked, results, tmp_path)
     assert f"\n{count} trainings, " in text
-    assert "1 more rows are of trainings that no part asks for" in text
+    assert "Rows of trainings that no part asks for: 1." in text
 
 
 def test_a_part_that_is_not_complete_says_so_where_it_stands(asked: Study, tmp_path: Path) -> None:
@@ -207,55 +182,6 @@ def test_old_figures_stay_until_the_new_ones_are_there(
     assert {path.name for path in (tmp_path / "figures").iterdir()} == before - {"old-part.svg"}
 
 
-def test_links_make_steps_to_a_target_seconds_and_megabytes(asked: Study, results: Results, tmp_path: Path) -> None:
-    setting = next(settings(asked, asked.parts[1]))  # A at the smaller batch
-    of_link = LinkTime(timed(setting), "two", "A", 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
-    (tmp_path / links.NAME).write_text(json.dumps(asdict(of_link)) + "\n")
-    assert links.read(tmp_path) == [of_link]
-    assert of_link.modelled == (0.2, pytest.approx(0.3))  # 1 MB at 80 Mbit/s take 0.1 s
-    rows = summary.groups(asked, asked.parts[1], results)[0].rows
-    [found] = links.to_target(links.read(tmp_path), rows)
-    steps = next(row.mean for row in rows if row.name == "A")
-    assert found.seconds.value == pytest.approx(steps.value * 0.25)
-    assert found.megabytes.value == pytest.approx(steps.value * 1.0)
-    report.write(asked, results, tmp_path)
-    assert (tmp_path / "figures" / "two-links.svg").exists()
-    assert "Over links, 4 ranks" in (tmp_path / "report.md").read_text()
-
-
-def test_a_link_of_one_setting_says_nothing_of_another(asked: Study, results: Results, tmp_path: Path) -> None:
-    large = list(settings(asked, asked.parts[1]))[3]
-    assert (large.contender.name, large.batch) == ("B r = d/2", 64)
-    of_link = LinkTime(timed(large), "two", large.contender.name, 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
-    rows = [row for group in summary.groups(asked, asked.parts[1], results) for row in group]
-    [found] = links.to_target([of_link], rows)
-    assert found.seconds.value == next(row.mean.value for row in rows if row.setting == large) * 0.25
-    other = read(tmp_path, (SMALL + TARGETS).replace("layers = 1", "layers = 2"))
-    run(other, results, loss_of)
-    rows = [row for group in summary.groups(other, other.parts[1], results) for row in group]
-    assert rows
-    assert links.to_target([of_link], rows) == []
-
-
-def test_a_link_of_one_part_says_nothing_of_another(asked: Study, results: Results, tmp_path: Path) -> None:
-    setting = next(settings(asked, asked.parts[1]))
-    of_link = LinkTime(timed(setting), "three", "A", 4, 100.0, 0.25, 0.2, 1.2, 1.0, 80.0)
-    rows = [row for group in summary.groups(asked, asked.parts[1], results) for row in group]
-    assert links.to_target([of_link], rows) == []
-    assert links.to_target([replace(of_link, part="two")], rows)
-
-
-def steps_of(steps: dict[str, tuple[float, float, float]]) -> Callable[[Cell], Result]:
-    """So many steps of the seeds 1, 2 and 3 to the target of 2.5."""
-
-    def loss(cell: Cell) -> Result:
-        count = steps[cell.flags["optimizer"]][max(0, cell.flags["seed"] - 1)]
-        far = abs(math.log(cell.flags["lr"] / 0.02))  # steps more at other rates
-        return Result(((int(count + 10 * far), 2.5), (int(count + 10 * far) + 1, 2.4)))
-
-    return loss
-
-
 def test_factors_of_steps_are_geometric_with_tukeys_interval(tmp_path: Path) -> None:
     asked = read(tmp_path, SMALL[: SMALL.index("[[parts]]")] + TARGETS.replace("batches = [32, 64]", "batches = [32]"))
     results = Results(tmp_path, {})
@@ -271,20 +197,6 @@ def test_factors_of_steps_are_geometric_with_tukeys_interval(tmp_path: Path) -> 
     assert ratios(groups, "A", "A") == [(32, 1.0, 1.0, 1.0)]
     [(batch, over, least, most)] = ratios(groups, "A", "B r = d/2")
     assert (batch, over, least, most) == pytest.approx((32, math.exp(math.fsum(logs) / 3), low, high))
-
-
-def test_the_table_of_links_has_seconds_and_megabytes_to_the_target(tmp_path: Path) -> None:
-    asked = read(tmp_path, SMALL[: SMALL.index("[[parts]]")] + TARGETS.replace("batches = [32, 64]", "batches = [32]"))
-    results = Results(tmp_path, {})
-    run(asked, results, steps_of({"adamw": (200, 200, 200), "dion": (100, 100, 100)}))
-    rows = [LinkTime(timed(setting), "two", setting.contender.name, 4, 1000.0, 0.5, 0.4, 3.2, 3.0, 80.0)
-            for setting in settings(asked, asked.parts[0])]  # fmt: skip
-    (tmp_path / links.NAME).write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
-    report.write(asked, results, tmp_path)
-    text = (tmp_path / "tables.txt").read_text()
-    [line] = [line for line in text.splitlines() if line.startswith("1 Gbit/s  A ")]
-    # 3 MB at 80 Mbit/s take 0.3 s beside 0.4 s of computation; 200 steps of 0.5 s and 3 MB.
-    assert re.split(r"  +", line) == ["1 Gbit/s", "A", "0.500", "0.400 to 0.700", "100 ± 0", "600 ± 0"]
 
 
 def test_a_step_is_timed_anew_when_what_is_timed_changes(asked: Study, results: Results, tmp_path: Path) -> None:

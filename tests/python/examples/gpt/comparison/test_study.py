@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from comparison import cells, study
-from comparison.study import STUDIES
+from comparison.study import OF_ALL, OF_THE_GRID, STUDIES
 from errors import Problem
+from flags import every_hyperparameter, training_parser
 
 from .studies import SMALL, read, written
 
@@ -79,6 +80,7 @@ REFUSED = {
     'question = "Why?"\nflags = { lr = 0.1 }': "lr cannot be set here",
     'question = "Why?"\nflags = { dp = 3 }': "--dp × --fs = 3 does not divide --batch 2",
     'question = "Why?"\nflags = { dp = 2, val_sequences = 7 }': "--dp × --fs = 2 does not divide --val-sequences 7",
+    'optimizer = "adamw"\ncheckpoint_on_signal = false': "checkpoint_on_signal cannot be set here",
     'question = "Why?"\nflags = { compile = 1 }': "compile is 1, which is no value of a flag",
     "title = 3": "title is 3, which should be a text",
     "widen = 1\ndevice = 'gpu'": "device must be cpu or cuda, got 'gpu'",
@@ -107,6 +109,11 @@ def test_what_cannot_be_is_refused_in_one_sentence(line: str, sentence: str, tmp
         cells.check(read(tmp_path, **{line.partition(" ")[0]: line}))
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_contenders_have_flags_of_their_optimizer_alone() -> None:
+    flags = {action.dest for action in training_parser({})._actions} - {"help"}
+    assert flags - every_hyperparameter() - {"optimizer", "compress"} <= OF_THE_GRID | OF_ALL
 
 
 def test_contenders_begin_with_equally_many_rates(tmp_path: Path) -> None:
@@ -202,6 +209,10 @@ def test_a_base_is_looked_for_beside_the_file_and_then_among_the_studies(tmp_pat
     assert study.read(path).parts[0].name == study.read(study.find("small")).parts[0].name
     (tmp_path / "small.toml").write_text(SMALL)
     assert study.read(path).parts[0].name == "one"
+    (tmp_path / "small.toml").write_text('base = "small"\ntitle = "Mine"\n')
+    assert [part.name for part in study.read(path).parts] == [
+        part.name for part in study.read(study.find("small")).parts
+    ]
 
 
 def test_a_file_that_is_its_own_base_is_refused(tmp_path: Path) -> None:
