@@ -17,10 +17,13 @@ Line = Callable[[str], None]
 def run(command: list[str], environment: dict[str, str], folder: Path, seconds: float, line: Line) -> tuple[int, bool]:
     """The exit status of a command, and whether it was stopped at its time.
 
+    An exception, of a signal's handler too, ends it.
+
     Args:
         folder: where it runs.
         line: called with each whole line that it writes, to either stream.
     """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is a child to end
     try:
         child = subprocess.Popen(
             command,
@@ -31,15 +34,17 @@ def run(command: list[str], environment: dict[str, str], folder: Path, seconds: 
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            preexec_fn=os.setpgrp,  # to be ended as one, also by whoever ends this session
+            preexec_fn=_lead_group,
         )
     except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         line(f"{command[0]}: {error.strerror}")
         return 127, False
     reader = threading.Thread(target=_read, args=(child, line), daemon=True)
-    reader.start()
     stopped = False
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        reader.start()
         child.wait(seconds)
     except subprocess.TimeoutExpired:
         stopped = True
@@ -47,6 +52,12 @@ def run(command: list[str], environment: dict[str, str], folder: Path, seconds: 
         _end(child)
     reader.join(GRACE)  # one that left the group may still hold the pipe
     return child.returncode, stopped
+
+
+def _lead_group() -> None:
+    """In the child: to be ended with all that it starts, also by whoever ends this session."""
+    os.setpgrp()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def _read(child: "subprocess.Popen[str]", line: Line) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -183,6 +184,28 @@ def test_a_call_that_is_ended_from_outside_ends_its_command(tmp_path: Path) -> N
         call.terminate()
         assert call.wait(30) == 143
     assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_a_signal_while_a_command_starts_ends_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Signalled(subprocess.Popen[str]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with monkeypatch.context() as patched, pytest.raises(SystemExit):
+            patched.setattr(subprocess, "Popen", Signalled)
+            gpu_child.run(["sleep", "300"], dict(os.environ), tmp_path, 60.0, print)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert started[0].wait(30) == -signal.SIGTERM
 
 
 # ---- tests on the GPU ----
