@@ -6,8 +6,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 GRACE = 4.0  # seconds from the request to end to its enforcement
@@ -23,41 +23,57 @@ def run(command: list[str], environment: dict[str, str], folder: Path, seconds: 
         folder: where it runs.
         line: called with each whole line that it writes, to either stream.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is a child to end
-    try:
-        child = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            preexec_fn=_lead_group,
-        )
-    except OSError as error:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        line(f"{command[0]}: {error.strerror}")
-        return 127, False
-    reader = threading.Thread(target=_read, args=(child, line), daemon=True)
-    stopped = False
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        reader.start()
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        stopped = True
-    finally:
-        _end(child)
+    with ExitStack() as until_started:
+        until_started.enter_context(_postponed(signal.SIGTERM))
+        try:
+            child = _started(command, environment, folder)
+        except OSError as error:
+            line(f"{command[0]}: {error.strerror}")
+            return 127, False
+        reader = threading.Thread(target=_read, args=(child, line), daemon=True)
+        stopped = False
+        try:
+            until_started.close()
+            reader.start()
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            stopped = True
+        finally:
+            _end(child)
     reader.join(GRACE)  # one that left the group may still hold the pipe
     return child.returncode, stopped
 
 
-def _lead_group() -> None:
-    """In the child: to be ended with all that it starts, also by whoever ends this session."""
-    os.setpgrp()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+def _started(command: list[str], environment: dict[str, str], folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        preexec_fn=os.setpgrp,  # to be ended with all that it starts, also by whoever ends this session
+    )
+
+
+@contextmanager
+def _postponed(number: signal.Signals) -> Iterator[None]:
+    """Lets this program's handler of a signal wait; blocking it would not, as another thread may receive it."""
+    arrived = False
+
+    def note(*_: object) -> None:
+        nonlocal arrived
+        arrived = True
+
+    before = signal.signal(number, note)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+        if arrived:
+            signal.raise_signal(number)
 
 
 def _read(child: "subprocess.Popen[str]", line: Line) -> None:

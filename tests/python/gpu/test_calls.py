@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,9 @@ def test_a_signal_while_a_command_starts_ends_it_too(tmp_path: Path, monkeypatch
     def end(*_: object) -> None:
         raise SystemExit
 
+    is_over = threading.Event()
+    other = threading.Thread(target=is_over.wait)  # may receive the signal; its handler runs in this one
+    other.start()
     before = signal.signal(signal.SIGTERM, end)
     try:
         with monkeypatch.context() as patched, pytest.raises(SystemExit):
@@ -205,6 +209,8 @@ def test_a_signal_while_a_command_starts_ends_it_too(tmp_path: Path, monkeypatch
             gpu_child.run(["sleep", "300"], dict(os.environ), tmp_path, 60.0, print)
     finally:
         signal.signal(signal.SIGTERM, before)
+        is_over.set()
+        other.join()
     assert started[0].wait(30) == -signal.SIGTERM
 
 
