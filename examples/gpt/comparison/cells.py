@@ -91,6 +91,12 @@ class Setting:
     def steps(self) -> int:
         return self.part.steps[self.part.batches.index(self.batch)]
 
+    @property
+    def seeds(self) -> range:
+        """By which it is compared: others than the tuning seeds, which favour what they have chosen."""
+        part = self.part
+        return range(part.tuning_seeds, part.tuning_seeds + part.seeds[part.widths.index(self.width)])
+
     def cell(self, rate: float, seed: int) -> Cell:
         common = {
             **self.study.flags,

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from comparison import traffic
+from comparison import summary, traffic
 from comparison.cost_figures import costs, times_on_links
 from comparison.drawing import STYLE, Drawing, Figure, curve, error_bar, most_seeds, panels_of
 from comparison.intervals import Mean
@@ -207,18 +207,16 @@ def ranks(drawing: Drawing) -> Figure | None:
 
 def widths(drawing: Drawing) -> Figure:
     """Loss against width, and by how much each is above the first contender's, at the first batch of the part."""
-    groups = [group for group in drawing.groups if group.batch == drawing.groups[0].batch]
-    baseline = drawing.part.contenders[0].name
+    groups, baseline = summary.of_widths(drawing.groups), drawing.part.contenders[0].name
     canvas = Canvas(figsize=(9.5, 4.2))
     by_loss, by_gap = canvas.subplots(1, 2)
     words = []
+    known = {gap.name: gap.by_width for gap in summary.gaps(groups, baseline)}
     for contender in drawing.contenders:
         name, look = contender.name, drawing.looks[contender.name]
         rows = {group.width: row for group in groups for row in group if row.name == name}
-        found = {group.width: group.comparison.difference(name, baseline) for group in groups
-                 if {baseline, name} <= group.comparison.values.keys()}  # fmt: skip
-        gaps = {width: Mean(0.0, 0.0) if name == baseline else gap
-                for width, gap in found.items() if math.isfinite(gap.value)}  # fmt: skip
+        own = {width: Mean(0.0, 0.0) for width, row in rows.items() if math.isfinite(row.mean.value)}
+        gaps = own if name == baseline else known.get(name, {})
         curve(by_loss, list(rows), [row.mean for row in rows.values()], look, name)
         curve(by_gap, list(gaps), list(gaps.values()), look, name)
         words += [f"{name} at width {width} {row.words}" + (f", {gaps[width].words(3)} above" if width in gaps else "")

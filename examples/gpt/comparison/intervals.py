@@ -36,7 +36,8 @@ class Mean:
         """1.471 ± 0.017; a dash where it is infinite."""
         if not math.isfinite(self.value):
             return "–"
-        return f"{self.value:.{digits}f}" + (f" ± {self.half:.{digits}f}" if math.isfinite(self.half) else "")
+        value = round(self.value, digits) + 0.0  # no negative zero
+        return f"{value:.{digits}f}" + (f" ± {self.half:.{digits}f}" if math.isfinite(self.half) else "")
 
 
 def mean(values: Sequence[float]) -> Mean:
@@ -85,14 +86,26 @@ class Comparison:
     @cached_property
     def half(self) -> float:
         """Half of the interval of any difference of means; infinite where nothing varies that could be measured."""
-        k, n = len(self._known), len(self._seeds)
-        if k < 2 or n < 2:
+        if not self.freedom:
             return math.inf
+        return _tukey(len(self._finite), self.freedom) * math.sqrt(self.variance / len(self._seeds))
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom of the variance; 0: nothing varies that could be measured."""
+        return max(0, len(self._known) - 1) * max(0, len(self._seeds) - 1)
+
+    @cached_property
+    def variance(self) -> float:
+        """Of a value about the means of its contender and of its seed."""
         table = np.array([[self.values[name][seed] for seed in self._seeds] for name in self._known])
         rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
-        freedom = (k - 1) * (n - 1)
-        variance = float((rest**2).sum()) / freedom
-        return _tukey(len(self._finite), freedom) * math.sqrt(variance / n)
+        return float((rest**2).sum()) / self.freedom
+
+    @property
+    def variance_of_difference(self) -> float:
+        """Of the difference of two means."""
+        return 2 * self.variance / len(self._seeds)
 
     def difference(self, own: str, other: str) -> Mean:
         """By how much the mean of `own` is above that of `other`; NaN where one is not known or lacks a seed."""
@@ -134,3 +147,20 @@ class Comparison:
                    len(names) - sum((name, other) in below for other in names))
             for name in names
         }  # fmt: skip
+
+
+def change(before: Comparison, after: Comparison, own: str, other: str, count: int = 1) -> Mean:
+    """By how much the difference of two contenders is greater in another comparison, by Welch's t-test.
+
+    Of `count` such changes the intervals hold for all at once, by Bonferroni's inequality.
+    """
+    value = after.difference(own, other).value - before.difference(own, other).value
+    if math.isnan(value) or not before.freedom or not after.freedom:
+        return Mean(value, math.inf)
+    shares = [(each.variance_of_difference, each.freedom) for each in (before, after)]
+    variance = sum(share for share, _ in shares)
+    if not variance:
+        return Mean(value, 0.0)
+    freedom = variance**2 / sum(share**2 / own_freedom for share, own_freedom in shares)
+    quantile = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * count), freedom))
+    return Mean(value, quantile * math.sqrt(variance))

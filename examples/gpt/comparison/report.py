@@ -20,12 +20,13 @@ from comparison.summary import Group
 
 TEMPLATES = Path(__file__).parent
 METHOD = """\
-Every optimizer begins with as many learning rates, a factor apart; where the best one is at the edge, all of that width
-and batch try more. Rates are chosen by other seeds than those by which optimizers are compared; no interval holds what
-that choice leaves to chance. ± is half of a 95% confidence interval: of means Student's over seeds, of differences
-Tukey's, of seeds as blocks, which holds for all pairs of a table at once, also of factors (low to high), whose
-logarithms are compared. A place is a range where these do not tell optimizers apart; who misses a target is taken to
-need no fewer than all steps."""
+Every optimizer begins with as many learning rates, a factor apart; where the best one is at the edge, all of that
+width and batch try more. Rates are chosen by other seeds than those by which optimizers are compared; no interval
+holds what that choice leaves to chance. ± is half of a 95% confidence interval: of means Student's over seeds, of
+differences Tukey's, of seeds as blocks, which holds for all pairs of a table at once, also of factors (low to high),
+whose logarithms are compared; of changes over widths Welch's, which by Bonferroni's inequality holds for all of a
+table. A place is a range where these do not tell optimizers apart; who misses a target is taken to need no fewer than
+all steps."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ def _section(study: Study, part: Part, results: Results, folder: Path, figures: 
     drawing = Drawing(study, part, groups, step_times.read(folder), times, Looks(study), figures)
     missing = len({cell for cell in sweep.cells(study, part, results) if cell not in results})
     tables = tables_of(groups)
+    if "widths" in part.figures and (table := _table_of_gaps(summary.of_widths(groups), part.contenders[0].name)):
+        tables.append(table)
     on_links = links.to_target(times, drawing.rows)
     if on_links:
         tables.append(_table_of_links(on_links))
@@ -117,6 +120,18 @@ def _table(group: Group) -> Table:
     return Table(f"Width {group.width}, {group.batch} tokens a batch", columns, rows)
 
 
+def _table_of_gaps(groups: Sequence[Group], baseline: str) -> Table | None:
+    found = summary.gaps(groups, baseline)
+    if len(groups) < 2 or not found:
+        return None
+    columns = ("optimizer", *(f"width {group.width}" for group in groups), "change")
+    unknown = Mean(math.nan, math.inf)
+    rows = [(gap.name, *(_difference(gap.by_width.get(group.width, unknown)) for group in groups),
+             _difference(gap.change)) for gap in found]  # fmt: skip
+    ends = f"width {groups[0].width} to {groups[-1].width}"
+    return Table(f"Loss above that of {baseline}, and how it changes from {ends}, by Welch's intervals", columns, rows)
+
+
 def _table_of_links(found: Sequence[links.ToTarget]) -> Table:
     rows = []
     for each in sorted(found, key=lambda each: (-each.link.megabits, each.seconds.value)):
@@ -131,7 +146,7 @@ def _table_of_links(found: Sequence[links.ToTarget]) -> Table:
 
 
 def _difference(found: Mean) -> str:
-    return "–" if math.isnan(found.value) else ("+" if found.value >= 0 else "") + found.words(3)
+    return "–" if math.isnan(found.value) else ("" if round(found.value, 3) < 0 else "+") + found.words(3)
 
 
 def _factor(found: Mean) -> str:

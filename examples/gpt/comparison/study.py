@@ -23,7 +23,7 @@
     widths = [64]
     batches = [4096, 65536]     # tokens
     steps = [800, 200]          # one number for all, or one for each batch
-    seeds = 3                   # by which contenders are compared
+    seeds = 3                   # by which contenders are compared; one number for all, or one for each width
     tuning_seeds = 1            # by which rates are chosen
     every_rate = false          # true: all seeds at all rates, not at the best one alone
     validations = 10            # of a training, evenly spread
@@ -82,7 +82,7 @@ class Part:
     widths: tuple[int, ...]
     batches: tuple[int, ...]  # tokens
     steps: tuple[int, ...]  # of each batch
-    seeds: int  # by which contenders are compared
+    seeds: tuple[int, ...]  # by which contenders are compared, of each width
     tuning_seeds: int  # the first ones, beside these, by whose mean the rate is chosen
     every_rate: bool  # all seeds at all rates, not at the best one alone
     validations: int  # of a training, evenly spread
@@ -94,11 +94,6 @@ class Part:
     def first(self) -> tuple[int, int]:
         """The smallest width and batch."""
         return min(self.widths), min(self.batches)
-
-    @property
-    def reported_seeds(self) -> range:
-        """Others than the tuning seeds, which favour what they have chosen."""
-        return range(self.tuning_seeds, self.tuning_seeds + self.seeds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,10 +225,7 @@ def _part(table: Table, contenders: Mapping[str, Contender], context: int) -> Pa
     for batch in batches:
         if batch % context:
             raise Problem(f"{table.place}: a batch of {batch} tokens is no multiple of the context, {context}")
-    given = table.take("steps", (int, list), needed=True)
-    steps = tuple(given) if isinstance(given, list) else (given,) * len(batches)
-    if len(steps) != len(batches) or not all(isinstance(count, int) and count > 0 for count in steps):
-        raise Problem(f"{table.place}: steps must be one positive number, or one for each batch, got {given!r}")
+    widths = table.counts("widths")
     until_loss = table.take("until_loss", (int, float), None)
     figures = table.names("figures", FIGURES, ["rates"])
     for figure in figures:
@@ -249,10 +241,10 @@ def _part(table: Table, contenders: Mapping[str, Contender], context: int) -> Pa
         question=table.take("question", str, ""),
         answer=table.take("answer", str, ""),
         contenders=tuple(contenders[name] for name in names),
-        widths=table.counts("widths"),
+        widths=widths,
         batches=batches,
-        steps=steps,
-        seeds=table.count("seeds", 3),
+        steps=table.each("steps", "batch", len(batches)),
+        seeds=table.each("seeds", "width", len(widths), 3),
         tuning_seeds=table.count("tuning_seeds", 1),
         every_rate=table.take("every_rate", bool, False),
         validations=table.count("validations", 10),

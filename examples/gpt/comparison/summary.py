@@ -8,7 +8,7 @@ from itertools import groupby
 
 from comparison import sweep
 from comparison.cells import Setting
-from comparison.intervals import Comparison, Mean, mean
+from comparison.intervals import Comparison, Mean, change, mean
 from comparison.results import Result, Results
 from comparison.study import Part, Study
 
@@ -96,11 +96,39 @@ def groups(study: Study, part: Part, results: Results) -> list[Group]:
     return found
 
 
+def of_widths(groups: Sequence[Group]) -> list[Group]:
+    """Those of the first batch."""
+    return [group for group in groups if group.batch == groups[0].batch]
+
+
+@dataclass(frozen=True, eq=False)
+class Gap:
+    """By how much a contender is above another, at several widths."""
+
+    name: str
+    by_width: Mapping[int, Mean]
+    change: Mean  # from the least width to the greatest; NaN of one width
+
+
+def gaps(groups: Sequence[Group], baseline: str) -> list[Gap]:
+    """Those of one batch, of all contenders but the baseline; changes hold for all of them at once."""
+    others = list(dict.fromkeys(row.name for group in groups for row in group if row.name != baseline))
+    found = []
+    for name in others:
+        differences = {group: group.comparison.difference(name, baseline) for group in groups}
+        known = [group for group, difference in differences.items() if math.isfinite(difference.value)]
+        changed = Mean(math.nan, math.inf)
+        if len(known) > 1:
+            changed = change(known[0].comparison, known[-1].comparison, name, baseline, len(others))
+        found.append(Gap(name, {group.width: differences[group] for group in known}, changed))
+    return found
+
+
 def _row(setting: Setting, rates: Sequence[float], results: Results) -> Row | None:
     rate = sweep.best_rate(setting, rates, results)
     if rate is None:
         return None
     scores = {each: found for each in rates if (found := sweep.score(setting, each, results)) is not None}
-    runs = {seed: result for seed in setting.part.reported_seeds
+    runs = {seed: result for seed in setting.seeds
             if (result := results.get(setting.cell(rate, seed))) is not None}  # fmt: skip
     return Row(setting, scores, rate, runs) if runs else None

@@ -96,7 +96,7 @@ def tuning_cells_of(grid: Mapping[Setting, Sequence[float]]) -> list[Cell]:
 
 def reported_cells(setting: Setting, rates: Sequence[float], best: float) -> list[Cell]:
     chosen = rates if setting.part.every_rate else [best]
-    return [setting.cell(rate, seed) for rate in chosen for seed in setting.part.reported_seeds]
+    return [setting.cell(rate, seed) for rate in chosen for seed in setting.seeds]
 
 
 def cells(study: Study, part: Part, results: Results) -> Iterator[Cell]:

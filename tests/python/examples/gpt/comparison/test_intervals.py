@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from comparison.intervals import Comparison, Mean, mean
+from comparison.intervals import Comparison, Mean, change, mean
 from scipy import stats
 
 
@@ -35,6 +35,34 @@ def test_equal_contenders_are_ranked_in_one_table_of_twenty() -> None:
     assert false / 1000 == pytest.approx(0.05, abs=0.02)
 
 
+def test_of_two_contenders_the_change_of_their_difference_is_welchs_t_test() -> None:
+    before = {"a": {0: 1.0, 1: 2.0, 2: 3.1, 3: 2.2}, "b": {0: 0.9, 1: 1.8, 2: 3.0, 3: 2.3}}
+    after = {"a": {0: 0.5, 1: 0.7, 2: 0.55}, "b": {0: 0.1, 1: 0.4, 2: 0.12}}
+    found = change(Comparison(before), Comparison(after), "a", "b")
+    differences = [[each["a"][seed] - each["b"][seed] for seed in each["a"]] for each in (after, before)]
+    expected = stats.ttest_ind(*differences, equal_var=False).confidence_interval(0.95)
+    assert (found.value - found.half, found.value + found.half) == pytest.approx((expected.low, expected.high))
+
+
+def test_of_eight_changes_that_are_not_there_one_is_found_in_fewer_than_one_table_of_twenty() -> None:
+    draw = np.random.default_rng(2)
+    names = [str(name) for name in range(9)]
+    false = 0
+    for _ in range(1000):
+        tables = [draw.normal(size=(9, seeds)) * deviation for seeds, deviation in ((6, 1.0), (3, 0.3))]
+        before, after = (Comparison({name: dict(enumerate(row)) for name, row in zip(names, table, strict=True)})
+                         for table in tables)  # fmt: skip
+        found = [change(before, after, name, "0", 8) for name in names[1:]]
+        false += any(abs(each.value) > each.half for each in found)
+    assert 0.01 < false / 1000 < 0.06
+
+
+def test_a_change_is_unknown_where_nothing_varies_that_could_be_measured() -> None:
+    one, two = Comparison({"a": {0: 1.0}, "b": {0: 2.0}}), Comparison({"a": {0: 1.0, 1: 2.0}, "b": {0: 2.5, 1: 3.1}})
+    assert change(one, two, "b", "a") == Mean(pytest.approx(0.3), math.inf)
+    assert math.isnan(change(two, two, "b", "c").value)
+
+
 def test_differences_that_are_there_are_found_beside_large_differences_of_seeds() -> None:
     draw = np.random.default_rng(1)
     losses = draw.normal(size=(8, 3)) * 0.01 + draw.normal(size=3) + np.arange(8)[:, None] * 0.1
@@ -46,6 +74,11 @@ def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
     assert (mean([2.0]).value, mean([2.0]).half) == (2.0, math.inf)
     assert math.isnan(mean([]).value)
     assert mean([1.0, math.inf]).value == math.inf
+
+
+def test_words_have_no_negative_zero() -> None:
+    assert Mean(-0.0004, 0.02).words(3) == "0.000 ± 0.020"
+    assert Mean(-0.0006, math.inf).words(3) == "-0.001"
 
 
 NEAR = {"near": {1: 1.0, 2: 1.1, 3: 0.9}, "nearly": {1: 1.01, 2: 1.05, 3: 0.93}, "far": {1: 3.0, 2: 3.1, 3: 2.9}}

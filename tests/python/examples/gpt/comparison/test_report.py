@@ -79,6 +79,16 @@ def test_widths_are_compared_with_the_first_contender_of_each(tmp_path: Path) ->
     assert "A at width 16 2.320 ± 0.025, 0.300 ± 0.000 above" in text
     assert "A at width 32 2.170 ± 0.025, 0.150 ± 0.000 above" in text
     assert (tmp_path / "figures" / "one-widths.svg").exists()
+    assert "| optimizer | width 16 | width 32 | change |" in text
+    assert "| A | +0.300 ± 0.000 | +0.150 ± 0.000 | -0.150 ± 0.000 |" in text
+
+
+def test_one_width_has_no_change(tmp_path: Path) -> None:
+    asked = read(tmp_path, SMALL.replace("seeds = 3", 'figures = ["widths"]'))
+    results = Results(tmp_path, {"torch": "9"})
+    run(asked, results, loss_of)
+    report.write(asked, results, tmp_path)
+    assert "change" not in (tmp_path / "tables.txt").read_text()
 
 
 def test_what_was_not_run_is_left_out_by_name(asked: Study, tmp_path: Path) -> None:

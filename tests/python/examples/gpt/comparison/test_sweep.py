@@ -119,6 +119,15 @@ def test_all_seeds_at_all_rates_where_a_part_asks_for_them(tmp_path: Path) -> No
     assert Counter(cell.flags["lr"] for cell in done) == {0.01: 8, 0.02: 8, 0.04: 8}
 
 
+def test_each_width_has_its_own_number_of_seeds(tmp_path: Path) -> None:
+    asked = read(tmp_path, widths="widths = [16, 32]", seeds="seeds = [3, 1]")
+    done = run(asked, Results(tmp_path, {}), by_optimizer(adamw=bowl(0.02, 2.0), dion=bowl(0.02, 1.0)))
+    best = [cell for cell in done if cell.flags["lr"] == 0.02 and cell.flags["optimizer"] == "dion"]
+    assert {(cell.flags["d_model"], cell.flags["seed"]) for cell in best} == {
+        *((16, seed) for seed in range(4)), *((32, seed) for seed in range(2)),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_cells_are_trained_in_whatever_order_they_end(seed: int, tmp_path: Path) -> None:
     asked = read(tmp_path)
