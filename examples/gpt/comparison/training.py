@@ -105,7 +105,8 @@ def server() -> Any:
     """Forks processes that have torch imported; their parent is not this process, which may have threads."""
     context = multiprocessing.get_context("forkserver")
     # Installed packages alone: those of the example would be looked for in the working directory, before all others.
-    context.set_forkserver_preload(["torch", "torchdion"])
+    # The first optimizer of a process imports torch._dynamo, which takes as long as a short training.
+    context.set_forkserver_preload(["torch", "torch._dynamo", "torchdion"])
     resource_tracker.ensure_running()  # which would let Ctrl-C in when it starts with the server
     return context
 

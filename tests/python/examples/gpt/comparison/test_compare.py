@@ -12,7 +12,7 @@ from comparison import study
 from comparison.command import check_gpus
 from errors import Problem
 
-from .programs import CHECKPOINTS, COMPARE, compare
+from .programs import CHECKPOINTS, COMPARE, FIGURES, compare
 from .studies import written
 
 
@@ -104,8 +104,10 @@ def test_a_package_that_is_missing_is_one_sentence(package: str, tmp_path: Path)
 
 def test_an_optimizer_of_ones_own_is_compared(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    text = CHECKPOINTS.replace('optimizer = "adamw"', f'optimizer = "{tmp_path}/own.py:sgd"').replace(
-        "seeds = 2", "seeds = 1"
+    text = (
+        CHECKPOINTS.replace('optimizer = "adamw"', f'optimizer = "{tmp_path}/own.py:sgd"')
+        .replace("seeds = 2", "seeds = 1")
+        .replace(FIGURES, 'figures = ["costs"]')
     )
     done = compare(written(tmp_path, text), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from comparison.cells import Cell
 from comparison.results import Results
 from long_cases import all_but
 
-from .programs import CHECKPOINTS, Start, any_checkpoint, command, compare, processes_that_name, until
+from .programs import CHECKPOINTS, FIGURES, Start, any_checkpoint, command, compare, processes_that_name, until
 from .studies import written
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
@@ -27,7 +27,7 @@ SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 def test_a_study_that_was_stopped_goes_on_to_the_same_rows(
     number: signal.Signals, finished: Path, tmp_path: Path, start: Start
 ) -> None:
-    running = start(CHECKPOINTS, tmp_path)
+    running = start(CHECKPOINTS.replace(FIGURES, ""), tmp_path)
     rows = running.out / "cells.jsonl"
     until(lambda: rows.exists() and len(rows.read_text().splitlines()) > 1)  # one has ended, others are under way
     time.sleep(0.3)
