@@ -107,7 +107,7 @@ class Gap:
 
     name: str
     by_width: Mapping[int, Mean]
-    change: Mean  # from the least width to the greatest; NaN of one width
+    change: Mean  # from the least width to the greatest; NaN where it is not known at both
 
 
 def gaps(groups: Sequence[Group], baseline: str) -> list[Gap]:
@@ -116,11 +116,9 @@ def gaps(groups: Sequence[Group], baseline: str) -> list[Gap]:
     found = []
     for name in others:
         differences = {group: group.comparison.difference(name, baseline) for group in groups}
-        known = [group for group, difference in differences.items() if math.isfinite(difference.value)]
-        changed = Mean(math.nan, math.inf)
-        if len(known) > 1:
-            changed = change(known[0].comparison, known[-1].comparison, name, baseline, len(others))
-        found.append(Gap(name, {group.width: differences[group] for group in known}, changed))
+        ends = groups[0].comparison, groups[-1].comparison
+        by_width = {group.width: gap for group, gap in differences.items() if math.isfinite(gap.value)}
+        found.append(Gap(name, by_width, change(*ends, name, baseline, len(others))))
     return found
 
 

@@ -83,6 +83,22 @@ def test_widths_are_compared_with_the_first_contender_of_each(tmp_path: Path) ->
     assert "| A | +0.300 ± 0.000 | +0.150 ± 0.000 | -0.150 ± 0.000 |" in text
 
 
+def test_a_change_from_a_width_where_all_diverged_is_not_known(tmp_path: Path) -> None:
+    asked = read(
+        tmp_path, SMALL.replace("seeds = 3", 'figures = ["widths"]'), widths="widths = [16, 32, 64]",
+        contenders='contenders = ["B r = d/2", "A"]',
+    )  # fmt: skip
+
+    def loss(cell: Cell) -> Result:
+        diverged = cell.flags["d_model"] == 16 and cell.flags["optimizer"] == "adamw"
+        return Result(((8, math.inf if diverged else loss_of(cell).loss),))
+
+    results = Results(tmp_path, {"torch": "9"})
+    run(asked, results, loss)
+    report.write(asked, results, tmp_path)
+    assert re.search(r"\| A \| – \| \+0.3\d\d .* \| \+0.3\d\d .* \| – \|", (tmp_path / "report.md").read_text())
+
+
 def test_one_width_has_no_change(tmp_path: Path) -> None:
     asked = read(tmp_path, SMALL.replace("seeds = 3", 'figures = ["widths"]'))
     results = Results(tmp_path, {"torch": "9"})
