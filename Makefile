@@ -137,6 +137,14 @@ test-example: build  ## five steps of the GPT example
 	@$(PY) examples/gpt/train.py --overwrite --run build/example --layers 1 --d-model 32 --heads 2 --context 32 \
 	  --batch 2 --steps 5 --val-sequences 2 --sample-length 20
 
+.PHONY: docs
+docs: build  ## the documentation site, in build/docs/html; needs doxygen
+	$(call require,doxygen,doxygen)
+	@mkdir -p build/docs
+	@doxygen docs/Doxyfile
+	@$(PY) -m sphinx --fail-on-warning --keep-going --fresh-env --quiet -c docs . build/docs/html
+	@$(PY) docs/site/check_site.py
+
 .PHONY: wheel
 wheel: .venv/.installed | tools  ## a wheel for other machines, tried at another path, in dist/
 	@$(PY) release/make_wheel.py

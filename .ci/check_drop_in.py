@@ -1,4 +1,4 @@
-"""Checks that each row of docs/drop-in.md names tests that ran and passed, from the report that pytest has written.
+"""Checks that each row of docs/reference/drop-in.md names tests that ran and passed, from pytest's report.
 
     python3 .ci/check_drop_in.py [DOCUMENT [REPORT]]
 
@@ -57,7 +57,7 @@ def complaints(document: Path, report: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    defaults = [ROOT / "docs" / "drop-in.md", ROOT / "build" / "results" / "pytest.xml"]
+    defaults = [ROOT / "docs" / "reference" / "drop-in.md", ROOT / "build" / "results" / "pytest.xml"]
     document, report = [*map(Path, arguments), *defaults[len(arguments) :]]
     found = complaints(document, report)
     print("\n".join(found) or f"{document.name}: {len(rows(document))} rows, and every test that they name has passed")

@@ -32,9 +32,11 @@ struct Traffic {
 struct AxisTraffic {
   Traffic all_reduce, reduce_scatter, all_gather, all_to_all, completion, agreement;
 
+  // Of the full tensors, without what completes or precedes a collective: what the paper's Table 2 counts.
   int64_t elements() const {
     return all_reduce.elements + reduce_scatter.elements + all_gather.elements + all_to_all.elements;
   }
+  // All that this rank sends.
   int64_t bytes() const {
     return all_reduce.bytes + reduce_scatter.bytes + all_gather.bytes + all_to_all.bytes + completion.bytes +
            agreement.bytes;
@@ -44,7 +46,7 @@ struct AxisTraffic {
 // A contiguous part of a dimension.
 struct Piece {
   int64_t begin = 0, size = 0;
-  int64_t end() const { return begin + size; }
+  int64_t end() const { return begin + size; }  // the first index after it
 };
 
 struct AxisOptions {
@@ -57,22 +59,22 @@ struct AxisOptions {
 // One line of ranks. A line of one rank is "absent": every collective on it is the identity and costs nothing, so that
 // single-process code is the distributed code.
 struct Axis {
-  int rank = 0;
-  int size = 1;
+  int rank = 0;                      // of this process on the line
+  int size = 1;                      // how many ranks the line has
   std::shared_ptr<comm::Line> line;  // null when the axis is absent
 
   Axis() = default;
   // Throws c10::ValueError for chunks and pieces that are not those of the group's ranks.
   explicit Axis(c10::intrusive_ptr<c10d::ProcessGroup> group, const AxisOptions& options = {});
 
-  bool absent() const { return !line; }
+  bool absent() const { return !line; }  // no other rank is on the line
   // The part of a dimension of this length that a rank holds: chunks of ⌈length / count⌉ as torch.chunk makes them, the
   // last ones shorter or empty.
   Piece piece(int64_t length, int of_rank) const;
-  Piece piece(int64_t length) const { return piece(length, rank); }
-  int64_t largest_piece(int64_t length) const;
-  const std::string& name() const;
-  AxisTraffic traffic() const;
+  Piece piece(int64_t length) const { return piece(length, rank); }  // that this rank holds
+  int64_t largest_piece(int64_t length) const;                       // the size of the first piece
+  const std::string& name() const;                                   // in stats and errors
+  AxisTraffic traffic() const;                                       // what it has carried since it was made
 
   // A second group of the same ranks, in the same order, for what goes on when a step has returned, beside whatever the
   // program sends over the first: Options::delayed(true) needs one. All copies of the axis get it; it carries what one

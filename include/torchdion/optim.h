@@ -39,6 +39,7 @@ class SharedOptimizerOf : public OptimizerOf<Class, Defaults> {
   static Options resolved(Options defaults) { return defaults.owners(Owners::shard); }
 };
 
+// Options with Dion's defaults.
 using DionOptions = Options;
 
 // Dion (arXiv 2504.05295, Algorithm 1).
@@ -50,6 +51,7 @@ class Dion : public OptimizerOf<Dion, DionOptions> {
   static constexpr auto algorithm = "dion", title = "torchdion::Dion";
 };
 
+// Options with Muon's, NorMuon's, Dion2's and Dion3's defaults.
 struct MuonOptions : Options {
   MuonOptions(double lr = 0.02) : Options(lr) {}
 };
@@ -97,6 +99,7 @@ class Dion3 : public OptimizerOf<Dion3, MuonOptions> {
   static constexpr auto algorithm = "dion3", title = "torchdion::Dion3";
 };
 
+// Options with Double Dion's defaults.
 struct DoubleDionOptions : Options {
   DoubleDionOptions(double lr = 0.01) : Options(lr) { rank_fraction(0.25); }
 };
@@ -109,6 +112,7 @@ class DoubleDion : public OptimizerOf<DoubleDion, DoubleDionOptions> {
   static constexpr auto algorithm = "double_dion", title = "torchdion::DoubleDion";
 };
 
+// Options with DeMo's defaults.
 struct DeMoOptions : Options {
   DeMoOptions(double lr = 0.001) : Options(lr) { mu(0.999); }
 };
@@ -120,6 +124,7 @@ class DeMo : public OptimizerOf<DeMo, DeMoOptions> {
   static constexpr auto algorithm = "demo", title = "torchdion::DeMo";
 };
 
+// Options with Lion's defaults.
 struct LionOptions : Options {
   LionOptions(double lr = 1e-4) : Options(lr) {}
 };
@@ -131,6 +136,7 @@ class Lion : public OptimizerOf<Lion, LionOptions> {
   static constexpr auto algorithm = "lion", title = "torchdion::Lion";
 };
 
+// Options with AdamW's defaults.
 struct AdamWOptions : Options {
   AdamWOptions(double lr = 0.002) : Options(lr) {}
 };

@@ -113,7 +113,7 @@ struct Stats {
   // became exactly zero, in the matrices that this rank orthonormalized.
   int64_t columns_without_signal = 0;
   // Those of them that were longer than the rounding of a product, but not by the margin that counts as signal: there,
-  // runs on different layouts part (README, Limits).
+  // runs on different layouts part (docs/reference/limits.md).
   int64_t columns_in_margin = 0;
   int64_t batches = 0;          // of the last step
   int64_t workspace_bytes = 0;  // of the last step
@@ -169,7 +169,8 @@ class Optimizer : public torch::optim::Optimizer {
   //
   // A CUDA graph captures it under capturable(true): steps are counted on the device, rates read there, and
   // Nonfinite::skip_step is seen to there. Take a step or more before, which make the state and let ranks agree: of
-  // later steps nothing is compared. After load_state_dict() or resize_rank() capture anew (docs/cuda.md).
+  // later steps nothing is compared. After load_state_dict() or resize_rank() capture anew
+  // (docs/guides/cuda-graphs.md).
   //
   // Under delayed(true) a step of Double Dion returns before replicas have exchanged what they have: a thread of one
   // core, or streams of GPUs, do it beside the next forward and backward pass, over a second group that each axis must
@@ -179,7 +180,7 @@ class Optimizer : public torch::optim::Optimizer {
 
   // The state of a parameter; throws c10::ValueError for one that has none yet.
   const ParamState& state_of(const at::Tensor& param) const;
-  Stats stats() const;
+  Stats stats() const;  // what it has done since it was made; waits for what is in flight
 
   // Replaces momenta that are each replica's own by their mean, which is what a checkpoint must hold. To be called on
   // every rank, whichever of them saves. The training goes on as if it had not been called, up to rounding.
@@ -202,8 +203,8 @@ class Optimizer : public torch::optim::Optimizer {
   // either language. Synchronizes momenta first. To be called on every rank.
   c10::IValue whole_state_dict();
   // Takes a state dict of either language, or one of torch.optim.Muon, torch.optim.AdamW or the dion package
-  // (docs/migration.md), all of it or nothing; copies its tensors. Those of cut parameters are this rank's pieces or
-  // whole, which are cut.
+  // (docs/guides/migrating.md), all of it or nothing; copies its tensors. Those of cut parameters are this rank's
+  // pieces or whole, which are cut.
   void load_state_dict(const c10::IValue& state_dict);
 
   // Gives every Q the rank that the options of its group ask for, rank_fraction above all: after a checkpoint of

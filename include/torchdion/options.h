@@ -5,12 +5,13 @@
 
 namespace torchdion {
 
-// Which of the two factors is the state Q; see design of Algorithms 3 and 4.
+// Which of the two factors is the state Q (arXiv 2504.05295, Algorithms 3 and 4).
 enum class Orientation {
   right,  // Algorithm 4: the body runs on Xᵀ; P is n×r, Q is m×r
   left,   // Algorithms 1 and 3: P is m×r, Q is n×r
 };
 
+// How Dion makes the columns of P orthonormal.
 enum class Orthonormalize {
   automatic,    // what benchmarks/orthonormalize.py shows to be fastest at equal robustness
   rcqr,         // randomized Cholesky QR (Algorithm 2)
@@ -40,9 +41,9 @@ enum class AdjustLr {
 
 // What Dion2 chooses of a matrix.
 enum class Select {
-  automatic,  // of its shorter side, rows where both are as long
-  rows,
-  columns,
+  automatic,  // slices of its shorter side, rows where both are as long
+  rows,       // rows of any matrix
+  columns,    // columns of any matrix
 };
 
 // What a step does with NaN and infinite entries of gradients.

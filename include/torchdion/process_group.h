@@ -14,6 +14,7 @@ class Store;
 
 namespace torchdion {
 
+// How a group is made; see gloo_group().
 struct GlooOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);  // of a collective, and of the meeting itself
   // The address or name of this machine that the other ranks reach: "127.0.0.1" where all are on it. Empty: that of its

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchdion.installation import check_torch, read_build
 
 build = read_build()
-"""How the library was built: versions of torch, Python, compiler and CUDA toolkit."""
+"""The versions of torch, Python, compiler and CUDA toolkit that the library was built with, by name."""
 check_torch(build)  # an undefined symbol would say less
 
 from torchdion import _C  # noqa: E402

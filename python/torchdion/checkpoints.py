@@ -71,7 +71,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
 
         Raises:
             RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see
-                :meth:`synchronize_for_checkpoint`.
+                ``synchronize_for_checkpoint()``.
         """
         self._refuse_if_broken()
         for group in self.param_groups:  # a schedule may have written NumPy's numbers, which not every unpickler knows
@@ -91,7 +91,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         """The state dict of one process: of whole states, put together from what all ranks have.
 
         To be called on every rank, whichever of them saves; every one gets all of it. Any layout loads it, in either
-        language. Momenta that are each replica's own are averaged first, see :meth:`synchronize_for_checkpoint`.
+        language. Momenta that are each replica's own are averaged first, see ``synchronize_for_checkpoint()``.
 
         Raises:
             RuntimeError: a step failed after it had begun to write, or other ranks did not call this.

@@ -47,7 +47,7 @@ class DeMo(Optimizer):
         NotImplementedError: a parameter on a device that this build has no kernels for.
 
     Momenta are each replica's own, and unlike those of Dion no run on one process has their mean:
-    :meth:`synchronize_for_checkpoint` gives each replica the mean, from which a run goes on, saved or not.
+    ``synchronize_for_checkpoint()`` gives each replica the mean, from which a run goes on, saved or not.
 
     Shards that are cut between chunks transform their own; others send matrices whole to an owner and back.
 

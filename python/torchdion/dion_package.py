@@ -1,6 +1,6 @@
 """Arguments, group keys and saved groups of the dion package (microsoft/dion), as this library has them.
 
-docs/migration.md says what becomes of each; a test holds it to that.
+docs/guides/migrating.md says what becomes of each; a test holds it to that.
 """
 
 from collections.abc import Callable

@@ -31,7 +31,7 @@ class DistAdamW(SharesStates, AdamW):
 
     State of each parameter: ``momentum`` and ``variance``, of the entries that this rank owns, and ``step``.
     ``state_dict()`` has tensors of the whole shape for ``torch.distributed.checkpoint``, which moves them to other
-    numbers of ranks; :meth:`whole_state_dict` has the values of all ranks.
+    numbers of ranks; ``whole_state_dict()`` has the values of all ranks.
 
     Example:
         >>> import torch

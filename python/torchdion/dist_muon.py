@@ -32,7 +32,7 @@ class DistMuon(SharesStates, Muon):
 
     State of each parameter: ``momentum``, of what this rank owns, ``variance`` (AdamW), ``step``. ``state_dict()`` has
     tensors of the whole shape for ``torch.distributed.checkpoint``, which moves them to other numbers of ranks;
-    :meth:`whole_state_dict` has the values of all ranks.
+    ``whole_state_dict()`` has the values of all ranks.
 
     Example:
         >>> import torch

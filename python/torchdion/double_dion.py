@@ -51,7 +51,7 @@ class DoubleDion(Optimizer):
             :class:`torchdion.Dion`.
         maximize, capturable, nonfinite, precision, seed, mixed_precision_config: as in :class:`torchdion.Dion`.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup. M₁ is each replica's own then;
-            see :meth:`synchronize_for_checkpoint`.
+            see ``synchronize_for_checkpoint()``.
         outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync: as in :class:`torchdion.Dion`.
 
     Raises:

@@ -46,7 +46,7 @@ class Muon(Optimizer):
         precision: of products of FP32 matrices. None is "medium": operands rounded to BF16, sums in FP32, as in
             torch.optim.Muon. "high" rounds to TF32 on GPUs, "highest" nothing. Matrices of FP64 compute in FP64.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
-            them. A momentum is each replica's own then; see :meth:`synchronize_for_checkpoint`.
+            them. A momentum is each replica's own then; see ``synchronize_for_checkpoint()``.
         outer_shard_mesh, inner_shard_mesh: as in :class:`torchdion.Dion`.
         replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step(), and its ranks only
             share the work. All of them take each step together, with gradients for the same matrices.

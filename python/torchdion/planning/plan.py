@@ -126,8 +126,8 @@ def plan(
             :class:`torchdion.Dion` takes them. Under pipeline parallelism, what one stage holds.
         mesh: the ranks. A DeviceMesh, or sizes of its dimensions, such as ``{"dp": 2, "fs": 4, "tp": 8}``, the last of
             which is that of neighbours; then this is the first rank.
-        rank_fraction, rank_multiple_of, orientation, orthonormalize, rcqr_oversample, scalar_algorithm, precision,
-            mixed_precision_config: as in :class:`torchdion.Dion`.
+        rank_fraction, rank_multiple_of, orientation, orthonormalize, rcqr_oversample: as in :class:`torchdion.Dion`.
+        scalar_algorithm, precision, mixed_precision_config: as in :class:`torchdion.Dion`.
         replicate_rank_fraction: of :class:`torchdion.DoubleDion`.
         fraction: of :class:`torchdion.Dion2` and :class:`torchdion.Dion3`.
         chunk_size, top_k: of :class:`torchdion.DeMo`.

@@ -1,13 +1,12 @@
 """On a GPU: capturable steps, which the host does not wait for, and which CUDA graphs replay."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from on_gpu import SHAPES, distance, give_gradients, needs_gpu, sync_is_an_error, trained
+from pages import block_with
 from torch import Tensor, nn
-from trainer_readme import python_blocks
 
 import torchdion
 
@@ -169,6 +168,5 @@ def test_the_parameters_of_a_compiled_model_train() -> None:
 
 
 def test_the_page_on_cuda_runs() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "cuda.md").read_text()
-    [block] = python_blocks(page)
-    exec(compile(block, "docs/cuda.md", "exec"), {"__name__": "page"})
+    block = block_with("cuda-graphs", "torch.cuda.graph")
+    exec(compile(block, "docs/guides/cuda-graphs.md", "exec"), {"__name__": "page"})

@@ -8,10 +8,10 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from pages import run_guide
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_readme import snippet
 
 import torchdion
 
@@ -121,8 +121,8 @@ def test_the_schedule_drives_every_group():
     assert rates == [[0.05 * 0.5**step] * len(run.dion.param_groups) for step in range(4)]
 
 
-def test_the_readme_shows_it():
-    names = snippet("accelerate", model=classifier(), loader=loader_of(8))
+def test_the_guide_shows_it(tmp_path):
+    names = run_guide("accelerate", tmp_path)
     optimizer = names["optimizer"].optimizer
     assert type(optimizer) is torchdion.Dion
     assert optimizer.stats()["steps"] == 4

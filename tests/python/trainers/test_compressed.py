@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from pages import block_with
 from ranks import run_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_readme import block_with
 
 import torchdion
 
@@ -107,7 +107,7 @@ def huggingface(rank: int, world: int, folder: Path, strategy: dict[str, Any]) -
     model = Network()
     optimizer = optimizer_of(model, replicate_mesh=dist.group.WORLD)
     trainer = Trainer(model, arguments, train_dataset=samples, eval_dataset=samples[:4], optimizers=(optimizer, None))
-    exec(block_with("CompressedReplicas"), {"torchdion": torchdion, "trainer": trainer})
+    exec(block_with("compressed-replicas", "CompressedReplicas"), {"torchdion": torchdion, "trainer": trainer})
     trainer.train()
     check_compressed(optimizer, model)
     dist.barrier()
@@ -140,7 +140,7 @@ def with_accelerate(rank: int, world: int, folder: Path) -> None:
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torchdion, "Dion", Watched)
-        exec(block_with("accelerator.save_state"), names)
+        exec(block_with("compressed-replicas", "accelerator.save_state"), names)
     check_compressed(names["optimizer"].optimizer, model)
     dist.barrier()
     check_as_alone(model, torch.load(folder / "optimizer.bin", weights_only=True))

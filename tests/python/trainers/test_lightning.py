@@ -6,9 +6,9 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from pages import run_guide
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_readme import snippet
 
 import torchdion
 
@@ -105,7 +105,7 @@ def test_the_schedule_drives_every_group(tmp_path):
     assert model.rates == [pytest.approx([0.05 / (1 + step / 8)] * groups) for step in range(8)]
 
 
-def test_the_readme_shows_it(tmp_path, monkeypatch):
+def test_the_guide_shows_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = snippet("lightning", model=Classifier().layers, loader=loader_of(8))
+    names = run_guide("lightning", tmp_path)
     assert dion_of(names["trainer"]).stats()["steps"] == 4

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from pages import run_guide
 from torch import Tensor, nn
-from trainer_readme import snippet
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.pytorch_utils import Conv1D
 
@@ -166,9 +166,9 @@ def test_the_linear_layers_of_gpt2_which_have_their_fan_in_first_are_routed_so()
     assert moved == pytest.approx(0.1 * (12 / 4) ** 0.5 * 4**0.5, rel=1e-6)
 
 
-def test_the_readme_shows_it(tmp_path, monkeypatch):
+def test_the_guide_shows_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = snippet("transformers", model=language_model(), dataset=sequences())
+    names = run_guide("hugging-face", tmp_path)
     for trainer in (names["trainer"], names["routed"]):
         assert dion_of(trainer).stats()["steps"] == 2
         assert dion_of(trainer).param_groups[0]["rank_fraction"] == 0.25

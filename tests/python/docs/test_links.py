@@ -39,4 +39,4 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_the_pages_are_there_and_anchors_are_githubs() -> None:
     assert {"README.md", "choosing.md"} <= {page.name for page in PAGES}
-    assert {"on-a-gpu", "slow-networks"} <= anchors(ROOT / "README.md")
+    assert {"which-optimizer", "beside-others"} <= anchors(ROOT / "README.md")

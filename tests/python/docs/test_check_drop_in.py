@@ -1,4 +1,4 @@
-"""The check of docs/drop-in.md accepts what holds and names what does not."""
+"""The check of docs/reference/drop-in.md accepts what holds and names what does not."""
 
 import importlib.util
 import re
@@ -75,7 +75,7 @@ def test_a_document_without_a_table_and_a_report_that_is_missing_or_cut_short_ar
 
 def test_the_tests_that_the_document_names_exist():
     """At once, without a report: the function is in the file."""
-    table = check.rows(ROOT / "docs" / "drop-in.md")
+    table = check.rows(ROOT / "docs" / "reference" / "drop-in.md")
     assert len(table) > 60
     for _, tests in table:
         for test in tests:
@@ -89,6 +89,6 @@ def test_the_documents_tables_name_every_test_of_the_battery_and_none_that_is_no
         for path in (ROOT / "tests" / "python").rglob("test_*.py")
         for name in re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE)
     }
-    named = {test for _, tests in check.rows(ROOT / "docs" / "drop-in.md") for test in tests}
+    named = {test for _, tests in check.rows(ROOT / "docs" / "reference" / "drop-in.md") for test in tests}
     assert named <= functions
     assert {test for test in functions if test.startswith("tests/python/drop_in/")} <= named

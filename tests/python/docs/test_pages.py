@@ -1,0 +1,48 @@
+"""The code on every page of the documentation runs, and prints what the page says."""
+
+from pathlib import Path
+
+import pytest
+from pages import PAGES, ROOT, Block, blocks_of, compare, run_page
+
+RUN = {"python", "sh", "cpp", "cmake", "yaml", "toml"}
+
+
+def names_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def is_run(block: Block) -> bool:
+    return not block.mark and block.language in RUN
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(map(is_run, blocks_of(page.read_text())))], ids=names_of
+)
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names_of)
+def test_every_block_is_run_or_says_who_runs_it(page: Path) -> None:
+    for block in blocks_of(page.read_text()):
+        assert block.language in RUN | {"text"} or block.language.startswith("{"), block
+        if block.mark == "tested by":
+            assert all((ROOT / path).exists() for path in block.words.split(", ")), block.words
+    fences = [line.strip() for line in page.read_text().splitlines() if line.strip().startswith("```")]
+    assert "```" not in fences[::2], f"{page}: a block without a language"
+
+
+def test_what_a_page_shows_is_compared_with_what_is_printed() -> None:
+    compare("a 1\n...\nb\n", "a  1\nx\ny\nb\n", "here")
+    with pytest.raises(AssertionError, match="here: the page shows"):
+        compare("a 1\n", "a 2\n", "here")
+
+
+def test_marks_files_and_indented_blocks_are_told_apart() -> None:
+    page = "<!-- not run: slow -->\n```sh\nsleep 9\n```\n\n  ```python\n  # train.py\n  x = 1\n  ```\n"
+    first, second = blocks_of(page)
+    assert (first.mark, first.words, first.line, first.file) == ("not run", "slow", 3, None)
+    assert (second.mark, second.text, second.file) == ("", "# train.py\nx = 1\n", "train.py")
