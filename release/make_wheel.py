@@ -2,7 +2,7 @@
 
 It holds the library, headers and CMake package, and leaves out the libraries of torch, of CUDA and of OpenMP, which
 torch brings. Its platform tag names the oldest glibc that it runs with, its local version the torch and the CUDA
-that it was built for (0.1.0+torch2.15cu132; cpu: without kernels). It is installed beside a copy of this environment's
+that it was built for (0.2.0+torch2.15cu132; cpu: without kernels). It is installed beside a copy of this environment's
 packages, at another path, takes a step there, and a C++ program is linked with it. The wheel goes to dist/, all output
 to build/release/log.txt.
 """

@@ -130,6 +130,10 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         Parameters that are DTensors take states that lie as they do, or whole ones, as a run on one process saves
         them; of those each rank keeps its piece.
 
+        Args:
+            state_dict: of this class, of C++, or of an optimizer that docs/guides/migrating.md lists; its tensors are
+                copied.
+
         Raises:
             TypeError: it is no dict; nothing was loaded.
             ValueError: the checkpoint of another model or optimizer, or a damaged one; nothing was loaded.

@@ -24,12 +24,12 @@ class Dion(Optimizer):
 
     Args:
         params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options below:
-            ``algorithm`` ("dion", "double_dion", "muon", "demo", "lion", "adamw"), ``lr_multiplier`` (a factor on lr,
-            1), ``batch_dims`` (leading dimensions that count matrices, as in stacks of experts), ``blocks`` (matrices
-            fused along the rows: 3 for QKV), ``fan_in_first`` (True for ConvTranspose weights), ``skip_zero_gradients``
-            (True: a matrix whose gradient is exactly zero on all ranks keeps weight, momentum and Q to the last bit, as
-            experts without tokens should; False, the paper's rule: its momentum goes on moving it, and weight decay
-            shrinks it).
+            ``algorithm`` ("dion", "muon", "normuon", "dion2", "dion3", "double_dion", "demo", "lion", "adamw"),
+            ``lr_multiplier`` (a factor on lr, 1), ``batch_dims`` (leading dimensions that count matrices, as in stacks
+            of experts), ``blocks`` (matrices fused along the rows: 3 for QKV), ``fan_in_first`` (True for ConvTranspose
+            weights), ``skip_zero_gradients`` (True: a matrix whose gradient is exactly zero on all ranks keeps weight,
+            momentum and Q to the last bit, as experts without tokens should; False, the paper's rule: its momentum goes
+            on moving it, and weight decay shrinks it).
         lr: learning rate η, before the shape factor; a float or a tensor of one element. 0.01 transfers over model
             sizes (Section 5 of the paper).
         mu: momentum decay μ in [0, 1).

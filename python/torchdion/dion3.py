@@ -11,7 +11,7 @@ from torchdion.options import AdjustLr, NewtonSchulz, Nonfinite, Owners, Precisi
 
 
 class Dion3(Optimizer):
-    r"""Dion3: of each momentum the rows of the largest norms are orthonormalized, and normalized as NorMuon's.
+    r"""Dion3: Dion2 (arXiv 2512.16928) of rows, which are then normalized as NorMuon's (arXiv 2510.05491).
 
     A drop-in for any ``torch.optim`` optimizer. Parameters with two or more dimensions are matrices (a convolution is
     flattened to (out, rest)), whose rows are neurons; the others get ``scalar_algorithm``. Per step and m×n matrix X

@@ -83,6 +83,9 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group after checking it: nothing is added when an option or a parameter is refused.
 
+        Args:
+            param_group: ``params`` and options of their own; others are those of the constructor.
+
         Raises:
             TypeError, ValueError, NotImplementedError: see the class; the sentence names the group.
         """

@@ -76,3 +76,14 @@ def test_every_figure_that_can_be_drawn_is_on_a_page():
     for figure in (DOCS / "figures").glob("*.svg"):
         assert f"figures/{figure.name}" in pages or figure.name == "logo.svg"
     assert Path(DOCS / "static" / "logo.svg").read_bytes() == (DOCS / "figures" / "logo.svg").read_bytes()
+
+
+def test_all_files_have_the_version_of_the_newest_release():
+    changes = re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text()
+    version, date = changes[0]
+    assert re.search(r"^version: (.*)$", citation, re.MULTILINE)[1] == version
+    assert re.search(r"^date-released: (.*)$", citation, re.MULTILINE)[1] == date
+    assert re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1] == version
+    assert re.search(r"project\(torchdion VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1] == version
+    assert torchdion.__version__ == version
