@@ -115,6 +115,7 @@ def main(arguments: list[str]) -> int:
         if ranks.speaks:
             command = resume_command(arguments, session.job.processes)
             print(f"interrupted after step {trainer.step}; to go on: {command}")
+        ranks.finish()
         return 128 + ended_by
     if tokenizer is not None:
         prompt = default_prompt(recipe.data) if session.prompt is None else session.prompt
