@@ -55,6 +55,9 @@ class ManyProcesses(OneProcess):
         self.data = self.mesh["dp", "fs"]._flatten("data").get_group()
         self.speaks = dist.get_rank() == 0
 
+    def check_folder(self, folder: Path) -> None:
+        sharded.check_that_all_see(folder)
+
     def distribute(self, model: GPT) -> nn.Module:
         job = self.job
         if job.tp > 1:

@@ -90,6 +90,7 @@ def main(arguments: list[str]) -> int:
     windows, validation = open_data(recipe)
     fingerprint = windows.fingerprint()
     ranks = processes.start(session.job, session.device.type)
+    ranks.check_folder(session.folder)
     trainer = Trainer(recipe, session.device, windows, validation, session.compile, ranks)
     if state is not None:
         if state["data"] != fingerprint:
