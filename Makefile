@@ -28,7 +28,7 @@ BEGAN := $(shell date +%s)
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 JOBS := $(if $(MAX_JOBS),-j$(MAX_JOBS))
 SOURCES := $(shell find csrc include cmake -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cmake' -o -name '*.in')
-SCRIPTS := .ci/run benchmarks/gpu/run.sh $(wildcard benchmarks/gpu/stand_ins/*)
+SCRIPTS := .ci/run benchmarks/gpu/run.sh examples/clusters/slurm.sh $(wildcard benchmarks/gpu/stand_ins/*)
 CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz tests/new_algorithm examples -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 
 .PHONY: help

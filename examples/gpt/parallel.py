@@ -55,6 +55,9 @@ class ManyProcesses(OneProcess):
         self.data = self.mesh["dp", "fs"]._flatten("data").get_group()
         self.speaks = dist.get_rank() == 0
 
+    def check_folder(self, folder: Path) -> None:
+        sharded.check_that_all_see(folder)
+
     def distribute(self, model: GPT) -> nn.Module:
         job = self.job
         if job.tp > 1:
@@ -134,9 +137,16 @@ class ManyProcesses(OneProcess):
 
 def _meet(backend: str) -> None:
     """As init_process_group() alone, which after a restart by torchrun may find the addresses of the dead."""
+    of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # the store that outlives the processes
+    if of_torchrun and int(os.environ["GROUP_WORLD_SIZE"]) > 1 and int(os.environ["TORCHELASTIC_MAX_RESTARTS"]) > 0:
+        # Each torchrun counts restarts of its own, so that their processes cannot tell which attempt they belong to.
+        raise Problem(
+            "--max-restarts on several machines needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's environment"
+        )
     store, rank, size = next(rendezvous("env://"))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    dist.init_process_group(backend, store=PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=size)
+    if of_torchrun:
+        store = PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
 def _cut_blocks(model: GPT, mesh: DeviceMesh) -> None:

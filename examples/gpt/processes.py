@@ -43,6 +43,9 @@ class OneProcess:
     repeated_signals: tuple[signal.Signals, ...] = Interrupt.CAUGHT
     """Those that end the process at once when they come after another one."""
 
+    def check_folder(self, folder: Path) -> None:
+        """Raises a Problem where the processes do not share the run's folder, and with it their checkpoints."""
+
     def distribute(self, model: GPT) -> nn.Module:
         """Leaves this process its pieces of the model; returns what computes the logits."""
         return model

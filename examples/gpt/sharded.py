@@ -4,12 +4,16 @@ Each process writes its own pieces, so that no one ever holds the whole. Beside 
 step, schedule, recipe.
 """
 
+import socket
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from checkpoint import UNFINISHED
 from errors import Problem, writing
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
@@ -26,6 +30,7 @@ from torch.optim import Optimizer
 from torchdion.optimizer import Optimizer as Torchdion
 
 REST = "rest.pt"
+PATIENCE = 60.0  # seconds until a file that another machine has written must be seen: NFS may remember its absence
 
 
 def write(folder: Path, model: nn.Module, optimizer: Optimizer, rest: dict[str, Any]) -> None:
@@ -64,6 +69,40 @@ def on_first(path: Path, write: Callable[[], object]) -> None:
     dist.broadcast_object_list(sentence)
     if sentence[0] is not None:
         raise Problem(sentence[0], code=1)
+
+
+def check_that_all_see(folder: Path) -> None:
+    """On all processes: what the first writes into the folder, the others find there.
+
+    Raises:
+        Problem: on every process; it names the machine of one that does not.
+    """
+    name = [f"seen-by-all-{uuid.uuid4().hex}{UNFINISHED}"]
+    dist.broadcast_object_list(name)
+    mark = folder / name[0]
+
+    def write_mark() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+    on_first(mark, write_mark)
+    machines: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(machines, None if _appears(mark) else socket.gethostname())
+    on_first(mark, mark.unlink)
+    blind = [machine for machine in machines if machine is not None]
+    if blind:
+        raise Problem(
+            f"{folder} on {blind[0]} is not the folder that the first process sees; the machines of a run must share it"
+        )
+
+
+def _appears(path: Path) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def read_rest(folder: Path) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def main(arguments: list[str]) -> int:
     windows, validation = open_data(recipe)
     fingerprint = windows.fingerprint()
     ranks = processes.start(session.job, session.device.type)
+    ranks.check_folder(session.folder)
     trainer = Trainer(recipe, session.device, windows, validation, session.compile, ranks)
     if state is not None:
         if state["data"] != fingerprint:
@@ -115,6 +116,7 @@ def main(arguments: list[str]) -> int:
         if ranks.speaks:
             command = resume_command(arguments, session.job.processes)
             print(f"interrupted after step {trainer.step}; to go on: {command}")
+        ranks.finish()
         return 128 + ended_by
     if tokenizer is not None:
         prompt = default_prompt(recipe.data) if session.prompt is None else session.prompt

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from errors import Problem
 from libtorch_example import place as place
+from links import joined
 from on_gpu import needs_gpu
 
 import torchdion
@@ -25,6 +27,7 @@ if EMULATED:
 TESTS = "tests/python/"
 # Of them: what starts processes or compilers on every core, or measures memory; one worker runs all of it.
 EVERY_CORE = (
+    "examples/clusters",
     "law",
     "packaging/test_packaging",
     "packaging/test_sdist",
@@ -95,3 +98,13 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
 def device(request: pytest.FixtureRequest) -> str:
     """Every device that operations may run on."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def throttled_links() -> None:
+    """Skips where network namespaces cannot be made, or links not be throttled."""
+    try:
+        with joined(1) as links:
+            links.throttle(1e8)
+    except Problem as problem:
+        pytest.skip(str(problem))

@@ -4,6 +4,7 @@ interrupted."""
 import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,8 +14,11 @@ from pathlib import Path
 import checkpoint
 import log
 import pytest
+import sharded
 import train
 import trainer
+from errors import Problem
+from guides import run_blocks
 from ranks import run_ranks
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt" / "train.py"
@@ -151,6 +155,24 @@ def test_a_damaged_folder_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-00000004" / ".metadata").unlink()
     with pytest.raises(Exception, match=r"no checkpoint in .* can be read"):
         checkpoint.newest(tmp_path, said.append)
+
+
+def train_in_a_folder_of_its_own(rank: int, world_size: int, folder: Path) -> str:
+    os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)})
+    sharded.PATIENCE = 0.2
+    os.chdir(folder / str(rank))
+    with pytest.raises(Problem) as problem:
+        train.main([*FLAGS["dion"], *FSDP, "--run", "runs/apart"])
+    return str(problem.value)
+
+
+def test_processes_that_do_not_share_the_folder_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    sentences = run_ranks(train_in_a_folder_of_its_own, 2, tmp_path)
+    said = run_blocks("several-machines", "text")[-1].strip()
+    assert sentences == 2 * [f"runs/apart on {socket.gethostname()} {said}"]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -212,6 +212,23 @@ def test_processes_meet_over_what_moves_their_tensors(
     with pytest.raises(InterruptedError):
         parallel.ManyProcesses(Job(dp=4), device)
     assert calls == [*([3] if device == "cuda" else []), backend]
+
+
+@pytest.mark.parametrize(("machines", "restarts", "shared"), [(1, 3, True), (2, 0, True), (2, 3, False), (2, 3, True)])
+def test_restarts_on_several_machines_need_a_new_store_each_time(
+    monkeypatch: pytest.MonkeyPatch, machines: int, restarts: int, shared: bool
+) -> None:
+    def meet(url: str) -> Iterator[tuple[object, int, int]]:
+        raise InterruptedError
+
+    monkeypatch.setattr(parallel, "rendezvous", meet)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", str(machines))
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", str(restarts))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(shared))
+    refused = machines == 2 and restarts == 3 and shared
+    with pytest.raises(Problem if refused else InterruptedError) as problem:
+        parallel._meet("gloo")
+    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in str(problem.value)) == refused
 
 
 def test_fewer_sequences_than_were_asked_for_that_cannot_be_shared_out_evenly_are_one_sentence() -> None:
