@@ -8,13 +8,13 @@ import checkpoint
 import log
 import pytest
 import train
-from guides import run_blocks
 from machines import Machine, machines, wait_until
+from pages import blocks_in_guide
 
 pytestmark = [pytest.mark.usefixtures("throttled_links"), pytest.mark.timeout(200)]
 PAGE = "several-machines"
-TWO, KEPT, ELASTIC = run_blocks(PAGE, "sh")
-SAID = run_blocks(PAGE, "text")
+TWO, KEPT, ELASTIC = blocks_in_guide(PAGE, "sh")
+SAID = blocks_in_guide(PAGE, "text")
 SHAPE = "--layers 1 --d-model 32 --heads 4 --context 16 --batch 8 --val-sequences 8 --sample-length 0"
 
 

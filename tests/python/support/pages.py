@@ -83,7 +83,7 @@ def run_page(page: Path, folder: Path) -> dict[str, Any]:
 
 def run_guide(name: str, folder: Path) -> dict[str, Any]:
     """Runs a page of docs/guides; returns its namespace."""
-    return run_page(ROOT / "docs" / "guides" / f"{name}.md", folder)
+    return run_page(guide(name), folder)
 
 
 def run_python(block: Block, namespace: dict[str, Any], where: str) -> str:
@@ -125,8 +125,17 @@ def compare(wanted: str, printed: str, where: str) -> None:
     assert same, f"{where}: the page shows\n{wanted}\nbut this was printed:\n{printed}"
 
 
-def block_with(page: str, text: str) -> str:
+def guide(name: str) -> Path:
+    return ROOT / "docs" / "guides" / f"{name}.md"
+
+
+def blocks_in_guide(name: str, language: str) -> list[str]:
+    """Those of a page of docs/guides in one language, but for those that are not run."""
+    blocks = blocks_of(guide(name).read_text())
+    return [block.text for block in blocks if block.language == language and block.mark != "not run"]
+
+
+def block_with(name: str, text: str) -> str:
     """The one Python block of a page of docs/guides that contains `text`."""
-    path = ROOT / "docs" / "guides" / f"{page}.md"
-    [found] = [each.text for each in blocks_of(path.read_text()) if each.language == "python" and text in each.text]
+    [found] = [block for block in blocks_in_guide(name, "python") if text in block]
     return found

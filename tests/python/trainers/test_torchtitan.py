@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 import titan_stand_in
 import torch
-from guides import run_blocks
 from machines import ROOT, environment
+from pages import blocks_in_guide
 from ranks import run_ranks
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -23,7 +23,7 @@ from torch.distributed.fsdp import fully_shard
 
 import torchdion
 
-[FILE] = run_blocks("torchtitan", "python")
+[FILE] = blocks_in_guide("torchtitan", "python")
 NAME = "dion_llama"
 ON_CPU = Path(titan_stand_in.__file__).with_name("titan_on_cpu.py")
 
@@ -85,7 +85,7 @@ def step_with_a_replicate_mesh(rank: int, world_size: int) -> str:
 
 
 def test_a_mesh_of_replicas_whose_gradients_fsdp2_averages_is_refused() -> None:
-    [said] = run_blocks("torchtitan", "text")
+    [said] = blocks_in_guide("torchtitan", "text")
     assert all(said.strip() in sentence for sentence in run_ranks(step_with_a_replicate_mesh, 2))
 
 

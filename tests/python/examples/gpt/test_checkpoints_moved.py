@@ -18,7 +18,7 @@ import sharded
 import train
 import trainer
 from errors import Problem
-from guides import run_blocks
+from pages import blocks_in_guide
 from ranks import run_ranks
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt" / "train.py"
@@ -170,7 +170,7 @@ def test_processes_that_do_not_share_the_folder_are_refused_before_the_first_ste
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
     sentences = run_ranks(train_in_a_folder_of_its_own, 2, tmp_path)
-    said = run_blocks("several-machines", "text")[-1].strip()
+    said = blocks_in_guide("several-machines", "text")[-1].strip()
     assert sentences == 2 * [f"runs/apart on {socket.gethostname()} {said}"]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
