@@ -8,10 +8,11 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
+from plot import STYLE
 
 from comparison import summary, traffic
 from comparison.cost_figures import costs, times_on_links
-from comparison.drawing import STYLE, Drawing, Figure, curve, error_bar, most_seeds, panels_of
+from comparison.drawing import Drawing, Figure, curve, error_bar, most_seeds, panels_of
 from comparison.intervals import Mean
 from comparison.step_times import timed
 from comparison.summary import Group, Row

@@ -115,6 +115,23 @@ def test_a_plot_of_two_runs_is_a_png(finished: Path, tmp_path: Path) -> None:
     assert len(content) > 20_000
 
 
+def test_a_plot_may_be_an_svg_of_the_same_bytes_each_time(finished: Path, tmp_path: Path) -> None:
+    pictures = [tmp_path / "first.svg", tmp_path / "second.svg"]
+    for picture in pictures:
+        assert plot.main([str(finished), "-o", str(picture)]) == 0
+    content = pictures[0].read_bytes()
+    assert b"<svg" in content
+    assert content == pictures[1].read_bytes()
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, outcome
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, error = outcome(plot.main, str(finished))
+    assert (code, only_sentence(error)) == (2, "a plot needs the package matplotlib; `pip install matplotlib`")
+
+
 def test_a_plots_line_is_a_running_mean() -> None:
     values = np.arange(200.0)
     means = plot.smoothed(values)  # over 2 % of 200, 4 values
