@@ -16,8 +16,8 @@ BYTE_VOCABULARY = 256
 # Source files hold no zero byte, so it marks where one ends and the next begins.
 SEPARATOR = b"\0"
 VALIDATION_SHARE = 0.1
-# After nothing at all comes a file's first line, which a small model takes for a rule of 79 "#".
-PROMPT = "def "
+# A class is more like Python than what a small model makes of "def ", or of nothing: a rule of 79 "#".
+PROMPT = "class Reader:\n    def __init__(self, "
 
 
 def library_files(root: Path) -> list[Path]:

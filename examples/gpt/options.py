@@ -116,7 +116,7 @@ def session(given: dict[str, Any]) -> Session:
         overwrite=given.get("overwrite", False),
         tensorboard=given.get("tensorboard", False),
         prompt=given.get("prompt"),
-        sample_length=given.get("sample_length", 300),
+        sample_length=given.get("sample_length", 400),
     )
 
 

@@ -18,11 +18,9 @@ from options import Recipe, Session
 from presets import STANDARD_LIBRARY
 from progress import Progress
 from run import Run
-from sample import default_prompt, sample_text
+from sample import Sampling, default_prompt, sample_text
 from tokenizer import Tokenizer, for_vocabulary
 from trainer import Trainer
-
-SAMPLE_TEMPERATURE = 0.8
 
 
 def open_data(recipe: Recipe) -> tuple[Windows, Windows]:
@@ -118,10 +116,10 @@ def main(arguments: list[str]) -> int:
         return 128 + ended_by
     if tokenizer is not None:
         prompt = default_prompt(recipe.data) if session.prompt is None else session.prompt
-        text = sample_text(trainer.model, tokenizer, prompt, session.sample_length,
-                           recipe.context, SAMPLE_TEMPERATURE, recipe.seed)  # fmt: skip
+        sampling = Sampling(session.sample_length, seed=recipe.seed)
+        text = sample_text(trainer.model, tokenizer, prompt, recipe.context, sampling)
         if ranks.speaks:
-            print(text)
+            print(f"\n{text}")
     ranks.finish()
     return 0
 

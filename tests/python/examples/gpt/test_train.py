@@ -89,11 +89,12 @@ def test_without_a_terminal_lines_and_a_sample_are_printed(tmp_path: Path, outco
     assert "\ndef " in out
 
 
-def test_without_a_prompt_a_sample_of_the_standard_library_is_a_function(tmp_path: Path, outcome) -> None:
+def test_without_a_prompt_a_sample_of_the_standard_library_is_a_class(tmp_path: Path, outcome) -> None:
     folder = str(tmp_path / "run")
-    assert "\ndef " in outcome(train.main, *SMALL, "--run", folder)[1]
-    assert outcome(sample.main, folder, "--length", "3")[1].startswith("def ")
-    assert not outcome(sample.main, folder, "--length", "3", "--prompt", "")[1].startswith("def ")
+    beginning = "class Reader:\n    def __init__(self, "
+    assert f"\n\n{beginning}" in outcome(train.main, *SMALL, "--run", folder)[1]
+    assert outcome(sample.main, folder, "--length", "3")[1].startswith(beginning)
+    assert not outcome(sample.main, folder, "--length", "3", "--prompt", "")[1].startswith("class")
     assert sample.default_prompt("shards/*.bin") == sample.default_prompt(None) == ""
 
 
@@ -287,7 +288,13 @@ def test_a_resumed_run_keeps_its_data(token_shards: Path, tmp_path: Path, outcom
     "main, arguments, sentence",
     [
         (plot.main, ["nowhere"], "nowhere/log.jsonl cannot be read: No such file or directory"),
+        (plot.main, ["nowhere", "-o", "loss.pdf"], "--output must end in .png or .svg, got 'loss.pdf'"),
         (sample.main, ["nowhere"], "nowhere holds no checkpoint"),
+        (
+            sample.main,
+            ["x", "--top-p", "0"],
+            "argument --top-p: must be a number above 0 and at most 1, got '0'",
+        ),
         (
             sample.main,
             ["x", "--temperature", "0"],
