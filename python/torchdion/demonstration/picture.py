@@ -1,0 +1,53 @@
+"""Both trainings as a picture, if matplotlib is installed."""
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from torchdion.demonstration.outcome import Curve
+
+CREATOR = "python -m torchdion demo"
+"""What its pictures say of themselves; a file without it is somebody's, and is left alone."""
+COLORS = ("#0072B2", "#D55E00")
+STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "legend.frameon": False,
+    "svg.hashsalt": "torchdion",
+}
+
+
+def can_be_drawn() -> bool:
+    return find_spec("matplotlib") is not None
+
+
+def refused(path: Path) -> str:
+    """Why no picture can be written there, as the end of a sentence; empty if one can."""
+    if path.suffix != ".svg":
+        return f"must end in .svg, got {path}"
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        return f"must be in a folder that can be written to, got {path}"
+    if path.exists() and not (path.is_file() and CREATOR in path.read_text(encoding="utf-8", errors="ignore")):
+        return f"must not be a file that the demo has not drawn, got {path}"
+    return ""
+
+
+def draw(curves: Sequence[Curve], unit: str, path: Path) -> None:
+    """The validation losses against steps."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        panel = figure.subplots()
+        for curve, color in zip(curves, COLORS, strict=True):
+            label = f"{curve.title} ({curve.final:.3f})"
+            panel.plot(list(curve.losses), list(curve.losses.values()), color=color, marker="o", label=label)
+        panel.set_xlabel("step")
+        panel.set_ylabel(f"validation loss ({unit})")
+        panel.legend()
+        figure.savefig(path, metadata={"Creator": CREATOR, "Date": None})
