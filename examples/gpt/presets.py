@@ -10,7 +10,7 @@ STANDARD_LIBRARY = "stdlib"
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "layers": 4, "d_model": 128, "heads": 4, "context": 256,
-        "batch": 32, "micro_batch": 32, "steps": 200, "val_sequences": 256, "val_every": 50,
+        "batch": 32, "micro_batch": 32, "steps": 200, "val_sequences": 256, "val_every": 20,
     },
     "120m": {
         "layers": 12, "d_model": 768, "heads": 6, "context": 1024,
@@ -104,6 +104,23 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "ns_steps": 5,
         "adjust_lr": "original",
     },
+}
+
+# What sentences call them.
+TITLES = {
+    "dion": "Dion",
+    "double_dion": "Double Dion",
+    "muon": "Muon",
+    "normuon": "NorMuon",
+    "dion2": "Dion2",
+    "dion3": "Dion3",
+    "demo": "DeMo",
+    "lion": "Lion",
+    "adamw": "AdamW",
+    "dist_muon": "DistMuon",
+    "dist_adamw": "DistAdamW",
+    "torch_adamw": "torch.optim.AdamW",
+    "torch_muon": "torch.optim.Muon",
 }
 
 OPTIMIZERS["dist_muon"] = OPTIMIZERS["muon"]
