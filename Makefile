@@ -8,7 +8,7 @@ PYTHON ?= python3
 CMAKE_ARGS ?=
 export CMAKE_ARGS
 # Flags of examples/gpt/train.py.
-TRAIN ?= --resume
+TRAIN ?= --resume --against torch_adamw
 # A study, and flags of examples/gpt/compare.py.
 COMPARE ?= small
 # Arguments of pytest, such as PYTEST="-k lion".
@@ -76,7 +76,7 @@ $(TREE)/.installed: .venv/.installed $(SOURCES) CMakeLists.txt setup.py pyprojec
 build: $(TREE)/.installed  ## env, and the package in editable mode
 
 .PHONY: train
-train: build  ## build, and train the GPT example or go on with it; TRAIN="--overwrite ..." for flags of train.py
+train: build  ## build, and train the GPT example with Dion and AdamW, or go on; TRAIN="--overwrite ..." for other flags
 	$(PY) examples/gpt/train.py $(TRAIN)
 
 .PHONY: compare

@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "examples" / "gpt"))
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "support"))
@@ -40,6 +40,9 @@ from links import joined
 from measure import emit, table
 from ranks import RankTimeout, run_ranks
 from slow_link_ranks import CONTENDERS, Plan, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RIVALS = {"AdamW / this": "AdamW", "Muon / this": "Muon (torch)", "dense / this": "Dion r = d/16, dense"}
 COLUMNS = (
@@ -76,10 +79,17 @@ def measure(ranks: int, given: argparse.Namespace, end: float) -> list[dict[str,
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """A panel for each rate, a group of bars for each number of ranks."""
+    from matplotlib import style
+
+    with style.context("torchdion.figures"):
+        _figure(rows).savefig(path, dpi=150)
+
+
+def _figure(rows: list[dict[str, Any]]) -> "Figure":
     from matplotlib.figure import Figure
 
     rates, ranks = (list(dict.fromkeys(row[column] for row in rows)) for column in ("Mbit/s", "ranks"))
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5))
     panels = figure.subplots(1, len(rates), squeeze=False)[0]
     for panel, rate in zip(panels, rates, strict=True):
         for place, name in enumerate(CONTENDERS):
@@ -95,7 +105,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         f"GPT of {rows[0]['parameters'] / 1e6:.1f}M parameters, {rows[0]['tokens']} tokens per rank and step"
     )
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

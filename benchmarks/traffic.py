@@ -23,7 +23,7 @@ import datetime
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,9 @@ from torch.nn import Parameter
 
 import torchdion
 from torchdion.planning.models import MODELS, first_stage
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MESHES = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (2, 1, 2), (2, 4, 1), (1, 2, 4)]  # (dp, fs, tp)
 AXES = ("dp", "fs", "tp")
@@ -148,9 +151,16 @@ def measure(sizes: tuple[int, int, int], options: dict[str, Any]) -> list[dict[s
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    from matplotlib import style
+
+    with style.context("torchdion.figures"):
+        _figure(rows).savefig(path, dpi=150)
+
+
+def _figure(rows: list[dict[str, Any]]) -> "Figure":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5))
     axes = figure.add_subplot()
     series = {
         "Dion, counted": "counted",
@@ -167,7 +177,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylabel("million elements per step and rank")
     figure.suptitle(f"120M GPT, r = {rows[0]['rank_fraction']:g} d")
     figure.legend(loc="outside lower center", ncols=len(series))
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def main() -> None:

@@ -3,27 +3,38 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_lists import LISTS, RANKS, STATES
 from rows import Row, one, select
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """A panel for each list, a group of bars for each rank, and the roofline across its Dion's."""
-    from matplotlib.figure import Figure
+    from matplotlib import style
 
     timed = select(rows, kind="step")
     names = [name for name in LISTS if any(row["list"] == name for row in timed)]
     if not names:
         print("steps_plot.py: no steps to draw", file=sys.stderr)
         return
+    with style.context("torchdion.figures"):
+        _figure(timed, names).savefig(path, dpi=150)
+
+
+def _figure(timed: Sequence[Row], names: Sequence[str]) -> "Figure":
+    from matplotlib.figure import Figure
+
     bars = {
         "Dion": ("Dion", "eager"),
         "Dion, CUDA graph": ("Dion", "graph"),
         "torch.optim.AdamW (fused)": ("AdamW", "eager"),
     }
     bars |= {"torch.optim.Muon": ("Muon", "eager"), "microsoft/dion": ("dion package", "eager")}
-    figure = Figure(figsize=(3.5 * len(names) + 1.5, 4.5), layout="constrained")
+    figure = Figure(figsize=(3.5 * len(names) + 1.5, 4.5))
     for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for place, (label, (optimizer, mode)) in enumerate(bars.items()):
             heights = []
@@ -51,4 +62,4 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
-    figure.savefig(path, dpi=150)
+    return figure

@@ -1,7 +1,6 @@
 """How far weights have moved along each of five directions, with error feedback and without it, as Dion moves them."""
 
 import io
-from pathlib import Path
 
 import torch
 from matplotlib import style
@@ -10,7 +9,6 @@ from matplotlib.figure import Figure
 
 import torchdion
 
-STYLE = Path(__file__).resolve().parents[2] / "examples" / "gpt" / "comparison" / "figures.mplstyle"
 GRADIENT = (1.0, 0.8, 0.6, 0.45, 0.3)  # its singular values, the same at every step
 RANK, STEPS, MU = 2, 60, 0.8
 
@@ -51,7 +49,7 @@ def panel(axes: Axes, title: str, way: list[list[float]]) -> None:
 
 
 def drawing() -> Plot:
-    with style.context(STYLE):
+    with style.context("torchdion.figures"):
         figure = Figure(figsize=(8.6, 3.4))
         left, right = figure.subplots(1, 2, sharey=True)
         panel(left, "With error feedback", moved(True))

@@ -7,7 +7,7 @@ optimizer's best rate; the steps of a curve are those that all seeds have.
 import sys
 from pathlib import Path
 
-from error_feedback import STYLE, Plot
+from error_feedback import Plot
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def drawing() -> Plot:
     part = next(each for each in asked.parts if each.name == PART)
     rows = {row.name: row for group in summary.groups(asked, part, Results(folder, None)) for row in group}
     measured = {(link.part, link.timed): link for link in links.read(folder) if link.megabits == MEGABITS}
-    with style.context(STYLE):
+    with style.context("torchdion.figures"):
         figure = Figure(figsize=(9.2, 3.7))
         left, right = figure.subplots(1, 2, sharey=True)
         for name, (label, color) in SHOWN.items():

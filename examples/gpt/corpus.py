@@ -16,8 +16,8 @@ BYTE_VOCABULARY = 256
 # Source files hold no zero byte, so it marks where one ends and the next begins.
 SEPARATOR = b"\0"
 VALIDATION_SHARE = 0.1
-# After nothing at all comes a file's first line, which a small model takes for a rule of 79 "#".
-PROMPT = "def "
+# Code, of which a small model makes more of it; of "def " it makes prose, of nothing at all a rule of 79 "#".
+PROMPT = "class Reader:\n    def __init__(self, name):\n        self."
 
 
 def library_files(root: Path) -> list[Path]:

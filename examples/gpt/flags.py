@@ -215,6 +215,8 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
                        help="one more when a signal ends the run (on)")  # fmt: skip
     group.add_argument("--resume", action="store_true", help="continue from the folder's newest checkpoint")
     group.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
+    group.add_argument("--against", type=optimizer, metavar="OPTIMIZER",
+                       help="train this optimizer too, in a folder beside, and compare both")  # fmt: skip
     group.add_argument("--tensorboard", action="store_true", help="log to FOLDER/tensorboard too")
-    group.add_argument("--prompt", help="text that the sample at the end continues (needs a byte vocabulary; 'def ')")
-    group.add_argument("--sample-length", type=whole(0), metavar="N", help="tokens of that sample; 0: none (300)")
+    group.add_argument("--prompt", help="text that the sample at the end continues (for the standard library a class)")
+    group.add_argument("--sample-length", type=whole(0), metavar="N", help="at most, of that sample; 0: none (400)")

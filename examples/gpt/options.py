@@ -75,6 +75,7 @@ class Session:
     checkpoint_on_signal: bool
     resume: bool
     overwrite: bool
+    against: str | None  # the optimizer that is trained too, to compare with
     tensorboard: bool
     prompt: str | None
     sample_length: int
@@ -102,6 +103,10 @@ def session(given: dict[str, Any]) -> Session:
     if given.get("tensorboard") and find_spec("tensorboard") is None:
         raise Problem("--tensorboard needs the package tensorboard; `pip install tensorboard`")
     job = _started_job(given)
+    if "against" in given and job.processes > 1:
+        raise Problem("--against compares two runs on one process each; leave it out with --dp, --fs and --tp")
+    if "against" in given and "until_loss" in given:
+        raise Problem("--against compares runs of as many steps, which --until-loss may end before; give one of them")
     name = f"{given.get('preset', 'tiny')}-{own_optimizer.short_name(given.get('optimizer', 'dion'))}"
     return Session(
         folder=Path(given.get("run", f"runs/{name}")),
@@ -114,9 +119,10 @@ def session(given: dict[str, Any]) -> Session:
         checkpoint_on_signal=given.get("checkpoint_on_signal", True),
         resume=given.get("resume", False),
         overwrite=given.get("overwrite", False),
+        against=given.get("against"),
         tensorboard=given.get("tensorboard", False),
         prompt=given.get("prompt"),
-        sample_length=given.get("sample_length", 300),
+        sample_length=given.get("sample_length", 400),
     )
 
 

@@ -1,15 +1,18 @@
 """Loss curves of one or several runs: `python plot.py runs/tiny-dion runs/tiny-torch_adamw -o loss.png`."""
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import log
 import numpy as np
-from errors import Problem, run_script
+from errors import Problem, run_script, writing
 from flags import OneSentenceParser
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Values: TypeAlias = NDArray[np.float64]
 
@@ -59,7 +62,7 @@ def loss_limits(runs: list[Curves]) -> tuple[float, float]:
     return float(seen.min()) - margin, float(seen.max()) + margin
 
 
-def draw_run(panel: Axes, run: Curves, against: str, color: str) -> None:
+def draw_run(panel: "Axes", run: Curves, against: str, color: str) -> None:
     """Training as a thin line, validation with dots."""
     panel.plot(
         column(run.train, against),
@@ -81,8 +84,26 @@ def draw_run(panel: Axes, run: Curves, against: str, color: str) -> None:
 
 
 def draw(runs: list[Curves], output: Path) -> None:
-    """Two panels, against steps and against seconds."""
-    figure = Figure(figsize=(12, 5), layout="constrained")
+    """Two panels, against steps and against seconds.
+
+    Args:
+        output: a .png or .svg file.
+
+    Raises:
+        Problem: matplotlib is not installed, or the file cannot be written.
+    """
+    if find_spec("matplotlib") is None:
+        raise Problem("a plot needs the package matplotlib; `pip install matplotlib`")
+    from matplotlib import style  # which takes a second
+
+    with style.context("torchdion.figures"), writing(output):
+        _figure(runs).savefig(output, dpi=150, metadata={"Date": None} if output.suffix == ".svg" else None)
+
+
+def _figure(runs: list[Curves]) -> "Figure":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5))
     by_step, by_time = figure.subplots(1, 2, sharey=True)
     for number, run in enumerate(runs):
         color = f"C{number % 10}"
@@ -93,18 +114,16 @@ def draw(runs: list[Curves], output: Path) -> None:
     by_step.set_ylabel(f"loss ({loss_unit(runs)})")
     by_step.set_ylim(*loss_limits(runs))
     by_step.legend()
-    for panel in (by_step, by_time):
-        panel.grid(alpha=0.3)
-    figure.savefig(output, dpi=150)
+    return figure
 
 
 def main(arguments: list[str]) -> int:
     parser = OneSentenceParser(prog="plot.py", description="Plot the losses of one or several runs.")
     parser.add_argument("runs", type=Path, nargs="+", help="folders of runs")
-    parser.add_argument("-o", "--output", type=Path, default=Path("loss.png"), help="PNG file (loss.png)")
+    parser.add_argument("-o", "--output", type=Path, default=Path("loss.png"), help="PNG or SVG file (loss.png)")
     given = parser.parse_args(arguments)
-    if given.output.suffix.lower() != ".png":
-        raise Problem(f"--output must end in .png, got {str(given.output)!r}")
+    if given.output.suffix not in (".png", ".svg"):
+        raise Problem(f"--output must end in .png or .svg, got {str(given.output)!r}")
     draw([Curves(folder) for folder in given.runs], given.output)
     print(given.output)
     return 0

@@ -10,7 +10,7 @@ STANDARD_LIBRARY = "stdlib"
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "layers": 4, "d_model": 128, "heads": 4, "context": 256,
-        "batch": 32, "micro_batch": 32, "steps": 200, "val_sequences": 256, "val_every": 50,
+        "batch": 32, "micro_batch": 32, "steps": 200, "val_sequences": 256, "val_every": 20,
     },
     "120m": {
         "layers": 12, "d_model": 768, "heads": 6, "context": 1024,
@@ -106,6 +106,23 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     },
 }
 
+# What sentences call them.
+TITLES = {
+    "dion": "Dion",
+    "double_dion": "Double Dion",
+    "muon": "Muon",
+    "normuon": "NorMuon",
+    "dion2": "Dion2",
+    "dion3": "Dion3",
+    "demo": "DeMo",
+    "lion": "Lion",
+    "adamw": "AdamW",
+    "dist_muon": "DistMuon",
+    "dist_adamw": "DistAdamW",
+    "torch_adamw": "torch.optim.AdamW",
+    "torch_muon": "torch.optim.Muon",
+}
+
 OPTIMIZERS["dist_muon"] = OPTIMIZERS["muon"]
 OPTIMIZERS["dist_adamw"] = {**_TORCHDION, "lr": 0.002, "epsilon": 1e-8}
 
@@ -122,11 +139,11 @@ TINY_RATES: dict[str, dict[str, float]] = {
     "dion": {"lr": 0.02},
     "double_dion": {"lr": 0.02},
     **{name: {"lr": 0.02} for name in ("muon", "normuon", "dion2", "dion3", "dist_muon")},
-    "dist_adamw": {"lr": 0.005},
+    "dist_adamw": {"lr": 0.003},
     "demo": {"lr": 0.001, "scalar_lr": 0.01},
     "lion": {"lr": 0.002},
-    "adamw": {"lr": 0.005},
-    "torch_adamw": {"lr": 0.005},
+    "adamw": {"lr": 0.003},
+    "torch_adamw": {"lr": 0.003},
     "torch_muon": {"lr": 0.02, "adamw_lr": 0.005},
 }
 

@@ -1,5 +1,9 @@
 """A run: training steps to the last one, each logged, with validations and checkpoints where they are due."""
 
+from dataclasses import dataclass
+
+import checkpoint
+import log
 import torch
 from errors import Diverged, Problem
 from interrupt import Interrupt
@@ -9,14 +13,22 @@ from progress import Progress
 from trainer import Trainer
 
 
+@dataclass(frozen=True)
+class Interrupted:
+    """A run that a signal ended after `step` steps."""
+
+    signal: int
+    step: int
+
+
 class Run:
     """A trainer, and where its progress goes: screen, log and checkpoints."""
 
-    def __init__(self, trainer: Trainer, session: Session, fingerprint: int, log: Log, progress: Progress) -> None:
+    def __init__(self, trainer: Trainer, session: Session, fingerprint: int, out: Log, progress: Progress) -> None:
         self.trainer = trainer
         self.session = session
         self.fingerprint = fingerprint  # of the data
-        self.log = log
+        self.log = out
         self.progress = progress
         self._saved = trainer.step  # the step of the newest checkpoint
 
@@ -76,3 +88,41 @@ class Run:
         self.log.sync()
         more = {"recipe": self.trainer.recipe.as_dict(), "data": self.fingerprint}
         self.trainer.save(self.session.folder, self.session.keep, more)
+
+
+def train_to_the_end(trainer: Trainer, session: Session, fingerprint: int) -> Interrupted | None:
+    """Makes the steps that are left, from whatever the session's folder holds of them.
+
+    Args:
+        fingerprint: of the data.
+
+    Returns:
+        What ended it before, if something did.
+    """
+    speaks = trainer.processes.speaks
+    if trainer.step >= trainer.recipe.steps:
+        if speaks:
+            print(f"{session.folder} has all of its {trainer.recipe.steps} steps already", flush=True)
+        return None
+    if speaks:
+        prepare_folder(session, trainer.step)
+    with (
+        Log(session.folder if speaks else None, trainer.step, session.tensorboard) as out,
+        Progress(trainer.step, trainer.recipe.steps, speaks) as bar,
+    ):
+        if trainer.step == 0:
+            recipe = trainer.recipe.as_dict()
+            out.write("run", 0, recipe=recipe, device=str(session.device), torch=torch.__version__)
+        caught = Run(trainer, session, fingerprint, out, bar).finish()
+    return None if caught is None else Interrupted(caught, trainer.step)
+
+
+def prepare_folder(session: Session, step: int) -> None:
+    """Make the folder hold what belongs to the first `step` steps and nothing else."""
+    session.folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.remove_unfinished(session.folder)
+    if step == 0:
+        checkpoint.remove_all_but(session.folder, 0)
+        (session.folder / log.NAME).unlink(missing_ok=True)
+    else:
+        log.truncate(session.folder / log.NAME, step)

@@ -5,24 +5,21 @@ import shlex
 import sys
 from typing import Any
 
+import against
 import checkpoint
 import corpus
 import log
 import options
 import processes
 import shards
-import torch
 from data import Source, Windows
 from errors import Problem, run_script
 from options import Recipe, Session
 from presets import STANDARD_LIBRARY
-from progress import Progress
-from run import Run
-from sample import default_prompt, sample_text
+from run import train_to_the_end
+from sample import Sampling, default_prompt, sample_text
 from tokenizer import Tokenizer, for_vocabulary
 from trainer import Trainer
-
-SAMPLE_TEMPERATURE = 0.8
 
 
 def open_data(recipe: Recipe) -> tuple[Windows, Windows]:
@@ -63,22 +60,19 @@ def state_to_resume(session: Session) -> dict[str, Any] | None:
     return state
 
 
-def prepare_folder(session: Session, step: int) -> None:
-    """Make the folder hold what belongs to the first `step` steps and nothing else."""
-    session.folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.remove_unfinished(session.folder)
-    if step == 0:
-        checkpoint.remove_all_but(session.folder, 0)
-        (session.folder / log.NAME).unlink(missing_ok=True)
-    else:
-        log.truncate(session.folder / log.NAME, step)
-
-
 def resume_command(arguments: list[str], count: int) -> str:
     """For as many processes."""
     kept = [argument for argument in arguments if argument not in ("--resume", "--overwrite")]
     start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count), "--"]
     return shlex.join([*start, sys.argv[0], *kept, "--resume"])
+
+
+def sample_of(trainer: Trainer, tokenizer: Tokenizer, session: Session) -> str:
+    """What the trained model writes."""
+    recipe = trainer.recipe
+    prompt = default_prompt(recipe.data) if session.prompt is None else session.prompt
+    sampling = Sampling(session.sample_length, seed=recipe.seed)
+    return sample_text(trainer.model, tokenizer, prompt, recipe.context, sampling)
 
 
 def main(arguments: list[str]) -> int:
@@ -89,6 +83,7 @@ def main(arguments: list[str]) -> int:
     tokenizer = sample_tokenizer(recipe, session)
     windows, validation = open_data(recipe)
     fingerprint = windows.fingerprint()
+    other = against.open_other(recipe, session, fingerprint)
     ranks = processes.start(session.job, session.device.type)
     ranks.check_folder(session.folder)
     trainer = Trainer(recipe, session.device, windows, validation, session.compile, ranks)
@@ -99,31 +94,25 @@ def main(arguments: list[str]) -> int:
         del state
         if ranks.speaks:
             print(f"resuming {session.folder} after step {trainer.step}", flush=True)
-    if trainer.step >= recipe.steps:
-        if ranks.speaks:
-            print(f"{session.folder} has all of its {recipe.steps} steps already")
+    had_all = trainer.step >= recipe.steps
+    interrupted = train_to_the_end(trainer, session, fingerprint)
+    if had_all and other is None:
         return 0
-    if ranks.speaks:
-        prepare_folder(session, trainer.step)
-    with (
-        log.Log(session.folder if ranks.speaks else None, trainer.step, session.tensorboard) as out,
-        Progress(trainer.step, recipe.steps, ranks.speaks) as bar,
-    ):
-        if trainer.step == 0:
-            out.write("run", 0, recipe=recipe.as_dict(), device=str(session.device), torch=torch.__version__)
-        ended_by = Run(trainer, session, fingerprint, out, bar).finish()
-    if ended_by is not None:
+    text = None if interrupted or tokenizer is None else sample_of(trainer, tokenizer, session)
+    if interrupted is None and other is not None:
+        del trainer  # with its memory
+        interrupted = other.train(windows, validation)
+    if interrupted is not None:
         if ranks.speaks:
             command = resume_command(arguments, session.job.processes)
-            print(f"interrupted after step {trainer.step}; to go on: {command}")
+            print(f"interrupted after step {interrupted.step}; to go on: {command}")
         ranks.finish()
-        return 128 + ended_by
-    if tokenizer is not None:
-        prompt = default_prompt(recipe.data) if session.prompt is None else session.prompt
-        text = sample_text(trainer.model, tokenizer, prompt, session.sample_length,
-                           recipe.context, SAMPLE_TEMPERATURE, recipe.seed)  # fmt: skip
-        if ranks.speaks:
-            print(text)
+        return 128 + interrupted.signal
+    if text is not None and ranks.speaks:
+        print(f"\n{text}")
+    if other is not None:
+        folders = (session.folder, other.session.folder)
+        print(f"\n{against.outcome(folders)}\n{against.picture(folders)}")
     ranks.finish()
     return 0
 

@@ -12,6 +12,7 @@ from torchdion.command_line import OneSentenceParser
 from torchdion.report import print_report
 
 COMMANDS = {
+    "demo": ("torchdion.demonstration.command", "an optimizer here against torch's AdamW on a small GPT, one minute"),
     "plan": ("torchdion.planning.command", "memory, operations, traffic and time of a step on any mesh, without it"),
     "verify": ("torchdion.verification.command", "whether a mesh of processes here trains exactly as one process"),
 }

@@ -17,7 +17,6 @@ from comparison.step_times import StepTime, Timed
 from comparison.study import Contender, Part, Study
 from comparison.summary import Group, Row
 
-STYLE = Path(__file__).with_name("figures.mplstyle")
 # Colours that people with any colour vision tell apart (Okabe and Ito), then more, for studies of many contenders.
 PALETTE = (
     "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73", "#56B4E9", "#000000", "#8C564B", "#7F7F7F", "#9467BD",

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from comparison import summary, traffic
 from comparison.cost_figures import costs, times_on_links
-from comparison.drawing import STYLE, Drawing, Figure, curve, error_bar, most_seeds, panels_of
+from comparison.drawing import Drawing, Figure, curve, error_bar, most_seeds, panels_of
 from comparison.intervals import Mean
 from comparison.step_times import timed
 from comparison.summary import Group, Row
@@ -32,7 +32,7 @@ def draw(drawing: Drawing) -> list[Figure]:
         "costs": costs,
         "links": times_on_links,
     }
-    with matplotlib.rc_context(fname=str(STYLE)):
+    with matplotlib.style.context("torchdion.figures"):
         if not drawing.groups:
             return []
         found = [kinds[kind](drawing) for kind in drawing.part.figures]

@@ -186,6 +186,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, without_nvcc: dict[str, str]
 def test_wheel_holds_the_library_headers_types_and_cmake_package(wheel: zipfile.ZipFile) -> None:
     metadata = wheel.read(f"torchdion-{VERSION}.dist-info/METADATA").decode().splitlines()
     assert f"Requires-Dist: torch=={interface(torch.__version__)}.*" in metadata
+    assert 'Requires-Dist: matplotlib; extra == "demo"' in metadata
     assert "License-Expression: MIT" in metadata
     names = {name.removeprefix("torchdion/") for name in wheel.namelist() if name.startswith("torchdion/")}
     assert {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")} <= names

@@ -89,11 +89,12 @@ def test_without_a_terminal_lines_and_a_sample_are_printed(tmp_path: Path, outco
     assert "\ndef " in out
 
 
-def test_without_a_prompt_a_sample_of_the_standard_library_is_a_function(tmp_path: Path, outcome) -> None:
+def test_without_a_prompt_a_sample_of_the_standard_library_is_a_class(tmp_path: Path, outcome) -> None:
     folder = str(tmp_path / "run")
-    assert "\ndef " in outcome(train.main, *SMALL, "--run", folder)[1]
-    assert outcome(sample.main, folder, "--length", "3")[1].startswith("def ")
-    assert not outcome(sample.main, folder, "--length", "3", "--prompt", "")[1].startswith("def ")
+    beginning = "class Reader:\n    def __init__(self, "
+    assert f"\n\n{beginning}" in outcome(train.main, *SMALL, "--run", folder)[1]
+    assert outcome(sample.main, folder, "--length", "3")[1].startswith(beginning)
+    assert not outcome(sample.main, folder, "--length", "3", "--prompt", "")[1].startswith("class")
     assert sample.default_prompt("shards/*.bin") == sample.default_prompt(None) == ""
 
 
@@ -113,6 +114,23 @@ def test_a_plot_of_two_runs_is_a_png(finished: Path, tmp_path: Path) -> None:
     width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
     assert (width, height) == (1800, 750)
     assert len(content) > 20_000
+
+
+def test_a_plot_may_be_an_svg_of_the_same_bytes_each_time(finished: Path, tmp_path: Path) -> None:
+    pictures = [tmp_path / "first.svg", tmp_path / "second.svg"]
+    for picture in pictures:
+        assert plot.main([str(finished), "-o", str(picture)]) == 0
+    content = pictures[0].read_bytes()
+    assert b"<svg" in content
+    assert content == pictures[1].read_bytes()
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, outcome
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, error = outcome(plot.main, str(finished))
+    assert (code, only_sentence(error)) == (2, "a plot needs the package matplotlib; `pip install matplotlib`")
 
 
 def test_a_plots_line_is_a_running_mean() -> None:
@@ -244,7 +262,7 @@ def test_a_folder_with_a_run_is_not_written_to_unasked(finished: Path, outcome) 
     "flags, sentence",
     [
         ("--d-model 64", "--d-model is 64 but the checkpoint's is 32; a resumed run keeps it"),
-        ("--lr 0.5", "--lr is 0.5 but the checkpoint's is 0.005; a resumed run keeps it"),
+        ("--lr 0.5", "--lr is 0.5 but the checkpoint's is 0.003; a resumed run keeps it"),
         ("--optimizer muon", "--optimizer is muon but the checkpoint's is torch_adamw; a resumed run keeps it"),
         ("--seed 1", "--seed is 1 but the checkpoint's is 0; a resumed run keeps it"),
     ],
@@ -270,7 +288,13 @@ def test_a_resumed_run_keeps_its_data(token_shards: Path, tmp_path: Path, outcom
     "main, arguments, sentence",
     [
         (plot.main, ["nowhere"], "nowhere/log.jsonl cannot be read: No such file or directory"),
+        (plot.main, ["nowhere", "-o", "loss.pdf"], "--output must end in .png or .svg, got 'loss.pdf'"),
         (sample.main, ["nowhere"], "nowhere holds no checkpoint"),
+        (
+            sample.main,
+            ["x", "--top-p", "0"],
+            "argument --top-p: must be a number above 0 and at most 1, got '0'",
+        ),
         (
             sample.main,
             ["x", "--temperature", "0"],
