@@ -28,6 +28,7 @@ extensions = [
     "comments",
     "mathml",
     "option_tables",
+    "signatures",
 ]
 
 root_doc = "docs/index"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 
-def flags(action: argparse.Action, prog: str) -> str:
+def flags(action: argparse.Action) -> str:
     """As they are typed, with what follows them."""
     if not action.option_strings:
         return f"`{action.metavar or action.dest}`"
@@ -36,7 +36,7 @@ def meaning(action: argparse.Action, prog: str) -> str:
 def rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     for action in parser._actions:
         if action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction):
-            yield flags(action, parser.prog), meaning(action, parser.prog)
+            yield flags(action), meaning(action, parser.prog)
 
 
 class CommandLine(SphinxDirective):

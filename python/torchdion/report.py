@@ -17,9 +17,7 @@ def report() -> dict[str, str]:
         "torchdion": f"{torchdion.__version__} at {os.path.dirname(torchdion.__file__)}",
         "built with": f"torch {built['torch']}, Python {built['python']}, {built['compiler']}, {built['build_type']}",
         "CUDA toolkit": f"{toolkit} at build time" if toolkit != "none" else "none at build time",
-        "CUDA kernels": "none: parameters must be on the CPU"
-        if toolkit == "none"
-        else "compiled, not measured on a GPU",
+        "CUDA kernels": "none: parameters must be on the CPU" if toolkit == "none" else "compiled",
         "torch": f"{torch.__version__} (CUDA {torch.version.cuda or 'none'}) at {os.path.dirname(torch.__file__)}",
         "GPUs": ", ".join(gpus) or "none",
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores; CPU capability "
