@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, Block, blocks_of, compare, run_page
+from pages import OTHERS, PAGES, ROOT, Block, blocks_of, compare, run_page
 
 RUN = {"python", "sh", "cpp", "cmake", "yaml", "toml"}
 
@@ -25,10 +25,11 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch:
     run_page(page, tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names_of)
+@pytest.mark.parametrize("page", PAGES + OTHERS, ids=names_of)
 def test_every_block_is_run_or_says_who_runs_it(page: Path) -> None:
     for block in blocks_of(page.read_text()):
         assert block.language in RUN | {"text"} or block.language.startswith("{"), block
+        assert block.mark or block.language == "text" or page in PAGES, f"{page}, line {block.line}"
         if block.mark == "tested by":
             assert all((ROOT / path).exists() for path in block.words.split(", ")), block.words
     fences = [line.strip() for line in page.read_text().splitlines() if line.strip().startswith("```")]

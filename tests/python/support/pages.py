@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-# The README, and what `make docs` makes pages of and a reader types.
+# Those whose blocks are run one after another.
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+# What else the site has, whose blocks have tests of their own.
+OTHERS = sorted([ROOT / "CONTRIBUTING.md", *(ROOT / "examples").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
 BLOCK = re.compile(
     r"(?:^ *<!-- (not run|tested by): (.*?) -->\n)?^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL
 )
