@@ -5,11 +5,7 @@ namespace torchdion::algorithms {
 namespace {
 
 constexpr Option kShared[] = {
-    {.name = "lr",
-     .initial = 0.01,
-     .allowed = kNotNegative,
-     .doc = "learning rate η; 0.01 transfers over model sizes (arXiv 2504.05295, Section 5)",
-     .may_be_tensor = true},
+    {.name = "lr", .initial = 0.01, .allowed = kNotNegative, .doc = "learning rate η", .may_be_tensor = true},
     {"lr_multiplier", 1.0, kNotNegative, "a factor on lr, so that one schedule drives all groups (Table 1)"},
     {.name = "weight_decay",
      .initial = 0.01,

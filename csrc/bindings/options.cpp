@@ -136,12 +136,14 @@ py::dict described(const algorithms::Algorithm& algorithm) {
   py::list states;
   for (const algorithms::State& state : algorithm.states) states.append(described(state));
   Value betas;
+  py::dict docs;
   for (const Option& option : algorithm.options) {
     if (option.name == "betas") betas = option.initial;
+    docs[py::str(std::string(option.name))] = std::string(option.doc);
   }
   return py::dict(py::arg("name") = std::string(algorithm.name), py::arg("takes_matrices") = algorithm.takes_matrices(),
                   py::arg("shares_among_copies") = algorithm.shares_among_copies, py::arg("states") = states,
-                  py::arg("betas") = as_python(betas));
+                  py::arg("betas") = as_python(betas), py::arg("docs") = docs);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ def drawing() -> Drawing:
 
 def cut(d: Drawing) -> None:
     left, top = 60, 70
-    d.text(left, 30, "Each rank holds one piece of X, G and M", weight="bold")
+    d.text(left, 30, "A piece of X, G and M on each rank", weight="bold")
     d.text(left + SIDE_N / 2, 58, "n columns, cut by 4 shards (FS)", color=GREY, anchor="middle")
     for i in range(TP):
         for j in range(FS):
@@ -32,7 +32,7 @@ def cut(d: Drawing) -> None:
 
 
 def factors(d: Drawing) -> None:
-    d.text(470, 30, "The factors are cut with it", weight="bold")
+    d.text(470, 30, 'The factors (orientation="left")', weight="bold")
     for i in range(TP):
         d.box(500, 70 + i * SIDE_M / TP, R, SIDE_M / TP, GREEN, f"P{'₁₂'[i]}")
     d.text(560, 128, "P: the ranks of a row of the grid", color=GREY)

@@ -35,9 +35,11 @@ def defaults_of(algorithm: str, front: type) -> dict[str, Any]:
     return {name: taken[name] for name in OPTIONS if name in own & set(taken)}
 
 
-def row(name: str, default: Any) -> tuple[str, ...]:
+def row(name: str, default: Any, algorithm: str | None = None) -> tuple[str, ...]:
+    """Of one option, as the algorithm declares it: several may have options of one name."""
     declared = OPTIONS[name]
-    return f"`{name}`", f"`{default!r}`", declared["doc"], declared["words"].replace("'", "`")
+    own = ALGORITHMS[algorithm].docs if algorithm else {}
+    return f"`{name}`", f"`{default!r}`", own.get(name, declared["doc"]), declared["words"].replace("'", "`")
 
 
 class OptionsTable(SphinxDirective):
@@ -47,7 +49,7 @@ class OptionsTable(SphinxDirective):
 
     def run(self) -> list[Node]:
         front = getattr(torchdion, self.arguments[0])
-        rows = [row(name, default) for name, default in defaults_of(front.algorithm, front).items()]
+        rows = [row(*each, front.algorithm) for each in defaults_of(front.algorithm, front).items()]
         return self.parse_text_to_nodes(table(rows, ("option", "default", "meaning", "allowed")))
 
 

@@ -26,6 +26,7 @@ class Algorithm(NamedTuple):
 
     Args:
         shares_among_copies: what one rank computes for all is shared out among copies with averaged gradients too.
+        docs: what its own options mean, by their names; of options that all algorithms have, ``OPTIONS`` says it.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Algorithm(NamedTuple):
     shares_among_copies: bool
     states: tuple[State, ...]
     betas: tuple[float, float] | None
+    docs: dict[str, str]
 
     @property
     def factors(self) -> tuple[State, ...]:

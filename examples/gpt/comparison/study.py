@@ -120,8 +120,9 @@ class Study:
 
 
 # Flags that the grid gives, and those of a single run.
-OF_THE_GRID = {"lr", "seed", "d_model", "heads", "batch", "steps", "val_every", "until_loss", "run", "resume", "against",
-               "keep", "overwrite", "checkpoint_on_signal", "device", "tensorboard", "prompt", "sample_length"}  # fmt: skip
+OF_THE_GRID = {"lr", "seed", "d_model", "heads", "batch", "steps", "val_every", "until_loss", "run", "resume", "keep",
+               "against", "overwrite", "checkpoint_on_signal", "device", "tensorboard", "prompt",
+               "sample_length"}  # fmt: skip
 # Flags that are the same for all, for a contender not to set.
 OF_ALL = {*Recipe.__dataclass_fields__, "weight_decay", "scalar_algorithm", "scalar_lr", "dp", "fs", "tp",
           "checkpoint_every", "compile"} - {"optimizer"}  # fmt: skip

@@ -32,7 +32,7 @@ small search. Prints the validation losses, what the models write, and which was
 
 WHAT_NEXT = """\
 What next:
-  in your training       optimizer = torchdion.Dion(torchdion.param_groups(model), lr=0.01)
+  in your training       optimizer = torchdion.Dion(torchdion.param_groups(model), lr=0.02)
   what a step costs      python -m torchdion plan --help
   is a mesh exact here   python -m torchdion verify --help"""
 
