@@ -28,8 +28,8 @@ def flags(action: argparse.Action) -> str:
 def meaning(action: argparse.Action, prog: str) -> str:
     words = (action.help or "") % {**vars(action), "prog": prog}
     words = re.sub(r"([*_<])", r"\\\1", words)
-    default = action.default
-    told = default in (None, False, argparse.SUPPRESS, {}, ()) or str(default) in words
+    default = f"{action.default:.3g}" if isinstance(action.default, float) else action.default
+    told = default in (None, False, argparse.SUPPRESS, {}, ()) or str(default) in words or words.endswith(")")
     return words if told or action.nargs == 0 else f"{words} ({default})".strip()
 
 
