@@ -91,6 +91,7 @@ def prepare(job: Job, output: File, stack: File) -> None:
     os.dup2(output.content.fileno(), 2)
     sys.stdout = sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", buffering=0, closefd=False), write_through=True)
     faulthandler.enable(stack.content, all_threads=False)
+    torch._C._set_print_stack_traces_on_fatal_signal(True)  # of threads without Python: gloo's, say
     faulthandler.register(signal.SIGUSR1, stack.content, all_threads=False)
     os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"})
     torch.set_num_threads(1)

@@ -112,6 +112,12 @@ def test_a_python_without_docstrings_is_said_so(here: Path, capsys, monkeypatch:
 
 def test_ctrl_c_ends_it_with_one_line_and_status_130(here: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "train", lambda *_: signal.raise_signal(signal.SIGINT))
-    assert demo("--steps", "1") == 130
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # it may be ignored, as in the background of a shell
+    try:
+        assert demo("--steps", "1") == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "python -m torchdion demo: interrupted\n"
     assert list(here.iterdir()) == []
