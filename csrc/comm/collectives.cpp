@@ -31,6 +31,10 @@ bool are_equal(const std::vector<int64_t>& splits) {
   return std::adjacent_find(splits.begin(), splits.end(), std::not_equal_to<>()) == splits.end();
 }
 
+// The same memory in a tensor that Python does not hold: a thread of gloo lets go of it some time after the wait, when
+// the interpreter may have ended.
+at::Tensor lent(const at::Tensor& tensor) { return tensor.variable_data(); }
+
 // Starts a collective with start(process group).
 template <class Start>
 Pending begin(const char* kind, Axis axis, std::vector<at::Tensor> tensors, Start start) {
@@ -68,7 +72,7 @@ Pending all_reduce(at::Tensor tensor, Axis axis) {
   if (axis.absent()) return {};
   if (tensor.numel() == 0) return Pending::nothing();
   count(axis, "all_reduce", &AxisTraffic::all_reduce, tensor.numel(), tensor.numel(), 2 * ring_bytes(tensor, axis));
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{lent(tensor)};
   return begin("all_reduce", axis, tensors, [&](c10d::ProcessGroup& group) { return group.allreduce(tensors); });
 }
 
@@ -78,6 +82,8 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
     return {};
   }
   if (output.numel() == 0) return Pending::nothing();
+  output = lent(output);
+  input = lent(input);
   count(axis, completes ? "completion" : "all_gather", completes ? &AxisTraffic::completion : &AxisTraffic::all_gather,
         output.numel(), completes ? 0 : output.numel(), bytes(input.numel(), input) * (axis.size - 1));
   if (as_messages(input, axis)) {
@@ -113,6 +119,8 @@ Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits
     return {};
   }
   if (input.numel() == 0) return Pending::nothing();
+  output = lent(output);
+  input = lent(input);
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(),
         bytes(input.numel() - splits[axis.rank], input));
   std::vector<int64_t> received(axis.size, splits[axis.rank]);
@@ -131,6 +139,8 @@ Pending all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> rec
     output.copy_(input.view_as(output));
     return {};
   }
+  output = lent(output);
+  input = lent(input);
   count(axis, completes ? "completion" : "all_to_all", completes ? &AxisTraffic::completion : &AxisTraffic::all_to_all,
         input.numel(), completes ? 0 : input.numel(), bytes(input.numel() - sent[axis.rank], input));
   if (as_messages(input, axis)) {
@@ -150,6 +160,8 @@ Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis) {
     return {};
   }
   if (input.numel() == 0) return Pending::nothing();
+  output = lent(output);
+  input = lent(input);
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(), ring_bytes(input, axis));
   return begin("reduce_scatter", axis, {output, input},
                [&](c10d::ProcessGroup& group) { return torch_versions::reduce_scatter(group, output, input); });

@@ -138,7 +138,8 @@ at::Tensor gather_owned(const at::Tensor& part, at::IntArrayRef state, at::IntAr
     const std::vector<int64_t> sizes = owned_sizes(state, parameter, rows);
     if (c10::multiply_integers(sizes) == 0) continue;
     const at::Tensor own = rank == axis.rank ? part.contiguous() : at::empty(sizes, part.options());
-    std::vector<at::Tensor> sent{comm::where_it_can_be_sent(own, axis)};
+    // Not the tensor that Python holds: gloo's thread may let go of it when the interpreter has ended.
+    std::vector<at::Tensor> sent{comm::where_it_can_be_sent(own, axis).variable_data()};
     c10d::BroadcastOptions options;
     options.rootRank = rank;
     comm::named("broadcast", axis, [&] { return axis.line->group->broadcast(sent, options)->wait(); });
