@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
 #include "comm/by_hand.h"
@@ -139,7 +140,7 @@ Task<> reduce_temporary(Axis axis, double* sum) {
   *sum = kept.sum().item<double>();
 }
 
-TEST(Collectives, KeepTheirTensorsAliveUntilTheyEnd) {
+TEST(Collectives, KeepTheMemoryOfTheirTensorsUntilTheyEnd) {
   Meeting meeting(2);
   on_every_rank(&meeting, [](Axis axis) {
     double sum = 0;
@@ -150,9 +151,26 @@ TEST(Collectives, KeepTheirTensorsAliveUntilTheyEnd) {
   Meeting alone(2);
   {
     const Pending pending = all_reduce(tensor, axis_of(&alone, 0));
-    EXPECT_EQ(tensor.use_count(), 2);
+    EXPECT_EQ(tensor.storage().use_count(), 2);
   }
-  EXPECT_EQ(tensor.use_count(), 1);
+  EXPECT_EQ(tensor.storage().use_count(), 1);
+}
+
+// A thread of gloo lets go of what it was given when the interpreter may have ended: not of a tensor that Python holds.
+TEST(Collectives, HoldNoTensorOfTheirCaller) {
+  Meeting alone(2);
+  const Axis axis = axis_of(&alone, 0);
+  const at::Tensor half = at::ones({2}), whole = at::ones({4}), other = at::ones({4}), three = at::ones({3});
+  std::vector<Pending> pending;
+  pending.push_back(all_reduce(whole, axis));
+  pending.push_back(all_gather(whole, half, {2, 2}, axis));
+  pending.push_back(all_gather(whole, three, {3, 1}, axis));
+  pending.push_back(scatter(other, whole, {2, 2}, axis));
+  pending.push_back(reduce_scatter(half, whole, axis));
+  pending.push_back(all_to_all(other, whole, {2, 2}, {2, 2}, axis));
+  for (const at::Tensor& tensor : {std::cref(half), std::cref(whole), std::cref(other), std::cref(three)}) {
+    EXPECT_EQ(tensor.use_count(), 1);
+  }
 }
 
 Task<> reduce_three_times(Axis axis, int* done, std::string* caught) {

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from option_tables import OF_GROUPS, defaults_of, table
+from option_tables import OF_GROUPS, defaults_of, row, table
 from pages import ROOT
 
 import torchdion
@@ -49,6 +49,20 @@ def test_a_table_has_every_option_that_a_constructor_takes(front):
 def test_every_option_is_in_a_table():
     in_tables = {name for front in OWN_TABLE for name in defaults_of(front.algorithm, front)}
     assert in_tables | set(OF_GROUPS) | set(filter(None, STATE_DTYPES.values())) == set(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "meaning"),
+    [
+        ("muon", "lr", "learning rate η, before the factor that adjust_lr says"),
+        ("lion", "lr", "learning rate η"),
+        ("muon", "nesterov", "orthonormalize G + μ M, not M"),
+        ("demo", "mu", "momentum decay μ (arXiv 2411.19870)"),
+        ("adamw", "betas", "β₁ and β₂ of the moments (arXiv 1711.05101)"),
+    ],
+)
+def test_a_table_has_the_words_of_its_own_algorithm(algorithm, name, meaning):
+    assert row(name, None, algorithm)[2] == meaning
 
 
 def test_a_table_escapes_what_would_end_a_cell():
