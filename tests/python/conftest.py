@@ -1,6 +1,7 @@
 """What every test starts from."""
 
 import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -75,6 +76,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What one worker must run begins first, as it takes the longest."""
     items.sort(key=lambda item: not runs_on_every_core(item.nodeid))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not in all that was imported and collected."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

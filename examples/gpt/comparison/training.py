@@ -7,6 +7,7 @@ torch once; those of a cell on many ranks are torchrun's.
 
 import ctypes
 import fcntl
+import gc
 import multiprocessing
 import os
 import re
@@ -82,6 +83,7 @@ def without_ctrl_c() -> Iterator[None]:
 
 def train_here(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     """A cell on one process; in that process."""
+    gc.freeze()  # looks for garbage would copy the memory that this process shares with its server
     leave_group()
     stop_with_parent()
     fcntl.flock(lock_of(Path(folder)), fcntl.LOCK_EX)

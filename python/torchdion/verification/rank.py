@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import gc
 import io
 import os
 import pickle
@@ -83,6 +84,7 @@ def live(number: int, job: Job, output: File, result: File, stack: File) -> None
 
 
 def prepare(job: Job, output: File, stack: File) -> None:
+    gc.freeze()  # looks for garbage would write to, and so copy, all memory that this process shares with the others
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pages import OTHERS, PAGES, ROOT, Block, blocks_of, compare, run_page
+from pages import OF_TRAINERS, OTHERS, PAGES, ROOT, Block, blocks_of, compare, guide, run_page
 
 RUN = {"python", "sh", "cpp", "cmake", "yaml", "toml"}
 
@@ -16,13 +16,24 @@ def is_run(block: Block) -> bool:
     return not block.mark and block.language in RUN
 
 
+def has_code(page: Path) -> bool:
+    return any(map(is_run, blocks_of(page.read_text())))
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(map(is_run, blocks_of(page.read_text())))], ids=names_of
+    "page", [page for page in PAGES if has_code(page) and page.stem not in OF_TRAINERS], ids=names_of
 )
 def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("name", OF_TRAINERS)
+def test_a_guide_that_is_left_out_above_is_run_by_its_trainers_tests(name: str) -> None:
+    assert has_code(guide(name))
+    tests = (ROOT / "tests" / "python" / "trainers").glob("test_*.py")
+    assert any(f'run_guide("{name}", ' in test.read_text() for test in tests)
 
 
 @pytest.mark.parametrize("page", PAGES + OTHERS, ids=names_of)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from long_cases import all_but
 
 from torchdion.table import ALGORITHMS
 
@@ -49,6 +50,9 @@ for name in sys.argv[1:]:
 WAITS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal"}
 """Operators for whose result the host waits, if Meta tensors have them at all."""
 
+TO_THE_DEVICE = ["params[0].data.copy_(torch.ones(64, 48))", "torch.ones(3).to('meta')"]
+FROM_THE_DEVICE = ["params[0].sum().item()", "params[0].nonzero()", "params[0].cpu()"]
+
 
 def asked(program: str, *algorithms: str) -> dict[str, set[str]]:
     """What torch is asked for in a step of each algorithm, with the devices of its tensors, in a process of its own."""
@@ -78,7 +82,7 @@ def test_nor_does_nesterovs_momentum_without_error_feedback() -> None:
     assert not waits(operators)
 
 
-@pytest.mark.parametrize("wait", ["params[0].data.copy_(torch.ones(64, 48))", "torch.ones(3).to('meta')"])
+@pytest.mark.parametrize("wait", all_but(TO_THE_DEVICE, long=TO_THE_DEVICE[1:]))
 def test_a_copy_to_the_device_would_be_seen(wait: str) -> None:
     [operators] = asked(
         PROGRAM.replace("    optimizer.step()\n\n", f"    {wait}\n    optimizer.step()\n\n", 1), "lion"
@@ -86,7 +90,7 @@ def test_a_copy_to_the_device_would_be_seen(wait: str) -> None:
     assert waits(operators)
 
 
-@pytest.mark.parametrize("wait", ["params[0].sum().item()", "params[0].nonzero()", "params[0].cpu()"])
+@pytest.mark.parametrize("wait", all_but(FROM_THE_DEVICE, long=FROM_THE_DEVICE[1:]))
 def test_a_copy_from_the_device_would_fail(wait: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failure:
         asked(PROGRAM.replace("    optimizer.step()\n\n", f"    {wait}\n    optimizer.step()\n\n", 1), "lion")

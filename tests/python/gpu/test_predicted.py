@@ -105,7 +105,7 @@ def test_a_step_of_1_3b_allocates_at_most_12_percent_of_the_weights(rows: list[R
     assert total["peak_bytes"] / total["parameter_bytes"] <= 0.12
 
 
-@pytest.mark.parametrize("orthonormalize", ["auto", "rcqr"])
+@pytest.mark.parametrize("orthonormalize", ["auto", pytest.param("rcqr", marks=pytest.mark.long)])
 def test_thousands_of_small_matrices_take_no_more_workspace_than_large_ones(orthonormalize: str) -> None:
     """456 MiB for a task's factors and what factors them, of however few columns, and what torch rounds up."""
     if "TORCHDION_EMULATED" not in os.environ:

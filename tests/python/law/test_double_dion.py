@@ -12,6 +12,7 @@ from law import (
     Run,
     assert_equal_to_one_process,
     gradient,
+    leaf,
     members,
     mesh_of,
     one_process,
@@ -22,7 +23,6 @@ from law import (
 from long_cases import some_of
 from ranks import run_ranks
 from roles import CORE, Role
-from torch.nn import Parameter
 
 import torchdion
 from torchdion.verification.observed import elements
@@ -83,7 +83,7 @@ def counted(rank: int, world_size: int) -> dict[str, tuple[dict[str, int], dict[
     mesh = mesh_of((2, 3, 1))
     found = {}
     for role in under_double_dion(orientation="right", orthonormalize="cholesky_qr"):
-        params = [Parameter(piece(weight(index, role, torch.float32), role, mesh["fs", "tp"])) for index in range(1)]
+        params = [leaf(piece(weight(index, role, torch.float32), role, mesh["fs", "tp"])) for index in range(1)]
         for index, param in enumerate(params):
             G = gradient(index, role, torch.float32, 0, mesh.get_local_rank("dp"))
             param.grad = piece(G, role, mesh["fs", "tp"])

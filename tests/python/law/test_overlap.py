@@ -4,11 +4,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from law import HYPER, MESHES, Absence, Job, cut_by, groups_of, members, mesh_of, piece, set_gradients, weight
+from law import HYPER, MESHES, Absence, Job, cut_by, groups_of, leaf, members, mesh_of, piece, set_gradients, weight
 from long_cases import some_of
 from ranks import run_ranks
 from roles import CORE
-from torch.nn import Parameter
 
 import torchdion
 from torchdion import _C
@@ -27,7 +26,7 @@ def traced(rank: int, world_size: int, job: Job) -> Traced:
     mesh = mesh_of(job.sizes)
     every = enumerate(members(job.roles))
     of_params = cut_by(job, mesh)
-    params = [Parameter(piece(weight(index, role, job.dtype), role, of_params)) for index, role in every]
+    params = [leaf(piece(weight(index, role, job.dtype), role, of_params)) for index, role in every]
     replicas = {"replicate_mesh": mesh["dp"]} if job.averages else {}
     optimizer = torchdion.Dion(groups_of(job.roles, params), **HYPER, **job.options, **replicas)
     steps = []

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
-from law import HYPER, MESHES, gradient, mesh_of, piece, weight
+from law import HYPER, MESHES, gradient, leaf, mesh_of, piece, weight
 from long_cases import grid, some_of
 from ranks import run_ranks
 from roles import ROLES, Role
@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchdion
@@ -110,7 +109,7 @@ def local_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def one_step(mesh: DeviceMesh, role: Role, options: dict[str, Any]) -> Sent:
     of_params = mesh["fs", "tp"]
-    params = [Parameter(piece(weight(index, role, torch.float32), role, of_params)) for index in range(role.count)]
+    params = [leaf(piece(weight(index, role, torch.float32), role, of_params)) for index in range(role.count)]
     group = {"params": params, **role.options}
     optimizer = torchdion.Dion([group], replicate_mesh=mesh["dp"], **HYPER, **options)
     for index, param in enumerate(params):

@@ -235,7 +235,7 @@ if destroys:
 """
 
 
-@pytest.mark.parametrize("how", ["destroys", "ends"])
+@pytest.mark.parametrize("how", ["ends", pytest.param("destroys", marks=pytest.mark.long)])
 def test_a_process_that_ends_leaves_no_other_one_waiting(how: str, tmp_path: Path) -> None:
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-c", ENDING]

@@ -93,7 +93,7 @@ def killed(folder: Path, algorithm: str, victim: int, rounds: int, share: float)
 
 
 @pytest.mark.parametrize(
-    "algorithm", all_but(KILLED, long=["muon", "normuon", "dion3", "double_dion", "demo", "lion", "adamw"])
+    "algorithm", all_but(KILLED, long=["muon", "normuon", "dion2", "dion3", "double_dion", "demo", "lion", "adamw"])
 )
 def test_kills_lose_nothing_and_leave_no_process_waiting(
     algorithm: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -57,6 +57,7 @@ def test_two_machines_have_the_losses_of_one_process(pair: list[Machine], tmp_pa
     assert losses(tmp_path / "two") == pytest.approx(alone(tmp_path / "one", flags), rel=1e-9)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_when_a_machine_that_crashed_comes_back(pair: list[Machine], tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     # A small rate: what is rounded otherwise grows slowly over the steps.

@@ -81,6 +81,7 @@ def started() -> Iterator[list[Program]]:
         program.process.communicate()
 
 
+@pytest.mark.long
 def test_steps_are_timed_and_counted_over_links_that_limit(started: list[Program]) -> None:
     program = Program(str(BENCHMARKS / "slow_link.py"), *SHAPE.split(), "--steps", "7", "--rounds", "1")
     started.append(program)

@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # What else the site has, whose blocks have tests of their own.
 OTHERS = sorted([ROOT / "CONTRIBUTING.md", *(ROOT / "examples").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+# Guides that tests/python/trainers runs, which looks at the namespace that they leave.
+OF_TRAINERS = ("accelerate", "hugging-face", "lightning")
 BLOCK = re.compile(
     r"(?:^ *<!-- (not run|tested by): (.*?) -->\n)?^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL
 )
@@ -84,7 +86,8 @@ def run_page(page: Path, folder: Path) -> dict[str, Any]:
 
 
 def run_guide(name: str, folder: Path) -> dict[str, Any]:
-    """Runs a page of docs/guides; returns its namespace."""
+    """Runs a page of docs/guides, one of OF_TRAINERS; returns its namespace."""
+    assert name in OF_TRAINERS
     return run_page(guide(name), folder)
 
 

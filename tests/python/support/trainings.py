@@ -4,6 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+from gathered import gathered
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -115,5 +116,4 @@ class Training:
         return distribute_tensor(mean, param.device_mesh, param.placements, src_data_rank=None)
 
     def weights(self) -> list[Tensor]:
-        params = (param.detach() for param in self.model.parameters())
-        return [param.full_tensor() if isinstance(param, DTensor) else param.clone() for param in params]
+        return [gathered(param) for param in self.model.parameters()]

@@ -82,6 +82,7 @@ def losses(folder: Path) -> list[float]:
     return [record["loss"] for record in log.read(path) if "loss" in record] if path.exists() else []
 
 
+@pytest.mark.long
 def test_a_job_whose_time_is_over_goes_on_from_a_checkpoint_when_it_is_run_again(job: Job, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     job.start("--fs", "2", "--run", str(folder), *FLAGS)

@@ -23,7 +23,7 @@ from .studies import written
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 
 
-@pytest.mark.parametrize("number", all_but(SIGNALS, [signal.SIGINT]))
+@pytest.mark.parametrize("number", all_but(SIGNALS, [signal.SIGINT, signal.SIGKILL]))
 def test_a_study_that_was_stopped_goes_on_to_the_same_rows(
     number: signal.Signals, finished: Path, tmp_path: Path, start: Start
 ) -> None:
@@ -38,6 +38,7 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_rows(
     assert rows.read_bytes() == (finished / "cells.jsonl").read_bytes()
 
 
+@pytest.mark.long
 def test_a_training_under_way_goes_on_from_its_checkpoint(tmp_path: Path, start: Start) -> None:
     long = CHECKPOINTS.replace("steps = 8", "steps = 1000000")
     running = start(long, tmp_path)
