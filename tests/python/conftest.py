@@ -85,6 +85,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else libraries report at the end that all of it has leaked
+
+
 @pytest.fixture(autouse=True)
 def reproducible() -> Iterator[None]:
     """Seeded and on one thread: on a busy machine threads that wait for each other take 500 times as long."""

@@ -122,7 +122,8 @@ def test_a_training_goes_on_in_any_layout_from_the_checkpoint_of_any_other(
 @pytest.mark.parametrize(
     "algorithm",
     all_but(
-        [name for name in VARIANTS if name != "dion"], long=["adamw", "lion", "muon", "normuon", "dion3", "double_dion"]
+        [name for name in VARIANTS if name != "dion"],
+        long=["adamw", "lion", "muon", "normuon", "dion2", "dion3", "double_dion"],
     ),
 )
 @pytest.mark.parametrize("among", ["a few layouts", pytest.param("all layouts", marks=pytest.mark.long)])

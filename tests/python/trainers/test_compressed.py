@@ -119,7 +119,7 @@ def huggingface(rank: int, world: int, folder: Path, strategy: dict[str, Any]) -
     "strategy",
     [
         {"save_strategy": "steps", "save_steps": 2},
-        {"save_strategy": "epoch"},
+        pytest.param({"save_strategy": "epoch"}, marks=pytest.mark.long),
         {"save_strategy": "best", "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"},
     ],
     ids=lambda strategy: strategy["save_strategy"],

@@ -59,7 +59,11 @@ def test_four_processes_train_to_the_losses_of_one_and_the_first_alone_prints(
 
 
 @pytest.mark.parametrize(
-    "train", [TRAIN_IN_FOUR, f"{TRAIN} --ranks 2 --optimizer double_dion --delayed on"], ids=["dion", "delayed"]
+    "train",
+    [
+        pytest.param(TRAIN_IN_FOUR, id="dion"),
+        pytest.param(f"{TRAIN} --ranks 2 --optimizer double_dion --delayed on", id="delayed", marks=pytest.mark.long),
+    ],
 )
 def test_interrupted_processes_agree_on_a_step_and_go_on_as_the_whole_run(place, tmp_path, train):
     whole = losses(succeed(place, train, *IN_RANKS, "--run", str(tmp_path / "whole")))

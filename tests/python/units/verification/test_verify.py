@@ -80,7 +80,7 @@ def test_a_working_installation_passes_every_check() -> None:
     "optimizer",
     all_but(
         [*(name for name in ALGORITHMS if name != "dion"), "double_dion --delayed"],
-        long=["demo", "lion", "adamw", "muon", "normuon", "dion2", "double_dion"],
+        long=["demo", "lion", "adamw", "muon", "normuon", "dion2", "dion3", "double_dion"],
     ),
 )
 def test_every_other_optimizer_passes_every_check_too(optimizer: str) -> None:
