@@ -13,7 +13,7 @@ import pytest
 import sharded
 import torch
 import torch.distributed as dist
-from long_cases import all_but
+from long_cases import some_of
 from rank_server import Job
 from ranks import call_of, outcomes_of, run_ranks
 from torch import Tensor
@@ -92,9 +92,7 @@ def killed(folder: Path, algorithm: str, victim: int, rounds: int, share: float)
     return outcomes_of(Job(call_of(until_killed, folder, algorithm, victim, rounds, share), 2, 60.0, grace=WITHIN))
 
 
-@pytest.mark.parametrize(
-    "algorithm", all_but(KILLED, long=["muon", "normuon", "dion2", "dion3", "double_dion", "demo", "lion", "adamw"])
-)
+@pytest.mark.parametrize("algorithm", some_of(KILLED, ["dion", "delayed double_dion"]))
 def test_kills_lose_nothing_and_leave_no_process_waiting(
     algorithm: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

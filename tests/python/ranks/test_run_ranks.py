@@ -1,5 +1,6 @@
 """The ranks of multi-process tests: what one returns, raises or dies of reaches the test, and nothing stays behind."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -59,6 +60,10 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def frozen(rank: int, world_size: int) -> int:
+    return gc.get_freeze_count()
+
+
 def assert_gone(pids: list[int]) -> None:
     deadline = time.monotonic() + 10
     while not all(is_gone(pid) for pid in pids):
@@ -74,6 +79,10 @@ def test_each_rank_returns_its_result(world_size: int) -> None:
 
 def test_ranks_have_one_thread_and_the_loopback_device() -> None:
     assert run_ranks(threads, 2) == [(1, "lo")] * 2
+
+
+def test_no_look_for_garbage_copies_the_memory_that_ranks_share() -> None:
+    assert min(run_ranks(frozen, 2)) > 100_000  # objects of torch alone
 
 
 @pytest.mark.parametrize("failing", [0, 2])
