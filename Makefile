@@ -96,7 +96,7 @@ test-cpp: build gtest  ## the C++ tests
 test-sanitizers: .venv/.installed gtest  ## the C++ tests under the address and undefined-behaviour sanitizers
 	@cmake -S . -B $(ASAN) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(PY) -DTORCHDION_PYTHON=OFF -DTORCHDION_TESTS=ON \
 	  -DTORCHDION_CUDA=OFF -DTORCHDION_WERROR=ON -DTORCHDION_SANITIZE=address,undefined \
-	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=14 > /dev/null
+	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=40 > /dev/null
 	@cmake --build $(ASAN) $(JOBS)
 	@ctest --test-dir $(ASAN) -j2 $(CTEST) --output-on-failure --output-junit results/ctest.xml
 

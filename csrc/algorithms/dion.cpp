@@ -36,7 +36,7 @@ constexpr Option kDionOptions[] = {
     kQDtype,
 };
 
-enum { kMomentum, kQ };
+enum { kDionMomentum, kDionQ };
 constexpr State kDionStates[] = {
     {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
     {.name = "Q",
@@ -93,7 +93,7 @@ comm::Task<> dion(Batch batch, Options options) {
   at::Tensor unchanged;
   if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
   const double mu = options.number("mu"), ahead = ahead_of(options);
-  const Matrices &M = batch.states[kMomentum], &own_Q = batch.states[kQ];
+  const Matrices &M = batch.states[kDionMomentum], &own_Q = batch.states[kDionQ];
   const bool compresses = batch.shape.decoupled, feeds_back = options.flag("error_feedback");
   const Axis dense = compresses ? Axis() : batch.layout.replicas;
   const int64_t for_mean = room_for_mean(batch.shape, batch.layout, options);
@@ -153,7 +153,7 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   add_iteration(cost, shape, layout, r, averages && shape.decoupled, options);
   if (averages && !shape.decoupled) add_average(cost, shape, layout);
   cost.operations += shape.count * 8 * shape.rows * shape.cols * r;
-  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states[kMomentum]));
+  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states[kDionMomentum]));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
   // M: read and written by M + G and by the error feedback, read by two products; X: read and written
   cost.memory_bytes = shape.numel * (6 * momentum + 3 * weight);

@@ -20,14 +20,14 @@ constexpr Option kNorMuonOptions[] = {
     kAdjustLrOption, precision_of("medium"), kOwnersOption, kMomentumDtype, kVarianceDtype,
 };
 
-enum { kMomentum, kVariance };
+enum { kNorMuonMomentum, kNorMuonVariance };
 constexpr State kNorMuonStates[] = {
     {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
     kRowVariance,
 };
 
 comm::Task<> normuon(Batch batch, Options options) {
-  linalg::upload({&batch.X, &batch.G, &batch.states[kMomentum]});
+  linalg::upload({&batch.X, &batch.G, &batch.states[kNorMuonMomentum]});
   at::Tensor unchanged;
   if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
 
@@ -36,7 +36,7 @@ comm::Task<> normuon(Batch batch, Options options) {
   const Matrices Us(U);
 
   // v = β₂ v + (1 − β₂) mean_j U_ij²;  U = ‖U‖ normalize(U / (sqrt(v) + ε))
-  const Matrices& v = batch.states[kVariance];
+  const Matrices& v = batch.states[kNorMuonVariance];
   const at::Tensor squares = linalg::row_sums(Us, linalg::RowSum::squares), all_rows;
   const at::Tensor of_rows = co_await row_factors(squares, v, all_rows, batch, options, unchanged);
 

@@ -3,12 +3,13 @@
 import ctypes
 import gc
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from errors import Problem
+from errors import Problem, run_script
 from libtorch_example import place as place
 from links import joined
 from on_gpu import needs_gpu
@@ -39,7 +40,8 @@ EVERY_CORE = (
     "units/test_nonfinite",
 )
 
-BUILT_ONCE = "examples/libtorch"  # its files share a build
+# Folders whose files share what is built or trained once.
+MADE_ONCE = ("examples/libtorch", "examples/gpt/comparison")
 
 
 def runs_on_every_core(nodeid: str) -> bool:
@@ -67,7 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if runs_on_every_core(nodeid):
                 return "every core"
             file = super()._split_scope(nodeid).removeprefix(TESTS)
-            return BUILT_ONCE if file.startswith(BUILT_ONCE) else file
+            return next((folder for folder in MADE_ONCE if file.startswith(folder)), file)
 
     return ByFile(config, log)
 
@@ -110,6 +112,20 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
 def device(request: pytest.FixtureRequest) -> str:
     """Every device that operations may run on."""
     return request.param
+
+
+@pytest.fixture
+def outcome(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a script's main as the command line does, in this process: exit code, output, error output."""
+
+    def run(main: Callable[[list[str]], int], *arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["script.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            run_script(main)
+        captured = capsys.readouterr()
+        return int(exit_.value.code or 0), captured.out, captured.err
+
+    return run
 
 
 @pytest.fixture(scope="session")

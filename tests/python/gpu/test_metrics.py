@@ -62,6 +62,7 @@ def test_what_ncu_says_is_the_problem_where_it_counts_nothing(
     assert row["problem"] == "==ERROR== LibraryNotLoaded"
 
 
+@pytest.mark.long
 def test_launches_that_were_not_counted_are_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,14 @@ STEPS = 4
 MU, LR = 0.95, 0.02
 
 
+FURTHER = (
+    {"factorization": "svd", "orientation": "left"},
+    {"error_feedback": False, "cautious_wd": True},
+    {"nesterov": True, "orientation": "right", "rank_fraction": 0.75},
+    {"nesterov": True, "error_feedback": False, "factorization": "svd"},
+)
+
+
 def with_options(**options: Any) -> tuple[Role, ...]:
     return tuple(replace(role, options=role.options | options) for role in CORE if role.is_dion)
 
@@ -43,12 +51,9 @@ def run_job(rank: int, world_size: int, job: Job) -> Run:
 @pytest.mark.parametrize(
     "options",
     [
-        {"factorization": "svd", "orientation": "left"},
         {"factorization": "svd", "orientation": "right", "error_feedback": False},
-        {"error_feedback": False, "cautious_wd": True},
         {"nesterov": True, "orientation": "left"},
-        {"nesterov": True, "orientation": "right", "rank_fraction": 0.75},
-        {"nesterov": True, "error_feedback": False, "factorization": "svd"},
+        *[pytest.param(options, marks=pytest.mark.long) for options in FURTHER],
     ],
     ids=str,
 )

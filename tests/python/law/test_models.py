@@ -142,7 +142,7 @@ def averaged_elements(local_sizes: list[torch.Size], rank_fraction: float) -> in
         {style: style for style in STARTS},
         {"left": "left", "right": "right"},
         {"compressed": 0.15, "dense": 0.75},
-        long=["fsdp", "fsdp beside tp"],
+        long=["fsdp", "fsdp beside tp", "tp"],
     ),
 )
 def test_a_model_that_is_cut_trains_as_a_whole_one(style: str, orientation: str, rank_fraction: float) -> None:

@@ -212,10 +212,8 @@ CASES = {
 }
 
 
-LONG = [name for name in CASES if "dense" in name and "dp2-fs2-tp2" not in name] + [
-    "dp8-fs1-tp1-compressed",
-    "dp2-fs1-tp2-compressed",
-]
+SHORT = ("dp2-fs2-tp2-compressed", "dp2-fs2-tp2-dense", "dp2-fs3-tp1-compressed")
+LONG = [name for name in CASES if name not in SHORT]
 
 
 @pytest.mark.parametrize(("case", "orientation"), grid(CASES, {"left": "left", "right": "right"}, long=LONG))

@@ -147,6 +147,7 @@ def on_ranks(rank: int, world_size: int) -> list[tuple[str, tuple[str, ...], lis
     return found
 
 
+@pytest.mark.long
 def test_every_layout_follows_the_trajectory_of_ordinary_gradients(expected):
     for found in run_ranks(on_ranks, 4):
         for parts, methods, weights in found:

@@ -184,6 +184,7 @@ def test_cmake_package_takes_another_patch_release(tmp_path):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_every_public_header_compiles_by_itself_and_sees_no_private_one(tmp_path):
     include = Path(torchdion.get_include())
     assert {path.name for path in (include / "torchdion").iterdir()} >= {

@@ -140,6 +140,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_it_touches_the_files_that_the_recipe_names_and_no_others(with_toy: tuple[Path, set[str]]) -> None:
     touched = with_toy[1]
     assert [file for file in touched if not is_in_the_recipe(file)] == []

@@ -51,6 +51,7 @@ def test_no_code_asks_for_the_version_of_torch() -> None:
     assert [path.name for path in files if asked.search(path.read_text())] == []
 
 
+@pytest.mark.long
 def test_what_forked_processes_share_of_torch_is_imported_before() -> None:
     program = (
         "import sys; from torchdion.torch_versions import import_dynamo; before = 'torch._dynamo' in sys.modules\n"

@@ -92,7 +92,7 @@ def killed(folder: Path, algorithm: str, victim: int, rounds: int, share: float)
     return outcomes_of(Job(call_of(until_killed, folder, algorithm, victim, rounds, share), 2, 60.0, grace=WITHIN))
 
 
-@pytest.mark.parametrize("algorithm", some_of(KILLED, ["dion", "delayed double_dion"]))
+@pytest.mark.parametrize("algorithm", some_of(KILLED, ["dion"]))
 def test_kills_lose_nothing_and_leave_no_process_waiting(
     algorithm: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

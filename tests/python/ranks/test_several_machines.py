@@ -45,6 +45,7 @@ def pair(tmp_path: Path) -> Iterator[list[Machine]]:
         yield found
 
 
+@pytest.mark.long
 def test_two_machines_have_the_losses_of_one_process(pair: list[Machine], tmp_path: Path) -> None:
     flags = "--steps 4 --val-every 2 --dtype float64 --clip 0"
     for machine in pair:

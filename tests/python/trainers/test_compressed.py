@@ -120,7 +120,10 @@ def huggingface(rank: int, world: int, folder: Path, strategy: dict[str, Any]) -
     [
         {"save_strategy": "steps", "save_steps": 2},
         pytest.param({"save_strategy": "epoch"}, marks=pytest.mark.long),
-        {"save_strategy": "best", "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"},
+        pytest.param(
+            {"save_strategy": "best", "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=lambda strategy: strategy["save_strategy"],
 )

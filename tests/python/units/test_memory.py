@@ -134,7 +134,9 @@ print(resident("VmHWM") - before)
 """
 
 
-@pytest.mark.parametrize(("dtype", "size", "layers"), [("float32", 4, 4), ("bfloat16", 2, 12)])
+@pytest.mark.parametrize(
+    ("dtype", "size", "layers"), [("float32", 4, 4), pytest.param("bfloat16", 2, 12, marks=pytest.mark.long)]
+)
 def test_the_resident_memory_of_a_gpt_grows_by_less_than_a_tenth_in_a_step(dtype, size, layers):
     """The peak of two layers of GPT-2's width against a tenth of a few: a temporary of 3072×768 would not fit in it.
 

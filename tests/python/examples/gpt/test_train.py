@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import checkpoint
@@ -51,20 +51,6 @@ def finished(token_shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     data = ["--data", str(token_shards / "train_*.bin"), "--vocab", "256"]
     assert train.main([*SMALL, *data, "--run", str(folder), "--tensorboard"]) == 0
     return folder
-
-
-@pytest.fixture
-def outcome(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a script's main as the command line does: exit code, output, error output."""
-
-    def run(main: Callable[[list[str]], int], *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["script.py", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            errors.run_script(main)
-        captured = capsys.readouterr()
-        return int(exit_.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def test_a_run_leaves_a_log_a_checkpoint_and_a_board(finished: Path) -> None:

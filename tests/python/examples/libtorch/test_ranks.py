@@ -41,7 +41,7 @@ def printed_losses(output: str) -> list[float]:
         # with momenta 5e-2 apart where a processor adds in another order, and these are 8e-2 apart.
         pytest.param(TRAIN_WITH_MUON, f"{TRAIN_WITH_MUON} --ranks 4", 1e-3, 0.15, id="muon"),
         # Gradients that FP32 sums in another order; AdamW divides them by their own size.
-        pytest.param(WITH_OWNERS, f"{WITH_OWNERS} --ranks 4", 2e-4, 2e-3, id="dist_adamw"),
+        pytest.param(WITH_OWNERS, f"{WITH_OWNERS} --ranks 4", 2e-4, 2e-3, id="dist_adamw", marks=pytest.mark.long),
     ],
 )
 def test_four_processes_train_to_the_losses_of_one_and_the_first_alone_prints(
@@ -84,7 +84,10 @@ def test_processes_that_fail_say_so_once(place):
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.5])
 def test_processes_interrupted_before_the_first_step_end_at_once_with_one_sentence(place, number, after):
     folder = f"early {number.name} {after}"

@@ -63,7 +63,7 @@ def test_a_validation_loss_is_that_of_the_rows_held_out() -> None:
     assert training.validate(model, windows(20).validation) == pytest.approx(math.log(VOCABULARY), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", some_of([*optimizers.OPTIMIZERS, "torch"], ["dion", "muon", "lion", "torch"]))
+@pytest.mark.parametrize("name", some_of([*optimizers.OPTIMIZERS, "torch"], ["dion", "torch"]))
 def test_every_optimizer_learns_to_count(name: str) -> None:
     """A uniform guess has ln 20 = 3.0."""
     training = Training(

@@ -5,8 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import compare as compare_script
 import pytest
 from comparison import study
 from comparison.command import check_gpus
@@ -14,6 +16,8 @@ from errors import Problem
 
 from .programs import CHECKPOINTS, COMPARE, FIGURES, compare
 from .studies import written
+
+Outcome = Callable[..., tuple[int, str, str]]
 
 
 def test_a_study_ends_with_rows_tables_and_a_report(finished: Path) -> None:
@@ -47,6 +51,7 @@ def test_the_report_needs_nothing_else_and_shows_every_figure(finished: Path) ->
         assert (finished / path).exists(), path
 
 
+@pytest.mark.long
 def test_the_report_is_drawn_anew_without_training(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "out")
     for path in (tmp_path / "out").glob("report.*"):
@@ -56,9 +61,12 @@ def test_the_report_is_drawn_anew_without_training(finished: Path, tmp_path: Pat
     assert (tmp_path / "out" / "report.html").read_bytes() == (finished / "report.html").read_bytes()
 
 
-def test_what_would_be_trained_is_listed(tmp_path: Path) -> None:
-    done = compare(written(tmp_path, CHECKPOINTS), "--out", tmp_path / "out", "--dry-run")
-    assert done.stdout.splitlines()[1:] == [
+def test_what_would_be_trained_is_listed(tmp_path: Path, outcome: Outcome) -> None:
+    code, listed, _ = outcome(
+        compare_script.main, written(tmp_path, CHECKPOINTS), "--out", tmp_path / "out", "--dry-run"
+    )
+    assert code == 0
+    assert listed.splitlines()[1:] == [
         f"{name}: 10 trainings, 0.00256 million tokens; if every grid grows, about 10 trainings, 0.00256 million tokens"
         for name in ("one", "in all")
     ]
@@ -102,6 +110,7 @@ def test_a_package_that_is_missing_is_one_sentence(package: str, tmp_path: Path)
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_optimizer_of_ones_own_is_compared(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     text = (
@@ -116,11 +125,11 @@ def test_an_optimizer_of_ones_own_is_compared(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "figures" / "one-costs.svg").exists()
 
 
-def test_data_that_are_not_there_are_said_before_anything_is_trained(tmp_path: Path) -> None:
+def test_data_that_are_not_there_are_said_before_anything_is_trained(tmp_path: Path, outcome: Outcome) -> None:
     text = CHECKPOINTS.replace("context = 16", 'context = 16\ndata = "shards/*.bin"\nvocab = 256')
-    done = compare(written(tmp_path, text), "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert re.fullmatch(r"compare.py: .*shards/\*.bin.*\n", done.stderr)
+    code, _, said = outcome(compare_script.main, written(tmp_path, text), "--out", tmp_path / "out")
+    assert code == 2
+    assert re.fullmatch(r"script.py: .*shards/\*.bin.*\n", said)
 
 
 WRONG = {
@@ -133,9 +142,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), WRONG.items(), ids=[" ".join(arguments) for arguments in WRONG])
-def test_wrong_arguments_are_one_sentence(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
-    done = compare(*arguments, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert done.stderr.startswith("compare.py: ")
-    assert sentence in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_wrong_arguments_are_one_sentence(
+    arguments: tuple[str, ...], sentence: str, tmp_path: Path, outcome: Outcome
+) -> None:
+    code, _, said = outcome(compare_script.main, *arguments, "--out", tmp_path / "out")
+    assert code == 2
+    assert said.startswith(("script.py: ", "compare.py: "))  # the script's name, or that of its parser
+    assert sentence in said
+    assert len(said.splitlines()) == 1

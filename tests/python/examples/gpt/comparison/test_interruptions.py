@@ -95,6 +95,7 @@ def test_compressed_trainings_that_were_stopped_end_with_the_same_rows(tmp_path:
     assert (running.out / "cells.jsonl").read_bytes() == (whole / "out" / "cells.jsonl").read_bytes()
 
 
+@pytest.mark.long
 def test_no_training_outlives_a_study_that_was_killed(tmp_path: Path, start: Start) -> None:
     running = start(CHECKPOINTS.replace("steps = 8", "steps = 1000000"), tmp_path)
     until(lambda: any_checkpoint(running.out))
@@ -113,6 +114,7 @@ def test_two_do_not_train_in_one_folder(tmp_path: Path) -> None:
     assert second.stderr == f"compare.py: another compare.py is at work in {tmp_path / 'out'}\n"
 
 
+@pytest.mark.long
 def test_a_training_that_is_killed_ends_the_study_with_the_signals_name(tmp_path: Path, start: Start) -> None:
     running = start(CHECKPOINTS.replace("steps = 8", "steps = 1000000"), tmp_path)
     until(lambda: any_checkpoint(running.out))
@@ -124,6 +126,7 @@ def test_a_training_that_is_killed_ends_the_study_with_the_signals_name(tmp_path
     assert re.fullmatch(r"compare.py: a training failed: SIGKILL ended it \(.*output.txt\)", said)
 
 
+@pytest.mark.long
 def test_folders_of_trainings_whose_rows_are_kept_are_removed(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "out")
     rows = (tmp_path / "out" / "cells.jsonl").read_text().splitlines()
@@ -135,6 +138,7 @@ def test_folders_of_trainings_whose_rows_are_kept_are_removed(finished: Path, tm
     assert not (tmp_path / "out" / "unfinished").exists()
 
 
+@pytest.mark.long
 def test_a_training_waits_for_an_earlier_process_in_its_folder(finished: Path, tmp_path: Path, start: Start) -> None:
     shutil.copytree(finished, tmp_path / "out")
     path = tmp_path / "out" / "cells.jsonl"
@@ -152,6 +156,7 @@ def test_a_training_waits_for_an_earlier_process_in_its_folder(finished: Path, t
     assert path.read_bytes() == (finished / "cells.jsonl").read_bytes()
 
 
+@pytest.mark.long
 def test_trainings_on_many_processes_wait_for_earlier_ones_too(tmp_path: Path, start: Start) -> None:
     two = CHECKPOINTS + "flags = { dp = 2 }\n"
     asked = study.read(written(tmp_path, two))
