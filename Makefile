@@ -61,7 +61,10 @@ gtest: tools
 	  || { echo "torchdion needs Python's headers, which were not found: sudo apt-get install python3-dev" >&2; exit 1; }
 	@echo "Installing PyTorch and the tools of requirements-dev.txt into .venv"
 	@$(PYTHON) -m venv .venv
-	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@{ $(PY) -m pip install --quiet --disable-pip-version-check $$(grep '^uv==' requirements-dev.txt) && \
+	  .venv/bin/uv pip install --quiet --python $(PY) --compile-bytecode -r requirements-dev.txt; } \
+	  || { echo "uv could not install them; now pip tries" >&2; \
+	    $(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt; }
 	@touch $@
 
 .PHONY: env

@@ -1,9 +1,11 @@
 """The code on every page of the documentation runs, and prints what the page says."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pages import OF_TRAINERS, OTHERS, PAGES, ROOT, Block, blocks_of, compare, guide, run_page
+from pages import FORKING, OF_TRAINERS, OTHERS, PAGES, ROOT, Block, blocks_of, compare, guide, run_page
 
 RUN = {"python", "sh", "cpp", "cmake", "yaml", "toml"}
 
@@ -20,13 +22,29 @@ def has_code(page: Path) -> bool:
     return any(map(is_run, blocks_of(page.read_text())))
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if has_code(page) and page.stem not in OF_TRAINERS], ids=names_of
-)
-def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def starts_processes(page: Path) -> bool:
+    return any(is_run(block) and "torchrun " in block.text for block in blocks_of(page.read_text()))
+
+
+def pages() -> Iterator[Any]:
+    """With the commands that they use. Each is run with torch's own torchrun, but in `make test` only one."""
+    for page in PAGES:
+        if not has_code(page) or page.stem in OF_TRAINERS:
+            continue
+        if starts_processes(page) and page.stem != "fsdp2":
+            yield pytest.param(page, FORKING, id=f"{names_of(page)}-forked")
+            yield pytest.param(page, None, id=names_of(page), marks=pytest.mark.long)
+        else:
+            yield pytest.param(page, None, id=names_of(page))
+
+
+@pytest.mark.parametrize(("page", "commands"), pages())
+def test_a_page_runs_from_top_to_bottom(
+    page: Path, commands: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    run_page(page, tmp_path)
+    run_page(page, tmp_path, commands)
 
 
 @pytest.mark.parametrize("name", OF_TRAINERS)

@@ -33,6 +33,8 @@ BLOCK = re.compile(
 )
 FILE = re.compile(r"(?:#|//) ([\w.-]+\.\w+)\n")
 SECONDS = 200.0
+FORKING = Path(__file__).parent / "forking"
+"""Where a torchrun is whose processes share one import of torch."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,12 @@ def blocks_of(page: str) -> list[Block]:
     return found
 
 
-def run_page(page: Path, folder: Path) -> dict[str, Any]:
-    """Runs a page in an empty folder, the current one; returns its namespace."""
+def run_page(page: Path, folder: Path, commands: Path | None = None) -> dict[str, Any]:
+    """Runs a page in an empty folder, the current one; returns its namespace.
+
+    Args:
+        commands: a folder whose commands come before all others.
+    """
     namespace: dict[str, Any] = {"__name__": page.stem}
     printed: str | None = None
     for block in blocks_of(page.read_text()):
@@ -79,7 +85,7 @@ def run_page(page: Path, folder: Path) -> dict[str, Any]:
         elif block.language == "python":
             printed = run_python(block, namespace, where)
         elif block.language == "sh":
-            printed = run_commands(block.text, folder, where)
+            printed = run_commands(block.text, folder, where, commands)
         else:
             raise AssertionError(f"{where}: a {block.language} block must name its file, or say who runs it")
     return namespace
@@ -99,8 +105,8 @@ def run_python(block: Block, namespace: dict[str, Any], where: str) -> str:
     return printed.getvalue()
 
 
-def run_commands(text: str, folder: Path, where: str) -> str:
-    paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
+def run_commands(text: str, folder: Path, where: str, commands: Path | None = None) -> str:
+    paths = [*([str(commands)] if commands else []), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = os.environ | {"PATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "CMAKE_COLOR_DIAGNOSTICS": "0"}
     command = ["bash", "-euo", "pipefail", "-c", text]
     with running(command, folder, environment) as process:

@@ -11,6 +11,7 @@ from typing import Any
 import checkpoint
 import log
 import pytest
+from long_cases import some_of
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt"
 SHAPE = ["--layers", "1", "--d-model", "32", "--heads", "2", "--context", "32"]
@@ -92,13 +93,10 @@ def resume_to_the_end(folder: Path) -> None:
     assert not list(folder.glob("*" + checkpoint.UNFINISHED))
 
 
-OF_LONG = [
-    pytest.param(name, marks=pytest.mark.long)
-    for name in ("torch_adamw", "torch_muon", "muon", "normuon", "dion3", "double_dion", "demo")
-]
-
-
-@pytest.mark.parametrize("optimizer", [*OF_LONG, "dion"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "optimizer", ["torch_adamw", "torch_muon", "muon", "normuon", "dion3", "double_dion", "demo", "dion"]
+)
 def test_after_sigkill(tmp_path: Path, uninterrupted, optimizer: str) -> None:
     folder = tmp_path / "run"
     flags = [*SHAPE, *RUN, *FOLDER, "--optimizer", optimizer, "--run", str(folder)]
@@ -122,7 +120,7 @@ def test_after_sigkill_while_a_checkpoint_is_written(tmp_path: Path, uninterrupt
     assert losses(folder) == uninterrupted("dion")
 
 
-@pytest.mark.parametrize("optimizer", [*OF_LONG[:1], "dion"])
+@pytest.mark.parametrize("optimizer", some_of(["torch_adamw", "dion"], ["dion"]))
 def test_after_ctrl_c(tmp_path: Path, uninterrupted, optimizer: str) -> None:
     folder = tmp_path / "a run"
     flags = [*SHAPE, *RUN, *FOLDER, "--optimizer", optimizer, "--run", str(folder)]

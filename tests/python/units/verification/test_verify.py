@@ -390,6 +390,7 @@ def test_whatever_ends_it_ends_every_rank_within_seconds(
     assert_nothing_is_left(ranks, tmp_path)
 
 
+@pytest.mark.long
 def test_at_the_time_limit_it_shows_where_the_ranks_are() -> None:
     _, errors = (process := started(*ENDLESS, "--time-limit", "2")).communicate(timeout=60)
     assert process.returncode == 1

@@ -84,6 +84,7 @@ def sgd(model, *, lr=0.5):
 """
 
 
+@pytest.mark.long
 def test_a_training_that_fails_ends_the_study_with_its_sentence(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     text = CHECKPOINTS.replace('optimizer = "adamw"', f'optimizer = "{tmp_path}/own.py:failing"')
