@@ -76,6 +76,7 @@ def test_trainings_on_many_processes_stop_and_go_on_too(number: signal.Signals, 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_compressed_trainings_that_were_stopped_end_with_the_same_rows(tmp_path: Path, start: Start) -> None:
     demo = CHECKPOINTS.replace('optimizer = "adamw"', 'optimizer = "demo"\ncompress = true').replace(
         '"A", "B r = d/2"', '"A"'
