@@ -38,7 +38,7 @@ def pages() -> Iterator[Any]:
             yield pytest.param(page, None, id=names_of(page))
 
 
-@pytest.mark.parametrize(("page", "commands"), pages())
+@pytest.mark.parametrize(("page", "commands"), list(pages()))
 def test_a_page_runs_from_top_to_bottom(
     page: Path, commands: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
