@@ -39,6 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ncu: str) -> int:
     return gpu_metrics.main(["--device", "cpu", "--list", "tiny", "--csv", str(tmp_path / "metrics.csv")])
 
 
+@pytest.mark.long
 def test_a_metric_that_the_chip_does_not_know_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,6 +170,7 @@ def measured_and_planned(rank: int, world_size: int) -> list[tuple[dict[str, Any
     return found
 
 
+@pytest.mark.long
 def test_the_plan_equals_what_eight_processes_count() -> None:
     for rank, of_rank in enumerate(run_ranks(measured_and_planned, 8)):
         for stats, found in of_rank:

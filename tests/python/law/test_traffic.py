@@ -212,7 +212,7 @@ CASES = {
 }
 
 
-SHORT = ("dp2-fs2-tp2-compressed", "dp2-fs2-tp2-dense", "dp2-fs3-tp1-compressed")
+SHORT = ("dp2-fs2-tp2-compressed", "dp2-fs3-tp1-compressed")
 LONG = [name for name in CASES if name not in SHORT]
 
 

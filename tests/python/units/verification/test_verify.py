@@ -374,7 +374,7 @@ def assert_nothing_is_left(ranks: list[int], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("sent", "to", "status", "sentence"),
     [
-        (signal.SIGKILL, "rank", 1, "rank 1 died of SIGKILL, and all were ended"),
+        pytest.param(signal.SIGKILL, "rank", 1, "rank 1 died of SIGKILL, and all were ended", marks=pytest.mark.long),
         (signal.SIGINT, "command", 130, "interrupted, and all ranks were ended"),
         pytest.param(signal.SIGTERM, "command", 143, "interrupted, and all ranks were ended", marks=pytest.mark.long),
     ],

@@ -15,7 +15,6 @@ import pytest
 from comparison import study, sweep
 from comparison.cells import Cell
 from comparison.results import Results
-from long_cases import all_but, some_of
 
 from .programs import CHECKPOINTS, FIGURES, Start, any_checkpoint, command, compare, processes_that_name, until
 from .studies import written
@@ -23,7 +22,8 @@ from .studies import written
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 
 
-@pytest.mark.parametrize("number", all_but(SIGNALS, [signal.SIGINT, signal.SIGKILL]))
+@pytest.mark.long
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_study_that_was_stopped_goes_on_to_the_same_rows(
     number: signal.Signals, finished: Path, tmp_path: Path, start: Start
 ) -> None:
@@ -59,7 +59,8 @@ def test_ctrl_c_at_any_moment_is_no_traceback(seconds: float, tmp_path: Path, st
     running.end(signal.SIGINT)
 
 
-@pytest.mark.parametrize("number", some_of(SIGNALS, []))
+@pytest.mark.long
+@pytest.mark.parametrize("number", SIGNALS)
 def test_trainings_on_many_processes_stop_and_go_on_too(number: signal.Signals, tmp_path: Path, start: Start) -> None:
     two = CHECKPOINTS + "flags = { dp = 2 }\n"
     running = start(two.replace("steps = 8", "steps = 1000000"), tmp_path)
