@@ -141,7 +141,7 @@ def installed_torch(python: Path) -> str:
 
 def install(python: Path, sources: Path, version: Version, output: TextIO) -> None:
     """Installs the sources as a stranger does, but without CUDA, and with several files as one unit of compilation."""
-    arguments = [os.environ.get("CMAKE_ARGS", ""), "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=14"]
+    arguments = [os.environ.get("CMAKE_ARGS", ""), "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=40"]
     environment = {
         **os.environ,
         "CMAKE_ARGS": " ".join(arguments),
