@@ -75,11 +75,8 @@ def test_a_working_installation_passes_every_check() -> None:
     )
 
 
-DELAYED = "double_dion --delayed"
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", [*(name for name in ALGORITHMS if name != "dion"), DELAYED])
+@pytest.mark.parametrize("optimizer", [*(name for name in ALGORITHMS if name != "dion"), "double_dion --delayed"])
 def test_every_other_optimizer_passes_every_check_too(optimizer: str) -> None:
     process = started("--mesh", "dp=2,fs=2", "--steps", "4", "--optimizer", *optimizer.split())
     table, errors = process.communicate(timeout=60)
