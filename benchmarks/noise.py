@@ -9,7 +9,7 @@ to be a fraction of linalg::rounding_noise, ε (8 + sqrt(inner) / 4). At 1 there
 Then the momentum of a run: gradients of exact rank k with fixed column and row spaces, of a size that stays or falls by
 2% a step. What B Q has outside of the column space is noise, of the product and of the momentum, which every step
 rounds; a line gives the median and the largest of all columns, in units of the noise of a product, and the noise of the
-momentum in units of ε ‖M‖. linalg::signal_margin must lie far above the largest.
+momentum in units of ε ‖M‖. linalg::noise_of_step says that it grows with the root of the steps.
 """
 
 import argparse

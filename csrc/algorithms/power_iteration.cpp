@@ -43,8 +43,7 @@ linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const O
   how.random.steps_before = batch.steps_before;
   how.precision = linalg::precision_on(batch.workspace.device(), precision_asked(options));
   const at::ScalarType dtype = batch.workspace.scalar_type();
-  const double rounding = linalg::rounding_noise(dtype, batch.shape.n, how.precision);
-  how.noise = {rounding, rounding, linalg::signal_margin(dtype, how.precision)};
+  how.noise = linalg::noise_of_step(dtype, batch.shape.n, how.precision, batch.step, batch.steps_before);
   how.order = batch.order;
   how.counts = batch.counts;
   return how;
@@ -123,8 +122,6 @@ int64_t orthonormalize_operations(const BatchShape& shape, int64_t r, const Opti
 bool takes_svd(const Options& options) {
   return options.has("factorization") && options.text("factorization") == "svd";
 }
-
-bool has_sketch(const Options& options) { return options.text("orthonormalize") == "rcqr"; }
 
 void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name) {
   if (options.text("orthonormalize") != "qr" || layout.rows.absent()) return;

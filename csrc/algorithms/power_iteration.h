@@ -38,9 +38,6 @@ inline constexpr Option kQDtype{"Q_dtype", {}, kDtypeOrNone, "dtype of Q"};
 // Whether P is computed by a singular value decomposition, for a comparison with the power iteration (Appendix B.1).
 bool takes_svd(const Options& options);
 
-// A sketch is keyed by the step.
-bool has_sketch(const Options& options);
-
 // Householder QR has no distributed form here: P must have all of its rows on each rank.
 void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name);
 

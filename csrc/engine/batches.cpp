@@ -86,10 +86,6 @@ Batch slice(const Batch& whole, int64_t begin, int64_t end) {
   return part;
 }
 
-int64_t steps_taken(const at::Tensor& step) {
-  return step.scalar_type() == at::kFloat ? static_cast<int64_t>(*step.const_data_ptr<float>()) : step.item<int64_t>();
-}
-
 Batch list_of(const Alike& alike, const Groups& groups, Copies& copies) {
   const Group& group = groups.all[alike.group];
   Batch batch;

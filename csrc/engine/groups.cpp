@@ -18,4 +18,8 @@ Group group_of(const algorithms::Algorithm& algorithm, const GroupOptions& optio
   return group;
 }
 
+int64_t steps_taken(const at::Tensor& step) {
+  return step.scalar_type() == at::kFloat ? static_cast<int64_t>(*step.const_data_ptr<float>()) : step.item<int64_t>();
+}
+
 }  // namespace torchdion::engine

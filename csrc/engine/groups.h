@@ -45,6 +45,9 @@ struct Group {
 // become multipliers; of others the host takes the numbers, for which it may wait.
 Group group_of(const algorithms::Algorithm& algorithm, const GroupOptions& options, c10::DeviceType device);
 
+// The number in one of `steps` on the CPU: how many steps a parameter has taken.
+int64_t steps_taken(const at::Tensor& step);
+
 struct Groups {
   std::vector<Group> all;
   // A graph may capture the step: `steps` are FP32 numbers on the parameters' devices, all that the step reads anew

@@ -114,9 +114,8 @@ class Planner {
   }
 
   int64_t step_of(const Group& group, std::size_t i) const {
-    const auto needs_equal_steps = group.algorithm->needs_equal_steps;
-    if (!needs_equal_steps || !needs_equal_steps(group.options) || groups_.capturable || group.steps.empty()) return 0;
-    return group.steps[i].item<int64_t>() + 1;
+    if (!group.algorithm->needs_equal_steps || groups_.capturable || group.steps.empty()) return 0;
+    return steps_taken(group.steps[i]) + 1;
   }
 
   Key key_of(const Group& group, std::size_t i, const ParameterShape& shape, int64_t layout_number, int64_t step) {

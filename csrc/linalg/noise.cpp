@@ -4,24 +4,57 @@
 
 namespace torchdion::linalg {
 
+namespace {
+
+// Of the roundings of B's entries and of P's, in units of the last place that is read: each has a root mean square of
+// sqrt(3 / (8 ln 2) / 12) = 0.21 where mantissas are spread evenly by their logarithms.
+constexpr double kTwoRoundings = 0.3;
+
+// Each step rounds the momentum, and what P does not span never decays: B Q has at most 25 ε of it after 200 steps
+// (benchmarks/noise.py).
+constexpr double kMomentumNoise = 1.65;
+
+double unit_roundoff(at::ScalarType dtype) { return dtype == at::kDouble ? 0x1p-53 : 0x1p-24; }
+
+// FP32's noise is an upper bound of two to four times what products show, that of rounded operands is their root mean
+// square. FP64 asks for 2³⁰: the direction of what is kept is then known to 10⁻⁹, and runs on unlike layouts agree so
+// far. It drops columns below some 10⁻⁶ of the root mean square of all.
+double signal_margin(at::ScalarType dtype, Precision precision) {
+  if (dtype == at::kDouble) return 0x1p+30;
+  return precision == Precision::highest ? 2 : 1.25;
+}
+
+}  // namespace
+
 at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
+  const double of_mean = mean_after(noise.mean, noise.momentum, static_cast<double>(noise.steps_taken()));
   const at::Tensor mean = lengths.square().mean(-1, /*keepdim=*/true).sqrt_();
-  return mean.div(lengths).mul_(noise.mean).clamp_(noise.own, 1).masked_fill_(lengths.eq(0), 1);
+  return mean.div(lengths).mul_(of_mean).clamp_(noise.own, kLargestNoise).masked_fill_(lengths.eq(0), kLargestNoise);
+}
+
+NoiseLeft<double> noise_left_of(int64_t rows, int64_t live) {
+  const auto all = static_cast<double>(rows);
+  return noise_left(all, 1 / std::sqrt(all), static_cast<double>(live));
+}
+
+Noise noise_of_step(at::ScalarType dtype, int64_t inner, Precision precision, int64_t steps,
+                    const float* steps_before) {
+  const double rounding = rounding_noise(dtype, inner, precision);
+  return {.own = rounding,
+          .mean = rounding,
+          .margin = signal_margin(dtype, precision),
+          .momentum = kMomentumNoise * unit_roundoff(dtype),
+          .steps = steps,
+          .steps_before = steps_before};
 }
 
 double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision) {
-  const double epsilon = dtype == at::kDouble ? 0x1p-53 : 0x1p-24;
+  const double epsilon = unit_roundoff(dtype);
   const double of_sums = epsilon * (inner == 0 ? 4 : 8 + std::sqrt(static_cast<double>(inner)) / 4);
   if (dtype == at::kDouble || precision == Precision::highest) return of_sums;
   const double last_bit = precision == Precision::high ? 0x1p-10 : 0x1p-7;  // that tensor cores read
   if (inner == 0) return of_sums + last_bit / 2;
-  // Tensor cores may drop what they do not read rather than round it, and so each sum that they make of 8 products.
-  return epsilon * static_cast<double>(inner) / 8 + last_bit;
-}
-
-double signal_margin(at::ScalarType dtype, Precision precision) {
-  if (dtype == at::kDouble) return 0x1p+30;
-  return precision == Precision::highest ? 0x1p+8 : 2;
+  return of_sums + epsilon * static_cast<double>(inner) / 8 + kTwoRoundings * last_bit;
 }
 
 }  // namespace torchdion::linalg

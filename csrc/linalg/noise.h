@@ -4,14 +4,24 @@
 #include <ATen/core/Tensor.h>
 #include <torchdion/options.h>
 
+#include "linalg/noise_model.h"
+
 namespace torchdion::linalg {
 
 // The part of each column of P that is rounding.
 struct Noise {
-  double own = 0;     // relative to its length
-  double mean = 0;    // relative to the root mean square of all lengths: what a product has, where columns may cancel
-  double margin = 1;  // a column is signal only if it is longer than the noise by this factor
+  double own = 0;       // relative to its length
+  double mean = 0;      // relative to the root mean square of all lengths: a product has it, whose columns may cancel
+  double margin = 1;    // a column is signal only if it is longer than the noise by this factor
+  double momentum = 0;  // as `mean`, from each step that rounded the momentum; independent errors, so √steps of it
+  int64_t steps = 0;    // that rounded it
+  const float* steps_before = nullptr;  // in the memory of P's device, or null: `steps` is one more than this number
+
+  int64_t steps_taken() const { return steps_before ? static_cast<int64_t>(*steps_before) + 1 : steps; }
 };
+
+// That of P's columns where so many of those before them carry signal.
+NoiseLeft<double> noise_left_of(int64_t rows, int64_t live);
 
 // Columns without signal. In the memory of P's device, or null.
 struct SignalCounts {
@@ -19,23 +29,19 @@ struct SignalCounts {
   int64_t* in_margin = nullptr;       // by how many of them were longer than the noise, but not by the margin
 };
 
-// [count, r] FP64: the noise of columns of these lengths ([count, r] FP64), relative to each, at most 1.
+// [count, r] FP64: the noise of columns of these lengths ([count, r] FP64), relative to each.
 at::Tensor relative_noise(const at::Tensor& lengths, Noise noise);
 
-// How much longer than the noise of one product a column of B Q must be to count as signal. The momentum in B has noise
-// of its own, because it is rounded at every step and what P does not span never decays: in units of rounding_noise()
-// B Q has at most 1.4 of it after one step, 2.4 after 200, and three times as much whenever ten times as many follow
-// (benchmarks/noise.py): 50 after 100,000. The direction of what is kept is known to 1 / margin, on whatever layout: 2⁸
-// in FP32, which drops columns below some 2·10⁻⁴ of the root mean square of all, and 2³⁰ in FP64, 10⁻⁶. Rounded
-// operands leave no room for that: 2 drops columns below 2⁻⁹ at Precision::high and 2⁻⁶ at medium, and no layout agrees
-// with another about the direction of the shortest that are kept.
-double signal_margin(at::ScalarType dtype, Precision precision);
+// The noise of B Q, whose sums have `inner` terms, where `steps` roundings are in the momentum of B.
+Noise noise_of_step(at::ScalarType dtype, int64_t inner, Precision precision, int64_t steps,
+                    const float* steps_before = nullptr);
 
 // The rounding noise of the columns of a product with sums of `inner` terms, ε (8 + sqrt(inner) / 4): twice to
 // four times what products of low-rank matrices show (benchmarks/noise.py). With `inner` = 0, that of given data, 4 ε.
-// Rounded operands add their own: half a unit in the last place of what tensor cores read where they have been rounded
-// to nearest, as given data are, a whole one in products, whose operands may be truncated, and so may be their sums of
-// every 8 terms: ε inner / 8.
+// Tensor cores and BF16 products round operands. Given data differ from what is read by half a unit in the last place
+// at most. In a product the root mean square counts: 0.21 units of B's entries and as much of P's own, whether they are
+// rounded or truncated (the mean of truncation is a factor, which no direction feels). Sums of every 8 terms may be
+// truncated: ε inner / 8.
 double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision = Precision::highest);
 
 }  // namespace torchdion::linalg

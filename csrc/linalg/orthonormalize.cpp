@@ -65,7 +65,8 @@ std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, Noise no
   at::Tensor clear = at::zeros({P.size(0)}, P.options().dtype(at::kBool));
   if (P.size(1) >= P.size(2)) {
     const at::Tensor largest = relative_noise(norms.squeeze(1), noise).amax(-1, /*keepdim=*/true);
-    clear = column_amplification(R.to(at::kDouble).div(norms)).mul(largest).lt(1 / noise.margin).all(-1);
+    const double allowed = 1 / (noise.margin * noise_left_of(P.size(1), 0).longest);
+    clear = column_amplification(R.to(at::kDouble).div(norms)).mul(largest).lt(allowed).all(-1);
   }
   for (int64_t i = 0; i < clear.size(0); ++i) {
     if (!clear[i].item<bool>()) indices.push_back(i);

@@ -72,9 +72,8 @@ class CountedOptimizer(Optimizer):
               Cholesky factorization fails, and became exactly zero: where momenta have a smaller rank than P has
               columns. They are those of the matrices that this rank orthonormalized; ranks that share the rows of P
               all count them;
-            - ``columns_in_margin``: those of them that were longer than the rounding of a product, but not by the
-              margin that counts as signal, 2⁸ for the rounding of FP32 and 2³⁰ for that of FP64: there, runs on
-              different layouts may part (docs/reference/limits.md);
+            - ``columns_in_margin``: those of them that were longer than their rounding, but not by the factor that
+              counts as signal: there, runs on different layouts may part (docs/reference/limits.md);
             - ``batches`` and ``workspace_bytes`` of the last step;
             - ``parameters`` by algorithm, ``state_bytes`` on this rank;
             - ``traffic``: what this object sent, by name of the mesh dimension, kind of collective and unit:

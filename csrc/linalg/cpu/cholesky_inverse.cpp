@@ -23,15 +23,16 @@ constexpr int64_t kPanelWidth = 32;
 //
 // Row j of L⁻¹ says how the orthonormal column j is made of the unit columns of P: c / √pivot, where p_j minus what the
 // columns before it explain is Σ c_i p_i. If noise_i is the part of p_i that is rounding, the part of column j that is
-// rounding has length ‖(c_i noise_i)‖ / √pivot. Where that reaches 1 / margin, the column carries no signal.
+// rounding has length ‖(c_i noise_i)‖ / √pivot, of which the columns before it have taken their share (noise_left).
+// Where the rest reaches 1 / margin, the column carries no signal.
 template <class T>
 class Factorization {
  public:
   // H: lower triangle, overwritten by L. Linv: zeros, becomes L⁻¹. noise: becomes that of the orthonormal columns.
   // shares: null, or CholeskyPass::shares of the unit columns, which become those of the orthonormal ones.
   // least_pivot: what the rounding of H leaves of a zero pivot.
-  // scale: 0 for a zero column.
-  Factorization(T* H, T* Linv, const double* scale, double* noise, T* shares, int64_t r, double margin,
+  // scale: 0 for a zero column. rows: of P.
+  Factorization(T* H, T* Linv, const double* scale, double* noise, T* shares, int64_t r, int64_t rows, double margin,
                 double least_pivot)
       : L(H),
         Linv(Linv),
@@ -39,6 +40,7 @@ class Factorization {
         noise(noise),
         shares(shares),
         r(r),
+        rows(rows),
         margin(margin),
         least_pivot(static_cast<T>(least_pivot)),
         unclear(r, 0),
@@ -100,8 +102,10 @@ class Factorization {
     unclear[j] = schur < least_pivot;
     const T root = std::sqrt(unclear[j] ? least_pivot : schur);
     const double rounding = combined_noise(j) / root;
-    dead[j] = margin * rounding >= 1 || scale_of[j] == 0;
-    if (dead[j] && scale_of[j] != 0 && rounding < 1 && !unclear[j]) ++found_in_margin;
+    const NoiseLeft<double> left = noise_left_of(rows, live);
+    dead[j] = margin * rounding * left.longest >= 1 || scale_of[j] == 0;
+    if (dead[j] && scale_of[j] != 0 && rounding * left.mean < 1 && !unclear[j]) ++found_in_margin;
+    if (!dead[j]) ++live;
     rounding_of[j] = rounding;
     const T scale = dead[j] ? 0 : 1 / root;
     for (int64_t i = 0; shares && i <= j; ++i) shares[j * r + i] *= scale;
@@ -136,7 +140,7 @@ class Factorization {
   const double* scale_of;
   double* noise;
   T* shares;
-  int64_t r;
+  int64_t r, rows, live = 0;  // live: the columns so far that carry signal
   double margin;
   T least_pivot;
   int64_t found_in_margin = 0;
@@ -187,10 +191,10 @@ struct Factored {
 // Factors one equilibrated Gram matrix in T. `begins`: this pass is the first of it, and `shares` are made here.
 template <class T, class F>
 Factored factor_matrix(T* H, F* inverse, const double* scale, double* noise, T* shares, bool begins, int64_t r,
-                       double margin, double least_pivot) {
+                       int64_t rows, double margin, double least_pivot) {
   const std::vector<double> noise_of_unit(noise, noise + r);
   std::vector<T> Linv(r * r, T(0));
-  Factorization<T> factorization(H, Linv.data(), scale, noise, begins ? nullptr : shares, r, margin, least_pivot);
+  Factorization<T> factorization(H, Linv.data(), scale, noise, begins ? nullptr : shares, r, rows, margin, least_pivot);
   factorization.run();
   if constexpr (std::is_same_v<T, double>) {
     if (begins && shares) begin_shares(shares, Linv.data(), noise_of_unit.data(), r);
@@ -234,10 +238,10 @@ TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pa
       if (in_single) {
         std::vector<float> single(h, h + r * r);
         found = factor_matrix<float>(single.data(), inverses + index * r * r, scale, noise, nullptr, begins, r,
-                                     pass.given.margin, least_pivot);
+                                     pass.rows, pass.given.margin, least_pivot);
       } else {
-        found = factor_matrix<double>(h, inverses + index * r * r, scale, noise, shares, begins, r, pass.given.margin,
-                                      least_pivot);
+        found = factor_matrix<double>(h, inverses + index * r * r, scale, noise, shares, begins, r, pass.rows,
+                                      pass.given.margin, least_pivot);
       }
       in_margin += found.in_margin;
       factor.amplification[index] = found.amplification;

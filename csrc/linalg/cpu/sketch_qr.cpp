@@ -45,8 +45,9 @@ int64_t echelon_qr(double* A, int64_t k, int64_t r, const double* noise, double 
     for (int64_t i = top; i < k; ++i) square += A[i * r + j] * A[i * r + j];
     const double length = std::sqrt(square);
     const double of_noise = combined_noise(A, noise, r, j, columns_of_rows);
-    dead[j] = top == k || length <= margin * of_noise;
-    in_margin += top < k && dead[j] && length > of_noise;
+    const NoiseLeft<double> left = noise_left_of(k, top);
+    dead[j] = top == k || length <= margin * of_noise * left.longest;
+    in_margin += top < k && dead[j] && length > of_noise * left.mean;
     if (dead[j]) continue;
     const double alpha = A[top * r + j] > 0 ? -length : length;
     double v_square = 0;
@@ -84,7 +85,8 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   const at::Tensor R = std::get<1>(at::linalg_qr(unit, "r")).contiguous();
   const at::Tensor column_noise = relative_noise(norms, noise).contiguous();
   const at::Tensor largest = column_noise.amax(-1, /*keepdim=*/true);
-  const at::Tensor clear = column_amplification(R).mul(largest).lt(1 / noise.margin).all(-1);  // a NaN is not
+  const double allowed = 1 / (noise.margin * noise_left_of(k, 0).longest);
+  const at::Tensor clear = column_amplification(R).mul(largest).lt(allowed).all(-1);  // a NaN is not
   std::atomic<int64_t> found_in_margin{0};
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "linalg/cuda/operations.h"
@@ -92,7 +93,7 @@ at::Tensor factor_panels(at::Tensor A, const at::Tensor& scale, const at::Tensor
   const at::Tensor panels = at::empty({count, divide_up(r, kFactoredColumns) * kRows, r}, A.options());
   const at::Tensor inverses = at::empty({count, kRows, kFactoredColumns}, A.options()),
                    inner_products = at::empty({count, kFactoredColumns, kFactoredColumns}, A.options()),
-                   rounding = at::empty_like(pass.noise);
+                   rounding = at::empty_like(pass.noise), live = at::empty({count}, A.options().dtype(at::kLong));
   for (int64_t first = 0, row = 0; first < r; first += kFactoredColumns, row += kRows) {
     const int64_t width = std::min<int64_t>(kFactoredColumns, r - first), next = first + width;
     if (first > 0) {
@@ -107,6 +108,9 @@ at::Tensor factor_panels(at::Tensor A, const at::Tensor& scale, const at::Tensor
     program.rounding = rounding.mutable_data_ptr<double>();
     program.scale = scale.const_data_ptr<double>();
     program.length = length.const_data_ptr<double>();
+    program.live = live.mutable_data_ptr<int64_t>();
+    program.rows = static_cast<float>(pass.rows);
+    program.row_unit = 1 / std::sqrt(program.rows);
     program.without_signal = pass.counts.without_signal;
     program.in_margin = pass.counts.in_margin;
     program.margin = static_cast<T>(pass.given.margin);
@@ -145,6 +149,9 @@ TriangularInverse inverse_of(at::Tensor H, CholeskyPass& pass) {
   equilibrate.r = r;
   equilibrate.own = pass.given.own;
   equilibrate.mean = pass.given.mean;
+  equilibrate.momentum = pass.given.momentum;
+  equilibrate.steps = pass.given.steps;
+  equilibrate.steps_before = pass.given.steps_before;
   equilibrate.largest = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
   kernels::equilibrate(equilibrate, count, stream);
   H.reset();  // what is not needed any more is not held: of small r these matrices are most of a step's memory

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "tensors.h"
 
 namespace torchdion::linalg {
@@ -9,12 +12,49 @@ namespace torchdion::linalg {
 namespace {
 
 // The root mean square of 3, 4 and 0 is 5 / √3.
-TEST(RelativeNoise, IsThatOfTheMeanLengthOverEachButAtLeastItsOwnAndAllOfAColumnAtMost) {
+TEST(RelativeNoise, IsThatOfTheMeanLengthOverEachButAtLeastItsOwn) {
   const at::Tensor lengths = at::tensor({3.0, 4.0, 0.0, 1.0, 1.0, 1e-9}, at::kDouble).view({2, 3});
   const at::Tensor noise = relative_noise(lengths, {.own = 0.25, .mean = 0.3});
   const double mean = 5 / std::sqrt(3.0);
-  const at::Tensor expected = at::tensor({0.3 * mean / 3, 0.25, 1.0, 0.25, 0.25, 1.0}, at::kDouble).view({2, 3});
-  EXPECT_LE((noise - expected).abs().max().item<double>(), 1e-15);
+  const at::Tensor expected = at::tensor({0.3 * mean / 3, 0.25, kLargestNoise, 0.25, 0.25, kLargestNoise}, at::kDouble);
+  EXPECT_LE((noise - expected.view({2, 3})).abs().max().item<double>(), 1e-15);
+}
+
+// Of 1 for the product and 0.1 for each of 300 steps.
+TEST(RelativeNoise, GrowsAsIndependentRoundingsOfEachStepDo) {
+  const at::Tensor lengths = at::ones({1, 4}, at::kDouble);
+  const float before = 299;
+  for (const Noise& noise :
+       {Noise{.mean = 1, .momentum = 0.1, .steps = 300}, Noise{.mean = 1, .momentum = 0.1, .steps_before = &before}}) {
+    EXPECT_TRUE(at::allclose(relative_noise(lengths, noise), at::full({1, 4}, 2.0, at::kDouble)));
+  }
+}
+
+TEST(NoiseOfAStep, IsThatOfItsProductAfterOneStepAndOfTheMomentumAfterMany) {
+  for (at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const double epsilon = unit_roundoff(dtype);
+    const auto mean_at = [&](int64_t steps) {
+      const Noise noise = noise_of_step(dtype, 96, Precision::highest, steps);
+      return mean_after(noise.mean, noise.momentum, static_cast<double>(steps)) / epsilon;
+    };
+    EXPECT_NEAR(mean_at(1), 10.6, 0.1);
+    EXPECT_NEAR(mean_at(200), 25.5, 0.1);
+    EXPECT_NEAR(mean_at(100'000), 522, 1);
+  }
+}
+
+// Noise of length 1 in each of the columns, of which the first are large beside it: 100 draws.
+TEST(NoiseLeft, IsWhatOrthogonalizationLeavesOfNoise) {
+  constexpr int64_t rows = 40, draws = 100;
+  for (int64_t live : {0, 1, 20, 36, 39}) {
+    const at::Tensor noise = normal({draws, rows, 1}, 2) / std::sqrt(static_cast<double>(rows));
+    const at::Tensor Q = orthonormal(rows, std::max<int64_t>(live, 1), 3).slice(1, 0, live);
+    const at::Tensor lengths = at::linalg_vector_norm(noise - Q.matmul(Q.mT().matmul(noise)), 2, {1}).view({-1});
+    const NoiseLeft<double> left = noise_left_of(rows, live);
+    EXPECT_NEAR(lengths.square().mean().sqrt().item<double>() / left.mean, 1, 0.2) << live;
+    EXPECT_LE(lengths.max().item<double>(), 1.3 * left.longest) << live;
+    EXPECT_LE(lengths.gt(left.longest).sum().item<int64_t>(), 6) << live;
+  }
 }
 
 // Twice to four times what products of low-rank matrices show, whose entries grow less than those of others.

@@ -11,7 +11,10 @@ def without_signal(A: Tensor, noise: float) -> list[int]:
 
     By Gram–Schmidt, which knows how each orthonormal column is made of the columns of A: each of these has rounding of
     its own, `noise` times its length, and what two orthonormal columns have of one rounding may cancel in a third.
+    Rounding points anywhere among the m rows, of which the orthonormal columns have taken as many; the square of what
+    is left of it is a sum of squares of normal errors.
     """
+    m = A.shape[0]
     unit = A / A.norm(dim=0)
     orthonormal: list[tuple[Tensor, Tensor]] = []
     found = []
@@ -22,7 +25,8 @@ def without_signal(A: Tensor, noise: float) -> list[int]:
             rest -= along * other
             made_of -= along * other_made_of
         length = rest.norm()
-        if noise * made_of.norm() >= length:
+        left = ((m - len(orthonormal)) ** 0.5 + 2) / m**0.5  # at most, in all but one case of a thousand
+        if noise * made_of.norm() * left >= length:
             found.append(j)
         else:
             orthonormal.append((rest / length, made_of / length))
@@ -30,7 +34,7 @@ def without_signal(A: Tensor, noise: float) -> list[int]:
 
 
 @pytest.mark.parametrize("method", ["cholesky_qr", "qr"])
-@pytest.mark.parametrize(("kappa", "noise"), [(1e12, 1e-11), (1e13, 1e-11), (1e12, 1e-9), (1e9, 1e-7), (1e6, 1e-11)])
+@pytest.mark.parametrize(("kappa", "noise"), [(1e12, 1e-10), (1e13, 1e-11), (1e12, 1e-9), (1e9, 1e-7), (1e6, 1e-11)])
 @pytest.mark.parametrize("shape", [(96, 48), (48, 48)])
 def test_the_rounding_of_columns_is_added_up_as_it_is_shared(shape, kappa, noise, method):
     differ = expected = 0

@@ -20,7 +20,7 @@ def conditioned(m: int, r: int, kappa: float, dtype: torch.dtype, seed: int = 0)
     U, _ = torch.linalg.qr(torch.randn(m, r, generator=generator, dtype=torch.float64))
     V, _ = torch.linalg.qr(torch.randn(r, r, generator=generator, dtype=torch.float64))
     singular = torch.tensor(kappa, dtype=torch.float64) ** -torch.linspace(0, 1, r, dtype=torch.float64)
-    return (U * singular @ V.mT).to(dtype)
+    return torch.mm(U * singular, V.mT).to(dtype)
 
 
 def dependent(dtype: torch.dtype) -> tuple[Tensor, list[int]]:
@@ -86,7 +86,7 @@ def signal(A: Tensor) -> Tensor:
     outside = upper.diagonal().abs()
     inverse = torch.linalg.inv(upper)
     combination = torch.linalg.vector_norm(inverse, dim=0) * outside  # sqrt(1 + ‖c‖²)
-    return outside > SIGNAL * torch.finfo(A.dtype).eps * (1 + combination)
+    return torch.gt(outside, SIGNAL * torch.finfo(A.dtype).eps * (1 + combination))
 
 
 def rank_eight(columns: int, seed: int, dtype: torch.dtype) -> Tensor:

@@ -10,12 +10,13 @@
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/programs/factor_diagonal.h"
 #include "linalg/cuda/storage.h"
+#include "linalg/noise_model.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 // A ← D H D from H's lower triangle, where D is 1 / sqrt(diagonal), 0 for a zero column. noise: where it is below 0, as
-// before a first pass, becomes the part of each column that is rounding, relative to its length, from `own` and `mean`
-// (linalg::Noise); else it is absolute and becomes relative. scale ← length D / noise, where the length of the columns
+// before a first pass, becomes the part of each column that is rounding, relative to its length, as linalg::Noise says;
+// else it is absolute and becomes relative. scale ← length D / noise, where the length of the columns
 // that the factor will make is 1, or less where `largest` would be exceeded; a column that is too short even so counts
 // as noise. A block has one tile of the lower triangle.
 template <class T>
@@ -32,8 +33,10 @@ struct Equilibrate {
   double* length;  // [count]
   bool all_begin;  // as if noise were below 0 everywhere
   int64_t r;
-  double own, mean;
-  double largest;  // length D, that the factor can hold
+  double own, mean, momentum;  // linalg::Noise
+  int64_t steps;
+  const float* steps_before;  // or null
+  double largest;             // length D, that the factor can hold
 
   int64_t blocks(int64_t count) const { return count * divide_up(r, kTile) * divide_up(r, kTile); }
   // A triangle is read and all of A written; of each column noise is read and written, scale written.
@@ -75,6 +78,11 @@ struct Equilibrate {
     if (col == row) store_scales(block, matrix, row, h, scales);
   }
 
+  TORCHDION_DEVICE double noise_of_mean() const {
+    return mean_after(mean, momentum,
+                      steps_before ? static_cast<double>(*steps_before) + 1 : static_cast<double>(steps));
+  }
+
   TORCHDION_DEVICE double scale_of(const T* h, int64_t j) const {
     const double square = j < r ? static_cast<double>(h[j * (r + 1)]) : 0;
     return square == 0 ? 0 : 1 / sqrt(square);
@@ -114,13 +122,13 @@ struct Equilibrate {
       if (t >= kTile || row + t >= r) return;
       const int64_t place = matrix * r + row + t;
       const bool begins = all_begin || noise[place] < 0;
-      double relative = begins ? mean * sqrt(sums[0] / static_cast<double>(r)) : noise[place];
+      double relative = begins ? noise_of_mean() * sqrt(sums[0] / static_cast<double>(r)) : noise[place];
       relative *= scales[t];
-      if (begins) relative = scales[t] == 0 ? 1 : relative > 1 ? 1 : relative < own ? own : relative;
+      if (begins) relative = relative < own ? own : relative;
+      if (scales[t] == 0 || relative > kLargestNoise) relative = kLargestNoise;
       const double own_length = length_within(largest * sqrt(least[0]), 0x1p-120 * sqrt(sums[0]));
       if (row + t == 0) length[matrix] = own_length;
       const bool too_short = own_length * scales[t] > largest;
-      if (too_short) relative = 1;
       noise[place] = static_cast<T>(relative > kLeastNoise ? relative : kLeastNoise);  // as A will hold it
       scale[place] = too_short ? 0 : own_length * scales[t] / noise[place];
     });

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "linalg/cuda/launch.h"
+#include "linalg/noise_model.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -23,7 +24,7 @@ struct FactorDiagonal {
   static constexpr int kWidth = kFactoredColumns, kSide = 16, threads = kSide * kSide;
   static constexpr int kOwn = kWidth / kSide;
   static constexpr int kClearedRows = 256;
-  static constexpr size_t shared_bytes = 7 * kWidth * sizeof(T);
+  static constexpr size_t shared_bytes = 7 * kWidth * sizeof(T) + kWidth * sizeof(float);
 
   T* A;  // [count, r, r]
   // [count, kWidth, kWidth]: S as the columns to the left begin it; not read where there are none.
@@ -33,8 +34,10 @@ struct FactorDiagonal {
   const double* scale;                  // [count, r]: 0 for a zero column
   double* rounding;                     // [count, r]: the noise of the columns that the factor makes
   const double* length;                 // [count]: theirs
+  int64_t* live;                        // [count]: the columns so far that carry signal
   int64_t *without_signal, *in_margin;  // or null: linalg::SignalCounts
   int64_t r, first;
+  float rows, row_unit;  // of P, and one over their root
   T margin, least_pivot;
 
   // Of each matrix one block factors, and others clear the rows below.
@@ -54,6 +57,7 @@ struct FactorDiagonal {
   struct Own {
     T S[kOwn][kOwn];
     T D[kOwn][kOwn];  // right of the column that is eliminated the block, left of it the inverse below its diagonal
+    float live;       // columns so far that carry signal
   };
   // What all threads read of the column j that is eliminated, and of those before it.
   struct Shared {
@@ -65,6 +69,8 @@ struct FactorDiagonal {
     // Of each column: 0 if it is zero; one over the root of its pivot, 0 without signal; 0 where no
     // later column is freed of it.
     T *length, *scale, *keep;
+    // Of each column, how many before it carry signal.
+    float* live;
   };
   struct Pivot {
     T square, noise;
@@ -86,7 +92,8 @@ struct FactorDiagonal {
                         memory + 3 * kWidth,
                         memory + 4 * kWidth,
                         memory + 5 * kWidth,
-                        memory + 6 * kWidth};
+                        memory + 6 * kWidth,
+                        block.template shared<float>(7 * kWidth * sizeof(T))};
     typename Block::template Registers<Own> own;
 
     block.each([&](int t) {
@@ -100,7 +107,8 @@ struct FactorDiagonal {
     eliminate_columns<3>(block, width, shared, own);
     block.each([&](int t) {
       if (t >= width) return;
-      const Pivot own_pivot = pivot(t, shared);
+      const Pivot own_pivot = pivot(t, shared, shared.live[t]);
+      if (t == width - 1) live[matrix] = static_cast<int64_t>(shared.live[t]) + (own_pivot.dead ? 0 : 1);
       const T root = sqrt(own_pivot.square);
       shared.scale[t] = own_pivot.dead ? T(0) : 1 / root;
       shared.keep[t] = own_pivot.unclear ? T(0) : T(1);
@@ -128,6 +136,7 @@ struct FactorDiagonal {
   }
 
   TORCHDION_DEVICE void load(int t, int64_t matrix, int width, Own& own) const {
+    own.live = first == 0 ? 0 : static_cast<float>(live[matrix]);
     TORCHDION_UNROLL
     for (int a = 0; a < kOwn; ++a) {
       TORCHDION_UNROLL
@@ -196,20 +205,23 @@ struct FactorDiagonal {
   }
 
   // No elimination of column j or a later one changes it.
-  TORCHDION_DEVICE Pivot pivot(int j, const Shared& shared) const {
+  TORCHDION_DEVICE Pivot pivot(int j, const Shared& shared, float live_before) const {
     const T square = shared.square[j], noise = shared.noise[j];
     const bool unclear = square < least_pivot;
     const T length = unclear ? least_pivot : square;
-    // Of a column that is all noise both are 1 but for rounding, which must not keep it.
-    const bool absent = shared.length[j] == 0, all_noise = noise >= T(0.9999) * length;
-    const bool dead = absent || all_noise || margin * margin * noise >= T(0.9999) * length;
-    return {length, noise, unclear, dead, dead && !absent && !all_noise && !unclear};
+    const NoiseLeft<float> left = noise_left(rows, row_unit, live_before);
+    const T longest = margin * left.longest, mean = left.mean;
+    // A column that is as long as its noise but for rounding must not be kept by that.
+    const bool absent = shared.length[j] == 0, dead = absent || longest * longest * noise >= T(0.9999) * length;
+    return {length, noise, unclear, dead, dead && !absent && mean * mean * noise < T(0.9999) * length && !unclear};
   }
 
   // Frees the rows after j of column j, where it carries signal.
   template <int B>
   TORCHDION_DEVICE void eliminate(int t, int j, const Shared& shared, Own& own) const {
-    const Pivot of_column = pivot(j, shared);
+    const Pivot of_column = pivot(j, shared, own.live);
+    if (t == 0) shared.live[j] = own.live;
+    if (!of_column.dead) own.live += 1;
     const T weight = of_column.unclear || of_column.dead ? T(0) : 1 / of_column.square;  // L_ij = D_ij sqrt(weight)
     T line[kOwn], S_column[kOwn], other[kOwn];
     TORCHDION_UNROLL
