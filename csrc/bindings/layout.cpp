@@ -56,8 +56,26 @@ void bind_agreement(py::module_& m) {
         py::call_guard<py::gil_scoped_release, PythonWords>());
   m.def("copy_from_first", &comm::copy_from_first, py::arg("tensor"), py::arg("axis"),
         py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def("agree", &engine::agree, py::arg("operation"), py::arg("refuses"), py::arg("claims"),
-        py::arg("provide") = py::none(), py::call_guard<py::gil_scoped_release, PythonWords>());
+  m.def("digest_of", &comm::digest_of, py::arg("tensor"), py::call_guard<py::gil_scoped_release, PythonWords>());
+  using Copies = std::vector<std::tuple<std::size_t, Axis, int64_t>>;
+  m.def(
+      "agree",
+      [](engine::Operation operation, bool refuses, const std::vector<engine::Claim>& claims,
+         const engine::Provide& provide, bool compares, const std::function<Copies()>& copies) {
+        engine::Comparison comparison{compares};
+        if (copies) {
+          comparison.copies = [&] {
+            std::vector<engine::Copy> all;
+            for (auto& [claim, axis, digest] : copies()) all.push_back({claim, axis, digest});
+            return all;
+          };
+        }
+        return engine::agree(operation, refuses, claims, provide, comparison).apart;
+      },
+      py::arg("operation"), py::arg("refuses"), py::arg("claims"), py::arg("provide") = py::none(), py::kw_only(),
+      py::arg("compares") = false, py::arg("copies") = py::none(),
+      py::call_guard<py::gil_scoped_release, PythonWords>());
+  m.def("sentence_of_apart", &engine::sentence_of_apart, py::arg("names"), py::call_guard<PythonWords>());
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
+
 #include "comm/digest.h"
 #include "comm/failure.h"
 #include "comm/line.h"
@@ -12,9 +14,16 @@ namespace torchdion::comm {
 
 namespace {
 
-int64_t digest_of(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.cpu().contiguous();
-  return digest({static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
+constexpr std::size_t kPart = 16 << 20;  // bytes that are copied at once
+
+void add_bytes(const at::Tensor& tensor, Digest& digest) {
+  if (tensor.nbytes() <= kPart || tensor.dim() == 0) {
+    const at::Tensor dense = tensor.cpu().contiguous();
+    return digest.add({static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
+  }
+  const int64_t in_row = static_cast<int64_t>(tensor.nbytes()) / tensor.size(0);
+  const int64_t rows = std::max<int64_t>(1, static_cast<int64_t>(kPart) / in_row);
+  for (const at::Tensor& part : tensor.split(rows)) add_bytes(part.size(0) == 1 ? part[0] : part, digest);
 }
 
 void all_reduce_and_wait(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const Axis& axis) {
@@ -45,9 +54,16 @@ void average(const at::Tensor& tensor, const Axis& axis) {
 
 void copy_from_first(const at::Tensor& tensor, const Axis& axis) {
   if (axis.absent() || tensor.numel() == 0) return;
-  std::vector<at::Tensor> copies{where_it_can_be_sent(tensor.clone(at::MemoryFormat::Contiguous), axis)};
+  const at::Tensor copy = tensor.clone(at::MemoryFormat::Contiguous);
+  std::vector<at::Tensor> copies{where_it_can_be_sent(copy.flatten().view(at::kByte), axis)};  // gloo knows few dtypes
   named("broadcast", axis, [&] { return axis.line->group->broadcast(copies, c10d::BroadcastOptions())->wait(); });
-  tensor.copy_(copies[0]);
+  tensor.copy_(copies[0].view(tensor.scalar_type()).view(tensor.sizes()));
+}
+
+int64_t digest_of(const at::Tensor& tensor) {
+  Digest digest(tensor.nbytes());
+  add_bytes(tensor, digest);
+  return digest.result();
 }
 
 std::vector<bool> differing(const std::vector<at::Tensor>& tensors, const Axis& axis) {

@@ -15,8 +15,11 @@ at::Tensor where_it_can_be_sent(const at::Tensor& tensor, const Axis& axis);
 // tensor ← the mean of all ranks', summed in FP32 or FP64.
 void average(const at::Tensor& tensor, const Axis& axis);
 
-// tensor ← that of the axis' first rank.
+// tensor ← that of the axis' first rank, of any dtype.
 void copy_from_first(const at::Tensor& tensor, const Axis& axis);
+
+// A hash of the bytes, whatever the strides. No copy on the way has more than 16 MiB.
+int64_t digest_of(const at::Tensor& tensor);
 
 // Whether the bytes of each tensor differ between any two ranks, told by 64-bit hashes; the same answer on every rank.
 std::vector<bool> differing(const std::vector<at::Tensor>& tensors, const Axis& axis);

@@ -8,22 +8,39 @@
 namespace torchdion::comm {
 
 // 64 bits of all bytes: words of eight, each mixed by a product and a shift, which are invertible, so that no single
-// word can differ unseen.
-inline int64_t digest(std::string_view bytes) {
-  uint64_t state = 0x9E3779B97F4A7C15 ^ bytes.size();
-  const auto add = [&](uint64_t word) {
-    state = (state ^ word) * 0xD6E8FEB86659FD93;
-    state ^= state >> 32;
-  };
-  while (!bytes.empty()) {
-    uint64_t word = 0;
-    const std::size_t taken = bytes.size() < sizeof word ? bytes.size() : sizeof word;
-    std::memcpy(&word, bytes.data(), taken);
-    bytes.remove_prefix(taken);
-    add(word);
+// word can differ unseen. Bytes may come in parts, which must be cut alike wherever digests are compared.
+class Digest {
+ public:
+  explicit Digest(std::size_t size) : state_(0x9E3779B97F4A7C15 ^ size) {}
+
+  void add(std::string_view bytes) {
+    while (!bytes.empty()) {
+      uint64_t word = 0;
+      const std::size_t taken = bytes.size() < sizeof word ? bytes.size() : sizeof word;
+      std::memcpy(&word, bytes.data(), taken);
+      bytes.remove_prefix(taken);
+      mix(word);
+    }
   }
-  add(0);
-  return static_cast<int64_t>(state);
+
+  int64_t result() {
+    mix(0);
+    return static_cast<int64_t>(state_);
+  }
+
+ private:
+  void mix(uint64_t word) {
+    state_ = (state_ ^ word) * 0xD6E8FEB86659FD93;
+    state_ ^= state_ >> 32;
+  }
+
+  uint64_t state_;
+};
+
+inline int64_t digest(std::string_view bytes) {
+  Digest all(bytes.size());
+  all.add(bytes);
+  return all.result();
 }
 
 }  // namespace torchdion::comm

@@ -84,9 +84,18 @@ std::vector<Text> texts_of(const std::vector<Claim>& claims, const Members& memb
   return texts;
 }
 
-int64_t digest_of(const std::vector<Text>& texts) {
+std::string joined(const std::vector<Text>& texts) {
   std::string all;
   for (const Text& text : texts) (all += *text.text) += '\n';
+  return all;
+}
+
+// With the copies of the same axis, where they are compared.
+int64_t digest_of_claims(const std::vector<Claim>& claims, const Members& members, const std::vector<Copy>& copies) {
+  std::string all = joined(texts_of(claims, members));
+  for (const Copy& copy : copies) {
+    if (copy.axis.line->group == members.axis.line->group) all += c10::str(copy.digest, '\n');
+  }
   return comm::digest(all);
 }
 
@@ -101,10 +110,11 @@ struct Digests {
   int64_t claimed, gradients;
 };
 
-std::vector<Digests> digests_of(const std::vector<Claim>& claims, const std::vector<Members>& axes) {
+std::vector<Digests> digests_of(const std::vector<Claim>& claims, const std::vector<Copy>& copies,
+                                const std::vector<Members>& axes) {
   std::vector<Digests> digests;
   for (const Members& members : axes) {
-    digests.push_back({digest_of(texts_of(claims, members)), digest_of_gradients(claims, members)});
+    digests.push_back({digest_of_claims(claims, members, copies), digest_of_gradients(claims, members)});
   }
   return digests;
 }
@@ -138,9 +148,10 @@ struct Opening {
   }
 };
 
-Opening open(Operation operation, bool refuses, const std::vector<Claim>& claims, const std::vector<Members>& axes) {
+Opening open(Operation operation, bool refuses, const std::vector<Claim>& claims, const std::vector<Copy>& copies,
+             const std::vector<Members>& axes) {
   const auto own = static_cast<int64_t>(operation);
-  const std::vector<Digests> digests = digests_of(claims, axes);
+  const std::vector<Digests> digests = digests_of(claims, copies, axes);
   const int64_t everything = digest_of_all(digests, axes);
   Opening all{refuses, false, false, own, own, everything, everything};
   for (std::size_t i = 0; i < axes.size(); ++i) all.exchange(axes[i].axis, digests[i]);
@@ -155,8 +166,8 @@ Opening open(Operation operation, bool refuses, const std::vector<Claim>& claims
 // The sentence for the first difference; empty where there is none.
 std::string difference(const std::vector<Claim>& claims, const Members& members) {
   const std::vector<Text> texts = texts_of(claims, members);
-  const std::vector<bool> differs =
-      comm::differing_entries(integers({static_cast<int64_t>(texts.size()), digest_of(texts)}), members.axis);
+  const std::vector<bool> differs = comm::differing_entries(
+      integers({static_cast<int64_t>(texts.size()), comm::digest(joined(texts))}), members.axis);
   const std::string who = c10::str("the ranks of the axis '", members.axis.name(), "' must ");
   if (differs[0]) {
     const auto is_parameter = [&](std::size_t i) { return claims[i].is_parameter; };
@@ -224,27 +235,54 @@ void check_none_refused(bool refused, Operation operation) {
               operation == Operation::step ? "this step" : name_of(operation), ", and its error says why");
 }
 
-// What ranks find out only now that they know of each other's gradients, before any of them goes on.
-void provide_on_all(const Provide& provide, const std::vector<Gradient>& gradients, Operation operation,
-                    const std::vector<Members>& axes) {
+// What may throw on this rank alone, which `tell` lets the others know.
+template <class Call, class Tell>
+void call_or_tell(const Call& call, const Tell& tell) {
   try {
-    provide(gradients);
+    call();
   } catch (...) {
     try {
-      is_anywhere(true, axes);
+      tell();
     } catch (const std::exception&) {  // this rank's own error says more
     }
     throw;
   }
+}
+
+// What ranks find out only now that they know of each other, before any of them goes on.
+template <class Call>
+void call_on_all(const Call& call, Operation operation, const std::vector<Members>& axes) {
+  call_or_tell(call, [&] { is_anywhere(true, axes); });
   check_none_refused(is_anywhere(false, axes), operation);
+}
+
+// Agreed::apart.
+std::vector<bool> apart(const std::vector<Claim>& claims, const std::vector<Copy>& copies,
+                        const std::vector<Members>& axes) {
+  std::vector<Claim> each;
+  for (const Copy& copy : copies) each.push_back({claims[copy.claim].name, {}, {copy.axis}});
+  std::vector<uint8_t> codes(claims.size());
+  for (const Members& members : members_of(each)) {
+    std::vector<int64_t> digests;
+    for (const std::size_t i : members.indices) digests.push_back(copies[i].digest);
+    const std::vector<bool> differs = comm::differing_entries(integers(digests), members.axis);
+    for (std::size_t k = 0; k < digests.size(); ++k) codes[copies[members.indices[k]].claim] |= differs[k];
+  }
+  codes = largest_of_ranks(claims, codes, &Claim::axes);
+  const bool any = std::any_of(codes.begin(), codes.end(), [](uint8_t code) { return code != 0; });
+  if (!is_anywhere(any, axes)) return {};
+  return {codes.begin(), codes.end()};
 }
 
 }  // namespace
 
-std::vector<Gradient> agree(Operation operation, bool refuses, const std::vector<Claim>& claims,
-                            const Provide& provide) {
+Agreed agree(Operation operation, bool refuses, const std::vector<Claim>& claims, const Provide& provide,
+             const Comparison& comparison) {
   const std::vector<Members> axes = members_of(claims);
-  const Opening all = open(operation, refuses, claims, axes);
+  std::vector<Copy> copies;
+  const auto compute = [&] { copies = comparison.copies(); };
+  if (comparison.is_due) call_or_tell(compute, [&] { open(operation, /*refuses=*/true, claims, {}, axes); });
+  const Opening all = open(operation, refuses, claims, copies, axes);
   const int64_t own = static_cast<int64_t>(operation), other = all.last != own ? all.last : all.first;
   TORCH_CHECK(other == own, prefix(), "every rank must call the same at the same time, got ", name_of(operation),
               " here and ", name_of(static_cast<Operation>(other)), " on another rank");
@@ -253,10 +291,27 @@ std::vector<Gradient> agree(Operation operation, bool refuses, const std::vector
   std::vector<uint8_t> codes;
   for (const Claim& claim : claims) codes.push_back(code_of(claim.gradient));
   if (all.is_uneven) codes = agree_on_gradients(claims, codes);
-  std::vector<Gradient> gradients;
-  for (const uint8_t code : codes) gradients.push_back(gradient_of(code));
-  if (all.is_uneven && provide) provide_on_all(provide, gradients, operation, axes);
-  return gradients;
+  Agreed agreed;
+  for (const uint8_t code : codes) agreed.gradients.push_back(gradient_of(code));
+  if (all.is_uneven && provide) call_on_all([&] { provide(agreed.gradients); }, operation, axes);
+  if (all.differs && comparison.copies) {  // not in what they claim
+    const auto compute_missing = [&] {
+      if (!comparison.is_due) compute();
+    };
+    call_on_all(compute_missing, operation, axes);
+    agreed.apart = apart(claims, copies, axes);
+  }
+  return agreed;
+}
+
+std::string sentence_of_apart(const std::vector<std::string>& names) {
+  constexpr std::size_t kNamed = 5;
+  std::string all;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i) all += (i ? ", " : "") + names[i];
+  if (names.size() > kNamed) all += c10::str(" and ", names.size() - kNamed, " more");
+  return c10::str(prefix(), "replicas must start alike, and differ in ", all,
+                  "; all get the first one's weights and states now, as synchronize_replicas() before the first "
+                  "backward pass gives them");
 }
 
 }  // namespace torchdion::engine

@@ -33,19 +33,41 @@ struct Claim {
   std::vector<Axis> shared = {};                 // along which a missing gradient is zero where another rank has one
 };
 
-// Called with what agree() returns; may throw on this rank alone.
+// What this rank holds of a parameter of which all ranks of an axis must hold the same.
+struct Copy {
+  std::size_t claim;  // the parameter's
+  Axis axis;
+  int64_t digest;
+};
+
+// How ranks compare what they hold copies of.
+struct Comparison {
+  bool is_due = false;  // where it is on any rank, all compare
+  // The same parameters on all ranks of an axis, whether it is due or not; may throw on this rank alone.
+  std::function<std::vector<Copy>()> copies = {};
+};
+
+// Called with the gradients that agree() returns; may throw on this rank alone.
 using Provide = std::function<void(const std::vector<std::optional<c10::ScalarType>>&)>;
+
+// What is so of each claim.
+struct Agreed {
+  std::vector<std::optional<c10::ScalarType>> gradients;  // the dtype that any of its `shared` ranks has
+  std::vector<bool> apart;  // whether ranks hold unequal copies of the parameter; empty: no ranks of the job do
+};
 
 // One message of fixed size along each axis of the claims, with digests of them, so that ranks which disagree get an
 // answer too; a few more where any digests of the job differ. Waits for the ranks of all axes, which are those of a
-// grid: what one rank says reaches all. Returns, for each claim, the dtype of the gradient that any rank of its
-// `shared` axes has. Before that, every rank calls `provide` where any rank lacks a gradient that another one has, to
-// check and allocate what it then needs, and hears whether all could.
+// grid: what one rank says reaches all. Every rank calls `provide` where any rank lacks a gradient that another
+// one has, to check and allocate what it then needs, and hears whether all could. Copies that differ are no error.
 //
 // Throws on every rank of the axes: c10::Error where one `refuses` (its own error says why, and this one is for it to
-// forget), where its `provide` threw (which goes on there) or where ranks began different operations, c10::ValueError
-// where claims or the dtypes of gradients differ, with a sentence that names what differs.
-std::vector<std::optional<c10::ScalarType>> agree(Operation operation, bool refuses, const std::vector<Claim>& claims,
-                                                  const Provide& provide = {});
+// forget), where its `provide` or `copies` threw (which goes on there) or where ranks began different operations,
+// c10::ValueError where claims or the dtypes of gradients differ, with a sentence that names what differs.
+Agreed agree(Operation operation, bool refuses, const std::vector<Claim>& claims, const Provide& provide = {},
+             const Comparison& comparison = {});
+
+// What is said of parameters whose copies are apart: they get those of the first replica.
+std::string sentence_of_apart(const std::vector<std::string>& names);
 
 }  // namespace torchdion::engine

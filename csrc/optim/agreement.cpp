@@ -118,10 +118,35 @@ Missing missing_of(const std::vector<Shared>& shared, const std::vector<std::opt
   return missing;
 }
 
+// Of a handshake for these parameters, whose claims come after others.
+engine::Comparison comparison_of(const std::vector<Shared>& shared, const Handshake& handshake, std::size_t before) {
+  engine::Comparison comparison{handshake.compares};
+  if (!handshake.common) return comparison;
+  comparison.copies = [&, before] {
+    std::unordered_map<const void*, std::size_t> claims;
+    for (std::size_t i = 0; i < shared.size(); ++i) claims[shared[i].param.unsafeGetTensorImpl()] = before + i;
+    std::vector<engine::Copy> copies;
+    for (const Common& common : handshake.common()) {
+      copies.push_back({claims.at(common.param), common.axis, common.digest});
+    }
+    return copies;
+  };
+  return comparison;
+}
+
+Apart apart_of(const std::vector<Shared>& shared, const std::vector<bool>& apart) {
+  if (apart.empty()) return {};
+  Apart params{std::in_place};
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    if (apart[apart.size() - shared.size() + i]) params->insert(shared[i].param.unsafeGetTensorImpl());
+  }
+  return params;
+}
+
 }  // namespace
 
-void agree(const Optimizer& optimizer, const Layouts& layouts, const Handshake& handshake,
-           const std::function<bool()>& is_decoupled) {
+Apart agree(const Optimizer& optimizer, const Layouts& layouts, const Handshake& handshake,
+            const std::function<bool()>& is_decoupled) {
   const std::vector<Shared> shared = parameters(optimizer, layouts, !handshake.copies.absent());
   // Asked first: what follows waits for devices and ranks.
   TORCH_CHECK(shared.empty() || !is_captured(shared.front().param), prefix(),
@@ -129,7 +154,7 @@ void agree(const Optimizer& optimizer, const Layouts& layouts, const Handshake& 
   std::vector<engine::Claim> claims;
   try {
     handshake.check();
-    if (shared.empty()) return;
+    if (shared.empty()) return {};
     claims = claims_of(optimizer, shared, handshake, is_decoupled());
   } catch (...) {
     refuse(shared, handshake);
@@ -139,7 +164,8 @@ void agree(const Optimizer& optimizer, const Layouts& layouts, const Handshake& 
   if (handshake.provide) {
     provide = [&](const auto& gradients) { handshake.provide(missing_of(shared, gradients)); };
   }
-  engine::agree(handshake.operation, /*refuses=*/false, claims, provide);
+  const engine::Comparison comparison = comparison_of(shared, handshake, claims.size() - shared.size());
+  return apart_of(shared, engine::agree(handshake.operation, /*refuses=*/false, claims, provide, comparison).apart);
 }
 
 }  // namespace torchdion::optim

@@ -247,11 +247,11 @@ class SavedState {
 }  // namespace
 
 void Optimizer::load_state_dict(const IValue& state_dict) try {
-  Words words = private_->words(*this);
+  Words words = held().words(*this);
   words.language = Language::python;  // whose values a state dict holds
   const Speaking speaking(std::move(words));
   try {  // what is loaded may be of this optimizer
-    private_->flush();
+    held().flush();
   } catch (const c10::Error&) {  // its states go; where this is refused, the optimizer stays broken
   }
   optim::check_nesting(state_dict, prefix() + "the state dict");
@@ -275,7 +275,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
     std::vector<at::IntArrayRef> shapes;
     for (const at::Tensor& param : groups[i].params()) {
-      shapes.push_back(engine::whole_sizes(param, optim::layout_of(private_->layouts, param)));
+      shapes.push_back(engine::whole_sizes(param, optim::layout_of(held().layouts, param)));
     }
     const SavedGroup group(saved_groups.toListRef()[i], shapes, own, where);
     const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
@@ -283,7 +283,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(group.options, options, where));
     const engine::GroupOptions values = optim::values_of(options, where);
-    const optim::Parts parts = optim::parts_of(groups, private_->layouts);  // no later group changes those of this one
+    const optim::Parts parts = optim::parts_of(groups, held().layouts);  // no later group changes those of this one
     check_owner(group.owner, optim::part_of(parts, groups[i].params()), where);
     for (std::size_t k = 0; k < keys.size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
@@ -291,7 +291,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
       const auto found = saved_states.find(keys[k]);
       if (found != saved_states.end()) check_is_state(found->second, name);
       optim::check_parameter(param, options, name);
-      const Layout& layout = optim::layout_of(private_->layouts, param);
+      const Layout& layout = optim::layout_of(held().layouts, param);
       optim::check_layout(param, layout, values, name);
       if (found == saved_states.end() || found->second.toGenericDict().empty()) continue;
       const optim::Part* part = optim::part_of(parts, param);
@@ -304,11 +304,11 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
 
   param_groups_ = std::move(groups);
   state_ = std::move(states);
-  private_->unknown = std::move(unknown);
-  private_->broken.clear();
+  held().unknown = std::move(unknown);
+  held().broken.clear();
   for (std::size_t i = 0; i < param_groups().size(); ++i) optim::write_rates(optim::options_of(param_groups()[i], i));
-  private_->momenta_are_equal(*this);
-  private_->agreed = false;
+  held().momenta_are_equal(*this);
+  held().agreed = held().compared = false;
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }

@@ -41,7 +41,7 @@ Optimizer::Optimizer(const std::string& algorithm, const std::string& title,
       private_(std::make_unique<Private>()) {
     private_->algorithm = algorithm;
     private_->title = title;
-    const Speaking speaking(private_->words(*this));
+    const Speaking speaking(held().words(*this));
     const Options& own = static_cast<const Options&>(this->defaults());
     optim::values_of(own, "");
     TORCH_CHECK_VALUE(!param_groups.empty(), prefix(), "param_groups must not be empty");
@@ -57,8 +57,6 @@ catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }
 
-Optimizer::Optimizer(Optimizer&&) noexcept = default;
-Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() = default;
 
 std::vector<OptimizerParamGroup> Optimizer::with_owners(std::vector<OptimizerParamGroup> param_groups) {
@@ -72,7 +70,7 @@ std::vector<OptimizerParamGroup> Optimizer::with_owners(std::vector<OptimizerPar
 }
 
 void Optimizer::add_param_group(const OptimizerParamGroup& param_group) try {
-  const Speaking speaking(private_->words(*this));
+  const Speaking speaking(held().words(*this));
   const auto& defaults = static_cast<const Options&>(this->defaults());
   std::vector<OptimizerParamGroup> groups = param_groups();
   groups.push_back(param_group);
@@ -82,7 +80,7 @@ void Optimizer::add_param_group(const OptimizerParamGroup& param_group) try {
     options.nonfinite(first.nonfinite()).capturable(first.capturable()).owners(first.owners());
     groups.back().set_options(std::make_unique<Options>(options));
   }
-  groups = optim::resolved(groups, private_->algorithm);
+  groups = optim::resolved(groups, held().algorithm);
   optim::checked(groups, defaults);
   add_checked(groups.back());
 } catch (const c10::Error&) {
@@ -94,7 +92,7 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
   // Newer versions of LibTorch merge a group's options with the defaults, and take those for options of a type that is
   // not their own.
   if (param_group.has_options()) param_groups().back().set_options(param_group.options().clone());
-  private_->agreed = false;
+  held().agreed = held().compared = false;
   const std::size_t index = param_groups().size() - 1;
   const OptimizerParamGroup& group = param_groups()[index];
   const Options& options = options_of(group, index);
@@ -108,7 +106,7 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
 }
 
 void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
-  const Speaking speaking(private_->words(*this));
+  const Speaking speaking(held().words(*this));
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
     const std::vector<at::Tensor>& params = param_groups()[i].params();
     const auto found =
@@ -126,8 +124,8 @@ void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
       const bool right = options.values.text("orientation") == "right";
       algorithm.check_layout(right ? layout.t() : layout, right, options.values, name);
     }
-    private_->layouts[param.unsafeGetTensorImpl()] = std::move(layout);
-    private_->agreed = false;
+    held().layouts[param.unsafeGetTensorImpl()] = std::move(layout);
+    held().agreed = held().compared = false;
     return;
   }
   TORCH_CHECK_VALUE(false, prefix(), "a layout must be set for a parameter of the optimizer, got ",
@@ -137,12 +135,13 @@ void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
 }
 
 at::Tensor Optimizer::step(LossClosure closure) {
+  Private& held = this->held();
   at::Tensor loss;
   if (closure) {
     at::AutoGradMode enable_grad(true);
     loss = closure();
   }
-  private_->step(*this);
+  held.step(*this);
   return loss;
 }
 
@@ -209,16 +208,25 @@ optim::Planned Optimizer::Private::plan(Optimizer& optimizer) {
     refuse_other_holders(optimizer);
     plan({});
   };
+  optim::Missing missing_here;
   handshake.provide = [&](optim::Missing missing) {
-    if (!missing.empty()) plan(std::move(missing));
+    missing_here = std::move(missing);
+    if (!missing_here.empty()) plan(missing_here);
   };
-  agree(optimizer, handshake);
+  handshake.compares = !compared;
+  handshake.common = [&] { return common(optimizer); };
+  if (const optim::Apart apart = agree(optimizer, handshake)) {
+    planned.step.reset();  // with its copies of weights that will be others, and its memory
+    start_alike(optimizer, *apart);
+    plan(missing_here);
+  }
+  compared = true;
   agreed = optim::first_options(groups, defaults).capturable();
   return planned;
 }
 
-void Optimizer::Private::agree(const Optimizer& optimizer, const optim::Handshake& handshake) const {
-  optim::agree(optimizer, layouts, handshake, [&] { return may_be_decoupled(optimizer); });
+optim::Apart Optimizer::Private::agree(const Optimizer& optimizer, const optim::Handshake& handshake) const {
+  return optim::agree(optimizer, layouts, handshake, [&] { return may_be_decoupled(optimizer); });
 }
 
 void Optimizer::Private::count(engine::Report report, bool is_captured) {
@@ -235,8 +243,8 @@ void Optimizer::Private::count(engine::Report report, bool is_captured) {
 }
 
 const ParamState& Optimizer::state_of(const at::Tensor& param) const try {
-  const Speaking speaking(private_->words(*this));
-  private_->flush();
+  const Speaking speaking(held().words(*this));
+  held().flush();
   const auto found = state().find(param.unsafeGetTensorImpl());
   TORCH_CHECK_VALUE(found != state().end(), prefix(),
                     param.defined() ? c10::str("a parameter of shape ", param.sizes()) : "an undefined parameter",
@@ -247,14 +255,14 @@ const ParamState& Optimizer::state_of(const at::Tensor& param) const try {
 }
 
 Stats Optimizer::stats() const try {
-  const Speaking speaking(private_->words(*this));
-  private_->flush();
-  Stats stats = private_->stats;
-  stats.skipped_steps = private_->skipped.total();
-  stats.nonfinite_entries = private_->nonfinite.total();
-  stats.columns_without_signal = private_->without_signal.total();
-  stats.columns_in_margin = private_->in_margin.total();
-  stats.traffic = optim::traffic_of(private_->layouts);
+  const Speaking speaking(held().words(*this));
+  held().flush();
+  Stats stats = held().stats;
+  stats.skipped_steps = held().skipped.total();
+  stats.nonfinite_entries = held().nonfinite.total();
+  stats.columns_without_signal = held().without_signal.total();
+  stats.columns_in_margin = held().in_margin.total();
+  stats.traffic = optim::traffic_of(held().layouts);
   return stats;
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();

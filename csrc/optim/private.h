@@ -9,6 +9,7 @@
 
 #include "engine/count.h"
 #include "engine/step.h"
+#include "optim/agreement.h"
 #include "optim/inputs.h"
 #include "optim/layouts.h"
 #include "optim/options.h"
@@ -20,8 +21,10 @@ namespace optim {
 
 // What this rank holds of a parameter and its state.
 struct Replica {
+  const void* param;
   std::string name;
   const Layout* layout;
+  Axis equals;                        // the ranks that hold the same once they are equal: replicas, or those of owners
   std::vector<at::Tensor> common;     // alike on all replicas, to the last bit
   std::vector<at::Tensor> decoupled;  // each replica's own: the momentum of a compressed matrix
 };
@@ -44,6 +47,7 @@ struct Optimizer::Private {
   std::unique_ptr<engine::InFlight> in_flight;  // of the last step; null: it has left nothing, or that has ended
   optim::Layouts layouts;
   bool agreed = false;     // ranks say nothing before their steps: they did, and steps are capturable
+  bool compared = false;   // replicas have compared weights and states since they were given, added or loaded
   bool decoupled = false;  // a step may have taken momenta of replicas apart since they were equal
   std::vector<optim::WhoseStates> decoupled_as;  // of each group, as the last step had it where it may have
   double steps_when_equal = 0;                   // of all parameters together, counted where steps are capturable
@@ -60,7 +64,7 @@ struct Optimizer::Private {
   Words words(const Optimizer& optimizer) const;
   void step(Optimizer& optimizer);
   optim::Planned plan(Optimizer& optimizer);
-  void agree(const Optimizer& optimizer, const optim::Handshake& handshake) const;
+  optim::Apart agree(const Optimizer& optimizer, const optim::Handshake& handshake) const;
   // For a handshake: throws where what this rank holds is no state of ours, or broken.
   void check(const Optimizer& optimizer);
   // A step that was taken, or only recorded by a graph.
@@ -73,6 +77,9 @@ struct Optimizer::Private {
   bool may_be_decoupled(const Optimizer& optimizer) const;
   void momenta_are_equal(const Optimizer& optimizer);
   void average_momenta(const Optimizer& optimizer);  // together, after a handshake
+  // What replicas must have in common before a step, and what makes it so where they have not.
+  std::vector<optim::Common> common(const Optimizer& optimizer) const;
+  void start_alike(const Optimizer& optimizer, const std::unordered_set<const void*>& params);
   void refuse_if_decoupled(const Optimizer& optimizer) const;
   std::vector<optim::Replica> replicas(const Optimizer& optimizer) const;
 };

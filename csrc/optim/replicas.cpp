@@ -5,7 +5,9 @@
 #include <map>
 
 #include "comm/copies.h"
+#include "comm/digest.h"
 #include "engine/shapes.h"
+#include "linalg/memory.h"
 #include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
@@ -43,6 +45,11 @@ WhoseStates whose_states(const Options& options) {
   return {options.algorithm(), options.scalar_algorithm(), options.batch_dims(), options.factorization()};
 }
 
+void copy_from_first(const Replica& replica, const Axis& axis) {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : replica.common) comm::copy_from_first(tensor, axis);
+}
+
 }  // namespace
 
 }  // namespace optim
@@ -55,14 +62,17 @@ std::vector<Replica> Optimizer::Private::replicas(const Optimizer& optimizer) co
     const Options& options = optim::options_of(optimizer.param_groups()[i], i);
     const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
     for (std::size_t k = 0; k < params.size(); ++k) {
-      Replica replica{optim::parameter_name(k, i), &optim::layout_of(layouts, params[k]), {params[k].detach()}, {}};
+      const Layout& layout = optim::layout_of(layouts, params[k]);
+      const optim::Part* part = optim::part_of(parts, params[k]);
+      Replica replica{params[k].unsafeGetTensorImpl(),     optim::parameter_name(k, i), &layout,
+                      part ? part->axis : layout.replicas, {params[k].detach()},        {}};
       const auto found = optimizer.state().find(params[k].unsafeGetTensorImpl());
       if (found != optimizer.state().end()) {
         const auto& state = optim::ours(*found->second);
         const std::vector<std::string> own = optim::decoupled_states(params[k], state, *replica.layout, options);
         for (const algorithms::State& declared : optim::algorithm_of(params[k], options).states) {
           const at::Tensor& tensor = state.tensor(std::string(declared.name));
-          if (!tensor.defined() || optim::part_of(parts, params[k])) continue;  // what has an owner has no copies
+          if (!tensor.defined() || part) continue;  // what has an owner has no copies
           const bool apart = std::find(own.begin(), own.end(), declared.name) != own.end();
           (apart ? replica.decoupled : replica.common).push_back(tensor);
         }
@@ -157,23 +167,23 @@ void Optimizer::Private::average_momenta(const Optimizer& optimizer) {
 }
 
 void Optimizer::synchronize_for_checkpoint() try {
-  const Speaking speaking(private_->words(*this));
+  const Speaking speaking(held().words(*this));
   const auto averages = [](const auto& item) { return !item.second.replicas.absent(); };
-  if (std::none_of(private_->layouts.begin(), private_->layouts.end(), averages)) return private_->refuse_if_broken();
-  private_->agree(*this, {engine::Operation::synchronize_for_checkpoint, [&] { private_->check(*this); }});
-  private_->average_momenta(*this);
+  if (std::none_of(held().layouts.begin(), held().layouts.end(), averages)) return held().refuse_if_broken();
+  held().agree(*this, {engine::Operation::synchronize_for_checkpoint, [&] { held().check(*this); }});
+  held().average_momenta(*this);
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }
 
 void Optimizer::check_replicas(const Axis& copies) const try {
-  const Speaking speaking(private_->words(*this));
+  const Speaking speaking(held().words(*this));
   std::vector<Replica> all;
   const auto prepare = [&] {
-    private_->flush();
-    all = private_->replicas(*this);
+    held().flush();
+    all = held().replicas(*this);
   };
-  private_->agree(*this, {engine::Operation::check_replicas, prepare, copies});
+  held().agree(*this, {engine::Operation::check_replicas, prepare, copies});
   std::map<const void*, std::vector<const Replica*>> lines;  // which of them have the same replicas to compare with
   std::vector<const Axis*> axes;                             // in an order that all ranks share
   for (const Replica& replica : all) {
@@ -204,19 +214,44 @@ void Optimizer::check_replicas(const Axis& copies) const try {
   rethrow_in_one_sentence();
 }
 
-void Optimizer::synchronize_replicas(const Axis& copies) try {
-  const Speaking speaking(private_->words(*this));
+std::vector<optim::Common> Optimizer::Private::common(const Optimizer& optimizer) const {
+  std::vector<optim::Common> all;
+  for (const Replica& replica : replicas(optimizer)) {
+    if (replica.equals.absent()) continue;
+    std::string digests;  // none of a tensor without memory, which has no numbers to compare
+    for (const at::Tensor& tensor : replica.common) {
+      digests += c10::str(linalg::has_memory(tensor) ? comm::digest_of(tensor) : 0, '\n');
+    }
+    all.push_back({replica.param, replica.equals, comm::digest(digests)});
+  }
+  return all;
+}
+
+void Optimizer::Private::start_alike(const Optimizer& optimizer, const std::unordered_set<const void*>& params) {
   std::vector<Replica> all;
   const auto prepare = [&] {
-    private_->flush();
-    all = private_->replicas(*this);
-  };
-  private_->agree(*this, {engine::Operation::synchronize_replicas, prepare, copies});
-  const at::NoGradGuard no_grad;
-  for (const Replica& replica : all) {
-    for (const at::Tensor& tensor : replica.common) {
-      comm::copy_from_first(tensor, copies.absent() ? replica.layout->replicas : copies);
+    std::vector<std::string> names;
+    for (Replica& replica : replicas(optimizer)) {
+      if (!params.count(replica.param)) continue;
+      names.push_back(replica.name);
+      all.push_back(std::move(replica));
     }
+    if (!names.empty()) TORCH_WARN(engine::sentence_of_apart(names));
+  };
+  agree(optimizer, {engine::Operation::synchronize_replicas, prepare});
+  for (const Replica& replica : all) optim::copy_from_first(replica, replica.equals);
+}
+
+void Optimizer::synchronize_replicas(const Axis& copies) try {
+  const Speaking speaking(held().words(*this));
+  std::vector<Replica> all;
+  const auto prepare = [&] {
+    held().flush();
+    all = held().replicas(*this);
+  };
+  held().agree(*this, {engine::Operation::synchronize_replicas, prepare, copies});
+  for (const Replica& replica : all) {
+    optim::copy_from_first(replica, copies.absent() ? replica.layout->replicas : copies);
   }
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();

@@ -43,34 +43,34 @@ GenericDict to_dict(const Entries& entries) {
 IValue Optimizer::state_dict() const { return state_dict_of(false); }
 
 IValue Optimizer::whole_state_dict() try {
-  const Speaking speaking(private_->words(*this));
-  private_->agree(*this, {engine::Operation::whole_state_dict, [&] { private_->check(*this); }});
-  private_->average_momenta(*this);
+  const Speaking speaking(held().words(*this));
+  held().agree(*this, {engine::Operation::whole_state_dict, [&] { held().check(*this); }});
+  held().average_momenta(*this);
   return state_dict_of(true);
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }
 
 IValue Optimizer::state_dict_of(bool whole) const try {
-  const Speaking speaking(private_->words(*this));
-  private_->refuse_if_broken();
-  private_->refuse_if_decoupled(*this);
+  const Speaking speaking(held().words(*this));
+  held().refuse_if_broken();
+  held().refuse_if_decoupled(*this);
   const at::NoGradGuard no_grad;
   c10::Dict<int64_t, Tensors> states;
   c10::impl::GenericList groups(c10::AnyType::get());
-  const optim::Parts parts = optim::parts_of(param_groups(), private_->layouts);
+  const optim::Parts parts = optim::parts_of(param_groups(), held().layouts);
   int64_t index = 0;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
     const Options& options = optim::options_of(param_groups()[i], i);
     const engine::GroupOptions values = optim::values_of(options, optim::group_name(i));
     Entries entries = optim::to_entries(options);
-    if (i < private_->unknown.size()) entries.insert(private_->unknown[i].begin(), private_->unknown[i].end());
+    if (i < held().unknown.size()) entries.insert(held().unknown[i].begin(), held().unknown[i].end());
     c10::impl::GenericList indices(c10::AnyType::get());
     for (const at::Tensor& param : param_groups()[i].params()) {
       const auto found = state().find(param.unsafeGetTensorImpl());
       if (found != state().end()) {
         const auto& own = optim::ours(*found->second);
-        const Layout& layout = optim::layout_of(private_->layouts, param);
+        const Layout& layout = optim::layout_of(held().layouts, param);
         const optim::Part* part = optim::part_of(parts, param);
         states.insert(index, to_tensors(whole ? optim::gather_state(param, own, layout, part, values) : own));
       }
@@ -93,7 +93,7 @@ void Optimizer::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void Optimizer::load(torch::serialize::InputArchive& archive) try {
-  const Speaking speaking(private_->words(*this));
+  const Speaking speaking(held().words(*this));
   Entries saved;
   for (const char* key : {"state", "param_groups"}) {
     TORCH_CHECK_VALUE(archive.try_read(key, saved[key]), prefix(), "the archive has no '", key,

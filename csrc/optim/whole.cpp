@@ -74,13 +74,13 @@ ParamState gather_state(const at::Tensor& param, const ParamState& state, const 
 }  // namespace optim
 
 void Optimizer::resize_rank() try {
-  const Speaking speaking(private_->words(*this));
+  const Speaking speaking(held().words(*this));
   const auto check = [&] {
-    private_->check(*this);
+    held().check(*this);
     optim::checked(param_groups(), static_cast<const Options&>(defaults()));
   };
-  private_->agree(*this, {engine::Operation::resize_rank, check});
-  private_->average_momenta(*this);
+  held().agree(*this, {engine::Operation::resize_rank, check});
+  held().average_momenta(*this);
   const at::NoGradGuard no_grad;
   int64_t index = -1;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
@@ -93,14 +93,14 @@ void Optimizer::resize_rank() try {
       optim::ours(*found->second);  // refuses another optimizer's
       auto& state = static_cast<ParamState&>(*found->second);
       const algorithms::Algorithm& algorithm = optim::algorithm_of(param, given);
-      const Layout& layout = optim::layout_of(private_->layouts, param);
+      const Layout& layout = optim::layout_of(held().layouts, param);
       if (engine::whole_numel(param, layout) == 0) continue;
       for (const std::size_t k : algorithms::factors_of(algorithm)) {
         optim::resize(algorithm.states[k], param, state, layout, options, index);
       }
     }
   }
-  private_->agreed = false;
+  held().agreed = false;
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }

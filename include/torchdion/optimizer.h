@@ -130,7 +130,8 @@ struct Stats {
 // time; see set_layout(). Whatever the layouts, the trajectory is that of one process.
 //
 // Whatever is wrong with an argument, a gradient or a loaded state is a c10::Error of one sentence, and nothing has
-// been written then.
+// been written then. An optimizer that was moved from has no groups and no state, and its other methods throw
+// c10::Error until another one is moved into it.
 class Optimizer : public torch::optim::Optimizer {
  public:
   Optimizer(Optimizer&&) noexcept;
@@ -149,8 +150,10 @@ class Optimizer : public torch::optim::Optimizer {
   //   optimizer.set_layout(weight, {.rows = torchdion::Axis(group, {.name = "shards"}), .sizes = {1024, 256}});
   //
   // With `replicas`, step() averages over them, and a gradient that is undefined on some of them counts as zero there;
-  // a parameter without one on any is skipped. A matrix whose (m + n) r elements of P and R are fewer than its own is
-  // compressed to them (arXiv 2504.05295, Section 4.3), and its momentum is each replica's own.
+  // a parameter without one on any is skipped. Replicas must start with equal weights: the first step, and the first
+  // after a state dict was loaded, compares hashes of them, and warns of those that differ and get the first one's. A
+  // matrix whose (m + n) r elements of P and R are fewer than its own is compressed to them (arXiv 2504.05295,
+  // Section 4.3), and its momentum is each replica's own.
   //
   // With `copies`, whose gradients are averaged already, ranks share what Muon does for whole matrices; all of them
   // have a gradient of the parameter, or none has.
@@ -181,6 +184,14 @@ class Optimizer : public torch::optim::Optimizer {
   // The state of a parameter; throws c10::ValueError for one that has none yet.
   const ParamState& state_of(const at::Tensor& param) const;
   Stats stats() const;  // what it has done since it was made; waits for what is in flight
+
+  // As torch::optim::Optimizer's, where they are not virtual.
+  void zero_grad(bool set_to_none = true);
+  torch::optim::OptimizerOptions& defaults();
+  const torch::optim::OptimizerOptions& defaults() const;
+  std::vector<at::Tensor>& parameters();
+  const std::vector<at::Tensor>& parameters() const;
+  void add_parameters(const std::vector<at::Tensor>& parameters);
 
   // Replaces momenta that are each replica's own by their mean, which is what a checkpoint must hold. To be called on
   // every rank, whichever of them saves. The training goes on as if it had not been called, up to rounding.
@@ -229,6 +240,7 @@ class Optimizer : public torch::optim::Optimizer {
  private:
   struct Private;
 
+  Private& held() const;  // throws c10::Error where it was moved from
   void add_checked(const torch::optim::OptimizerParamGroup& param_group);
   c10::IValue state_dict_of(bool whole) const;
 

@@ -45,7 +45,9 @@ def agree(
     options: dict[str, Any] | None = None,
     copies: ProcessGroup | None = None,
     provide: Callable[[Missing], object] | None = None,
-) -> None:
+    digests: Callable[[list[Shared]], list[int]] | None = None,
+    compares: bool = False,
+) -> set[Tensor] | None:
     """Waits for the ranks of all layouts, which say what they are about to do and what they take everything for.
 
     Args:
@@ -53,6 +55,11 @@ def agree(
         options: that the operation gives to all groups.
         copies: other ranks that take part, with copies of everything.
         provide: called on every rank where any lacks a gradient that another one has; may raise on this rank alone.
+        digests: of what this rank holds of parameters of which replicas must hold the same.
+        compares: replicas compare them.
+
+    Returns:
+        The parameters that are not the same on all replicas; None: replicas have found no difference, or not looked.
 
     Raises:
         ValueError: on every rank, where they differ; the sentence names the parameter or option and what differs.
@@ -60,7 +67,7 @@ def agree(
     """
     shared = _shared(optimizer, layouts, copies, options or {})
     if not shared:
-        return
+        return None
     if is_capturing(shared[0].param):  # asked first: claims wait for devices
         raise RuntimeError(f"{front()}: a CUDA graph cannot capture the first step that ranks take: take one before")
     with refusing(optimizer, layouts, operation, copies):
@@ -70,7 +77,25 @@ def agree(
         of_params = zip(shared, gradients[-len(shared) :], strict=True)
         return {one.param: dtype for one, dtype in of_params if dtype is not None and one.param.grad is None}
 
-    _C.agree(operation, False, claims, provide and (lambda gradients: provide(missing_of(gradients))))
+    def held_copies() -> list[tuple[int, _C.Axis, int]]:
+        assert digests is not None
+        axes = [layouts.axes.of_equals(one.group) for one in shared]
+        indices = [index for index, axis in enumerate(axes) if not axis.absent]
+        found = digests([shared[index] for index in indices])
+        first = len(claims) - len(shared)
+        return [(first + index, axes[index], digest) for index, digest in zip(indices, found, strict=True)]
+
+    apart = _C.agree(
+        operation,
+        False,
+        claims,
+        provide and (lambda gradients: provide(missing_of(gradients))),
+        compares=compares,
+        copies=held_copies if digests else None,
+    )
+    return (
+        {one.param for one, is_apart in zip(shared, apart[-len(shared) :], strict=True) if is_apart} if apart else None
+    )
 
 
 def begin(

@@ -77,7 +77,9 @@ class Dion(Optimizer):
     In a distributed job every rank makes the same optimizer and steps at the same time. How a parameter is cut is read
     off its DTensor at each step (``fully_shard``, ``parallelize_module``, both); gradients that a wrapper averages
     (DDP, FSDP2, also on an HSDP mesh) need no mesh here. Under ``replicate_mesh`` a gradient that is missing on
-    some replicas is zero there; a parameter without one on any of them is skipped.
+    some replicas is zero there; a parameter without one on any of them is skipped. Replicas must start alike: the first
+    step compares hashes of their weights, and warns of those that differ and get the first one's; see
+    ``synchronize_replicas()``.
 
     State of each parameter: ``momentum`` (its shape), ``Q`` ([stack..., m or n, r]; Dion), ``variance`` (AdamW),
     ``step``; those of a DTensor are DTensors on its mesh.

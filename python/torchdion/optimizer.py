@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, overload
 
 import torch
@@ -26,6 +27,7 @@ from torchdion.options import (
 )
 from torchdion.owners import check_owners
 from torchdion.parameters import check_named_algorithm, check_parameters, check_params, entries_of
+from torchdion.replicas import digests_of_common
 from torchdion.state import is_recorded
 from torchdion.stats import NO_STEPS, CountedOptimizer, count
 from torchdion.torch_versions import disable_dynamo
@@ -74,6 +76,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         name_dtypes(defaults)
         self._broken: str | None = None
         self._agreed = False  # ranks have compared what they take the parameters for
+        self._compared = False  # replicas have compared weights and states since they were given, added or loaded
         self._counts = dict(NO_STEPS)
         replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
         self._layouts = Layouts(read_meshes(replicate, outer, inner, given["replicate_mesh_grad_sync"]))
@@ -120,7 +123,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             param_group.clear()
             param_group.update(before)
             raise
-        self._agreed = False
+        self._agreed = self._compared = False
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -189,14 +192,20 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             return plan(missing_when_alone(self, self._layouts))
         with refusing(self, self._layouts):
             planned = plan({})
+        missing_here: Missing = {}
 
         def provide(missing: Missing) -> None:
-            nonlocal planned
+            nonlocal planned, missing_here
             if missing:
-                planned = plan(missing)
+                missing_here, planned = missing, plan(missing)
 
-        agree(self, self._layouts, provide=provide)
-        self._agreed = True
+        digests = partial(digests_of_common, self)
+        apart = agree(self, self._layouts, provide=provide, digests=digests, compares=not self._compared)
+        if apart is not None:
+            del planned  # with its copies of weights that will be others, and its memory
+            self._start_alike(apart)
+            planned = plan(missing_here)
+        self._agreed = self._compared = True
         for axis in planned[0].axes_without_group():
             self._layouts.axes.open_in_flight(axis)
         return planned

@@ -1,6 +1,7 @@
 """What an optimizer that averages over replicas does for them besides stepping."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -8,13 +9,14 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from torchdion import _C
-from torchdion.agreement import Prepared, begin
+from torchdion.agreement import Prepared, Shared, begin
 from torchdion.dtensor import local_part
 from torchdion.in_flight import InFlightOptimizer
 from torchdion.layouts import Layouts
 from torchdion.parameters import name_of
 from torchdion.state import check_keys
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
+from torchdion.warning import warn
 from torchdion.words import front, speaking
 from torchdion.wrappers import Writes, is_freed, readable
 
@@ -93,7 +95,8 @@ class ReplicatedOptimizer(InFlightOptimizer):
     def synchronize_replicas(self, group: ProcessGroup | None = None) -> None:
         """Gives all replicas the weights and states of the first; decoupled momenta stay as they are.
 
-        To be called on every rank.
+        To be called on every rank. Before the first backward pass it makes replicas start alike that were seeded
+        differently. The first step does so too, and warns, where the optimizer keeps them equal.
 
         Args:
             group: the ranks that hold copies; None: those of ``replicate_mesh``.
@@ -103,18 +106,46 @@ class ReplicatedOptimizer(InFlightOptimizer):
                 no step would take; or ranks differ in options, shapes or steps taken. Nothing was written.
             RuntimeError: another rank refused, or does something else. Nothing was written.
         """
+        self._make_equal({param for _, param, _ in self._members()}, group)
+
+    def _make_equal(
+        self,
+        params: set[Tensor],
+        group: ProcessGroup | None = None,
+        before: Callable[[list[str]], object] = lambda names: None,
+    ) -> None:
+        """Gives all replicas what the first has of these parameters.
+
+        Args:
+            before: called with their names, when nothing is written yet; where it raises, all ranks refuse.
+        """
         writes = Writes()
 
         def prepare() -> list[Tensor]:
             self._flush()
-            writes.params += [param for _, param, _ in self._members()]
-            return [writes.to(tensor, name) for name, tensor in _common(self)]
+            members = [(name, param) for name, param, _ in self._members() if param in params]
+            before([name for name, _ in members])
+            writes.params += [param for _, param in members]
+            return [writes.to(tensor, name) for name, tensor in _common(self, params)]
 
         common, copies = self._begin(_C.Operation.synchronize_replicas, group, prepare)
         with torch.no_grad():
             for tensor in common:
                 _C.copy_from_first(tensor, copies)
             writes.finish()
+
+    def _start_alike(self, params: set[Tensor]) -> None:
+        """As all ranks do that have found these, or others, to be unequal before a step.
+
+        Raises:
+            UserWarning: as the user has asked for by a filter; nothing was written.
+        """
+
+        def say(names: list[str]) -> None:
+            if names:
+                warn(_C.sentence_of_apart(names))
+
+        self._make_equal(params, before=say)
 
     def _begin(
         self, operation: _C.Operation, group: ProcessGroup | None, prepare: Callable[[], Prepared]
@@ -210,20 +241,50 @@ def decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
             yield local_part(optimizer.state[param][key])
 
 
-def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
-    """This rank's pieces of all that replicas have in common, with the names of their parameters."""
+def _common(optimizer: ReplicatedOptimizer, params: set[Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """This rank's pieces of all that replicas have in common, with the names of their parameters: of these alone."""
     parts = optimizer._layouts.parts(optimizer.param_groups)
     for name, param, group in optimizer._members():
-        state = optimizer.state.get(param, {})
-        if state:
-            check_keys(param, state, algorithm_of(param, group), name)
-        own = _decoupled_states(optimizer, param, group, name)
-        common = [] if param in parts else [key for key in STATE_DTYPES if key in state and key not in own]
-        tensors = [param, *(state[key] for key in common)]
-        for tensor in map(local_part, tensors):
+        if params is not None and param not in params:
+            continue
+        states = [] if param in parts else _common_states(optimizer, param, group, name)
+        for tensor in map(local_part, [param, *states]):
             if is_freed(tensor):
                 raise ValueError(f"{front()}: {name} and its state must have memory, got {tensor.device} without any")
             yield name, tensor
+
+
+def _common_states(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> list[Tensor]:
+    state = optimizer.state.get(param, {})
+    if state:
+        check_keys(param, state, algorithm_of(param, group), name)
+    own = _decoupled_states(optimizer, param, group, name)
+    return [state[key] for key in STATE_DTYPES if key in state and key not in own]
+
+
+def digests_of_common(optimizer: ReplicatedOptimizer, shared: list[Shared]) -> list[int]:
+    """Hashes of this rank's pieces of all that replicas have in common of each parameter."""
+    parts = optimizer._layouts.parts(optimizer.param_groups)
+    return [_digest(optimizer, one, with_states=one.param not in parts) for one in shared]
+
+
+def _digest(optimizer: ReplicatedOptimizer, shared: Shared, with_states: bool) -> int:
+    param, group, _, name, _ = shared
+    tensors = [param]
+    with suppress(Exception):  # a state that no step takes is told of by the step that is to take it
+        if with_states and float(optimizer.state.get(param, {}).get("step", 0)) > 0:  # else it is new, or will be
+            tensors += _common_states(optimizer, param, group, name)
+    hashes = [_hash(local_part(tensor), name) for tensor in tensors]
+    return _C.digest_of(torch.tensor(hashes, dtype=torch.int64, device="cpu"))
+
+
+def _hash(tensor: Tensor, name: str) -> int:
+    """0: it has no numbers to compare, such as a parameter on the Meta device that is not trained."""
+    with suppress(ValueError):
+        plain = readable(tensor, name)
+        if _C.has_memory(plain):
+            return _C.digest_of(plain)
+    return 0
 
 
 def _decoupled_states(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> list[str]:

@@ -110,7 +110,7 @@ TEST(Agreement, TellsEveryRankOfADifferenceOnALineThatItIsNotOn) {
       EXPECT_EQ(error_of(claims), "torchdion::Dion: " + sentence);
       claims[2].properties[0].second = "[5]";
       if (axes.rank == who) claims[2].gradient.reset();
-      const auto gradients = agree(Operation::step, false, claims);
+      const auto gradients = agree(Operation::step, false, claims).gradients;
       EXPECT_EQ(gradients[2], at::kFloat);
       EXPECT_EQ(error_of(claims), "") << "no message is left over";
     });
@@ -120,7 +120,7 @@ TEST(Agreement, TellsEveryRankOfADifferenceOnALineThatItIsNotOn) {
 TEST(Agreement, GivesAMissingGradientTheDtypeThatItHasOnOtherRanks) {
   Mesh({1, 2, 2}).run([](MeshAxes axes) {
     std::vector<Claim> claims = claims_of(axes);
-    const auto dtypes = [&] { return agree(Operation::step, false, claims); };
+    const auto dtypes = [&] { return agree(Operation::step, false, claims).gradients; };
     if (axes.rank != 3) claims[1].gradient.reset();
     claims[2].gradient.reset();
     std::vector<std::optional<c10::ScalarType>> expected{std::nullopt, at::kFloat, std::nullopt};
@@ -167,6 +167,80 @@ TEST(Agreement, OfRanksThatShareDifferentThingsAlongOtherAxesTakesOneMoreMessage
     EXPECT_EQ(axes.fs.traffic().agreement.calls, 2);
     EXPECT_EQ(axes.tp.traffic().agreement.calls, 2);
   });
+}
+
+// Two parameters, of which a line of fs holds copies; each rank of tp has pieces of its own.
+Comparison comparison_of(const MeshAxes& axes, bool is_due, bool differs) {
+  return {is_due, [=] {
+            const int64_t piece = 10 * axes.tp.rank;
+            return std::vector<Copy>{{1, axes.fs, piece}, {2, axes.fs, piece + (differs ? 1 : 0)}};
+          }};
+}
+
+TEST(Agreement, OfCopiesThatAreEqualIsNoMessageMoreOnOneAxis) {
+  Mesh({1, 2, 1}).run([](MeshAxes axes) {
+    const Agreed agreed = agree(Operation::step, false, claims_of(axes), {}, comparison_of(axes, true, false));
+    EXPECT_TRUE(agreed.apart.empty());
+    EXPECT_EQ(axes.fs.traffic().agreement.calls, 1);
+  });
+}
+
+TEST(Agreement, OfCopiesThatPartIsOfAllRanksThatHaveTheParameter) {
+  for (int who = -1; who < 4; ++who) {
+    Mesh({1, 2, 2}).run([who](MeshAxes axes) {
+      std::vector<Claim> claims = claims_of(axes);
+      claims[2].axes = {axes.fs, axes.tp};
+      const Comparison comparison = comparison_of(axes, true, axes.rank == who);
+      const std::vector<bool> apart = agree(Operation::step, false, claims, {}, comparison).apart;
+      EXPECT_EQ(apart, who < 0 ? std::vector<bool>() : std::vector<bool>({false, false, true}));
+      EXPECT_EQ(error_of(claims), "") << "no message is left over";
+    });
+  }
+}
+
+TEST(Agreement, OnCopiesIsReachedByRanksThatHaveOtherParameters) {
+  Mesh({1, 2, 2}).run([](MeshAxes axes) {  // the second parameter is on fs alone
+    const Comparison comparison = comparison_of(axes, true, axes.rank == 1);
+    const std::vector<bool> apart = agree(Operation::step, false, claims_of(axes), {}, comparison).apart;
+    EXPECT_EQ(apart, std::vector<bool>({false, false, axes.tp.rank == 1})) << "all ranks know that there is one";
+  });
+}
+
+TEST(Agreement, ComparesCopiesWhereAnyRankIsDueTo) {
+  for (const bool differs : {false, true}) {
+    Mesh({1, 2, 2}).run([differs](MeshAxes axes) {
+      const Comparison comparison = comparison_of(axes, axes.rank == 0, differs && axes.rank == 2);
+      const std::vector<bool> apart = agree(Operation::step, false, claims_of(axes), {}, comparison).apart;
+      EXPECT_EQ(apart.size(), differs ? 3 : 0);
+      if (differs) EXPECT_EQ(apart[2], axes.tp.rank == 0);
+    });
+  }
+}
+
+TEST(Agreement, TellsEveryRankThatOneCannotSayWhatItHolds) {
+  for (const bool is_due : {true, false}) {
+    Mesh({1, 2, 2}).run([is_due](MeshAxes axes) {
+      Comparison comparison = comparison_of(axes, is_due || axes.rank == 0, false);
+      if (axes.rank == 3) comparison.copies = []() -> std::vector<Copy> { TORCH_CHECK(false, "no memory"); };
+      const Speaking speaking({"torchdion::Dion"});
+      EXPECT_EQ(
+          sentence_of([&] { agree(Operation::step, false, claims_of(axes), {}, comparison); }),
+          axes.rank == 3 ? "no memory" : "torchdion::Dion: another rank refused this step, and its error says why");
+      EXPECT_EQ(error_of(claims_of(axes)), "") << "no message is left over";
+    });
+  }
+}
+
+TEST(Agreement, NamesTheFirstFiveParametersThatAreApart) {
+  const Speaking speaking({"torchdion::Dion"});
+  const std::string end =
+      "; all get the first one's weights and states now, as synchronize_replicas() before the first backward pass "
+      "gives "
+      "them";
+  const std::string begin = "torchdion::Dion: replicas must start alike, and differ in ";
+  EXPECT_EQ(sentence_of_apart({"a"}), begin + "a" + end);
+  EXPECT_EQ(sentence_of_apart({"a", "b", "c", "d", "e"}), begin + "a, b, c, d, e" + end);
+  EXPECT_EQ(sentence_of_apart({"a", "b", "c", "d", "e", "f"}), begin + "a, b, c, d, e and 1 more" + end);
 }
 
 }  // namespace

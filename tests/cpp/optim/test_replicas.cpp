@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "optim/model_on_mesh.h"
+#include "optim/warnings.h"
 
 namespace torchdion {
 
@@ -163,6 +164,129 @@ TEST(DionReplicas, ThatOthersAverageAreComparedOverAnAxisThatIsGiven) {
     static_cast<DionOptions&>(optimizer.param_groups()[0].options()).mu(axes.dp.rank == 0 ? 0.9 : 0.5);
     EXPECT_NE(message_of([&] { optimizer.check_replicas(axes.dp); }).find("must agree on the mu of parameter group 0"),
               std::string::npos);
+  });
+}
+
+std::string sentence_of_start(const std::string& title, const std::string& names) {
+  return title + ": replicas must start alike, and differ in " + names +
+         "; all get the first one's weights and states now, as synchronize_replicas() before the first backward pass "
+         "gives them";
+}
+
+TEST(DionReplicas, ThatStartFromOtherWeightsSayWhichOnceAndTrainAsTheFirst) {
+  for (const auto& shape : {comm::MeshShape{3, 1, 1}, comm::MeshShape{2, 2, 2}}) {
+    const Model model;
+    Mesh(shape).run([&](MeshAxes axes) {
+      ModelOnMesh expected(model, axes, shape.dp, kCompressed), training(model, axes, shape.dp, kCompressed);
+      training.local.bias.requires_grad_(false);
+      expected.local.bias.requires_grad_(false);
+      if (axes.rank == shape.size() - 1) {
+        training.local.square.detach()[-1][-1] += 1e-15;
+        training.local.bias.detach()[2] += 1;
+      }
+      Warnings warnings;
+      for (int step = 0; step < 2; ++step) expected.step(step);
+      EXPECT_TRUE(warnings.messages.empty());
+      for (int step = 0; step < 2; ++step) training.step(step);
+      EXPECT_EQ(warnings.messages,
+                std::vector<std::string>{sentence_of_start(
+                    "torchdion::Dion", "parameter 1 (parameter group 0), parameter 2 (parameter group 0)")});
+      expect_bitwise_equal(training.local.params(), expected.local.params());
+      training.optimizer.check_replicas();
+    });
+  }
+}
+
+TEST(DionReplicas, ThatStartAlikeAreComparedOnceByNoMessageMore) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed);
+    Warnings warnings;
+    for (int step = 0; step < 3; ++step) {
+      if (step == 2 && axes.rank == 1) training.local.bias.detach()[0] += 1;  // too late to be a start
+      const int64_t calls = axes.dp.traffic().agreement.calls;
+      training.step(step);
+      EXPECT_EQ(axes.dp.traffic().agreement.calls, calls + 1);
+    }
+    EXPECT_TRUE(warnings.messages.empty());
+  });
+}
+
+TEST(DionReplicas, ThatLoadOtherStatesOrGetOtherGroupsSaySo) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed);
+    training.step(0);
+    training.optimizer.synchronize_for_checkpoint();
+    const c10::IValue saved = training.optimizer.state_dict();
+    training.optimizer.load_state_dict(saved);
+    Warnings warnings;
+    training.step(1);
+    EXPECT_TRUE(warnings.messages.empty());
+    training.optimizer.synchronize_for_checkpoint();
+    if (axes.rank == 1) training.optimizer.state_of(training.local.weight).Q()[0][0] += 1;
+    training.optimizer.load_state_dict(training.optimizer.state_dict());
+    training.step(2);
+    EXPECT_EQ(warnings.messages,
+              std::vector<std::string>{sentence_of_start("torchdion::Dion", "parameter 0 (parameter group 0)")});
+    training.optimizer.check_replicas();
+
+    const at::Tensor more = at::full({6, 4}, 1.0 + axes.rank).requires_grad_();
+    training.optimizer.add_param_group(OptimizerParamGroup({more}));
+    training.optimizer.set_layout(more, {.replicas = axes.dp});
+    warnings.messages.clear();
+    training.step(3);
+    EXPECT_EQ(warnings.messages,
+              std::vector<std::string>{sentence_of_start("torchdion::Dion", "parameter 0 (parameter group 3)")});
+    training.optimizer.check_replicas();
+  });
+}
+
+TEST(DionReplicas, ThatAreMadeEqualBeforeTheFirstStepHaveNothingToSay) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed);
+    if (axes.rank == 1) training.local.weight.detach().add_(1);
+    training.optimizer.synchronize_replicas();
+    Warnings warnings;
+    training.step(0);
+    EXPECT_TRUE(warnings.messages.empty());
+    training.optimizer.check_replicas();
+  });
+}
+
+// Owners write what all have, but for what has no gradient.
+TEST(DistMuonReplicas, StartAlikeWhoeverAveragesGradients) {
+  for (const bool averages : {true, false}) {
+    Mesh({2, 1, 1}).run([averages](MeshAxes axes) {
+      const at::Tensor weight = at::full({6, 4}, 1.0 + axes.rank).requires_grad_();
+      const at::Tensor frozen = at::full({3}, 1.0 + axes.rank);
+      DistMuon optimizer(std::vector<at::Tensor>{weight, frozen});
+      Layout layout;
+      (averages ? layout.replicas : layout.copies) = axes.dp;
+      for (const at::Tensor& param : {weight, frozen}) optimizer.set_layout(param, layout);
+      at::Tensor(weight).mutable_grad() = at::ones({6, 4});
+      Warnings warnings;
+      optimizer.step();
+      EXPECT_EQ(warnings.messages,
+                std::vector<std::string>{sentence_of_start(
+                    "torchdion::DistMuon", "parameter 0 (parameter group 0), parameter 1 (parameter group 0)")});
+      EXPECT_EQ(frozen[0].item<double>(), 1);
+      optimizer.check_replicas(axes.dp);
+    });
+  }
+}
+
+// Who shares the work of copies alone has nothing to do with how they became equal.
+TEST(DionReplicas, ThatOthersAverageAreNotCompared) {
+  Mesh({2, 1, 1}).run([](MeshAxes axes) {
+    const at::Tensor weight = at::full({6, 4}, 1.0 + axes.rank).requires_grad_();
+    Muon optimizer(std::vector<at::Tensor>{weight});
+    optimizer.set_layout(weight, {.copies = axes.dp});
+    at::Tensor(weight).mutable_grad() = at::ones({6, 4});
+    Warnings warnings;
+    optimizer.step();
+    EXPECT_TRUE(warnings.messages.empty());
   });
 }
 
