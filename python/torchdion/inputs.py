@@ -14,6 +14,7 @@ from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
 from torchdion.owners import Parts
 from torchdion.parameters import check_gradient, name_of
+from torchdion.plain_values import plain
 from torchdion.state import check_is_state, check_keys, check_placements, create_state
 from torchdion.table import ALGORITHMS, Algorithm, algorithm_of
 from torchdion.words import front, shown
@@ -156,6 +157,7 @@ def gradient_scaling(optimizer: Optimizer, layouts: Layouts) -> tuple[Tensor | N
 
 def _tensor(number: Any, name: str) -> Tensor | None:
     """What a GradScaler has set; the sum of its flags is a plain 0 where no parameter has a gradient."""
+    number = plain(number)
     if number is None or isinstance(number, Tensor):
         return number
     if not isinstance(number, float) and not (isinstance(number, int) and abs(number) < 2**63):

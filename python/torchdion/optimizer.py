@@ -55,9 +55,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         Args:
             given: all of them by their names: options, ``replicate_mesh`` and so on, and ``unknown`` ones.
         """
+        given = as_plain_numbers(given)
         if given["unknown"]:
             check_params(params)
             params = params if isinstance(params, (list, tuple)) else list(params)
+            given["unknown"] = as_plain_numbers(given["unknown"])
             given = dion_package.ours(given, params, self.algorithm)
             refuse_unknown(given["unknown"], given.keys() - {"unknown"})
         self._flatten = given.get("flatten")  # what groups say to the dion package, in the place of batch_dims
@@ -68,7 +70,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             )
         defaults = DEFAULTS | {"algorithm": self.algorithm}
         defaults |= {name: given[name] for name in defaults if name in given}
-        defaults = as_plain_numbers(defaults | state_dtypes(given["mixed_precision_config"], ""))
+        defaults |= state_dtypes(given["mixed_precision_config"], "")
         check_options(defaults, "")
         check_params(params)
         name_dtypes(defaults)
@@ -91,10 +93,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         """
         where = f" (parameter group {len(self.param_groups)})"
         entries = entries_of(param_group, where)
-        given = dion_package.named_as_here(param_group, entries, self.defaults["algorithm"], where)
+        given = as_plain_numbers(param_group)
+        given = dion_package.named_as_here(given, entries, self.defaults["algorithm"], where)
         dion_package.check_scope(given, where)
         dion_package.resolve_flatten(given, entries, self._flatten, where)
-        group = as_plain_numbers({**given, "params": entries})
+        group = {**given, "params": entries}
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
         wide = optimizer_wide_with(group, self.param_groups, self.defaults)
