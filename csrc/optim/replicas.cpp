@@ -6,6 +6,7 @@
 
 #include "comm/copies.h"
 #include "engine/shapes.h"
+#include "linalg/memory.h"
 #include "one_sentence.h"
 #include "optim/agreement.h"
 #include "optim/capturable.h"
@@ -55,6 +56,7 @@ std::vector<Replica> Optimizer::Private::replicas(const Optimizer& optimizer) co
     const Options& options = optim::options_of(optimizer.param_groups()[i], i);
     const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
     for (std::size_t k = 0; k < params.size(); ++k) {
+      if (optim::is_left_alone(params[k]) && !linalg::has_memory(params[k])) continue;  // nothing to compare
       Replica replica{optim::parameter_name(k, i), &optim::layout_of(layouts, params[k]), {params[k].detach()}, {}};
       const auto found = optimizer.state().find(params[k].unsafeGetTensorImpl());
       if (found != optimizer.state().end()) {

@@ -25,8 +25,15 @@ from torchdion.options import (
     warn_of_other_algorithms,
 )
 from torchdion.owners import check_owners
-from torchdion.parameters import check_named_algorithm, check_parameters, check_params, entries_of
-from torchdion.state import is_recorded
+from torchdion.parameters import (
+    check_named_algorithm,
+    check_parameters,
+    check_params,
+    entries_of,
+    is_passed_over,
+    tensor_of,
+)
+from torchdion.state import forget, is_recorded
 from torchdion.stats import NO_STEPS, CountedOptimizer, count
 from torchdion.torch_versions import disable_dynamo
 from torchdion.words import front, speaking
@@ -94,9 +101,10 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         where = f" (parameter group {len(self.param_groups)})"
         entries = entries_of(param_group, where)
         given = as_plain_numbers(param_group)
-        given = dion_package.named_as_here(given, entries, self.defaults["algorithm"], where)
+        trained = [entry for entry in entries if not is_passed_over(tensor_of(entry))]
+        given = dion_package.named_as_here(given, trained, self.defaults["algorithm"], where)
         dion_package.check_scope(given, where)
-        dion_package.resolve_flatten(given, entries, self._flatten, where)
+        dion_package.resolve_flatten(given, trained, self._flatten, where)
         group = {**given, "params": entries}
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
@@ -171,7 +179,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
                 self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
             else:
                 for param in created:
-                    del self.state[param]
+                    forget(self.state, param)
             raise
         count(self._counts, report)
 

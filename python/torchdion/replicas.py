@@ -12,8 +12,8 @@ from torchdion.agreement import Prepared, begin
 from torchdion.dtensor import local_part
 from torchdion.in_flight import InFlightOptimizer
 from torchdion.layouts import Layouts
-from torchdion.parameters import name_of
-from torchdion.state import check_keys
+from torchdion.parameters import is_left_alone, name_of
+from torchdion.state import check_keys, is_begun
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
 from torchdion.words import front, speaking
 from torchdion.wrappers import Writes, is_freed, readable
@@ -79,7 +79,7 @@ class ReplicatedOptimizer(InFlightOptimizer):
 
         def prepare() -> list[tuple[str, Tensor]]:
             self._flush()
-            return [(name, readable(tensor, name)) for name, tensor in _common(self)]
+            return _common(self, readable)
 
         named, copies = self._begin(_C.Operation.check_replicas, group, prepare)
         different = _C.differing([tensor for _, tensor in named], copies)
@@ -108,7 +108,7 @@ class ReplicatedOptimizer(InFlightOptimizer):
         def prepare() -> list[Tensor]:
             self._flush()
             writes.params += [param for _, param, _ in self._members()]
-            return [writes.to(tensor, name) for name, tensor in _common(self)]
+            return [tensor for _, tensor in _common(self, writes.to)]
 
         common, copies = self._begin(_C.Operation.synchronize_replicas, group, prepare)
         with torch.no_grad():
@@ -210,30 +210,47 @@ def decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
             yield local_part(optimizer.state[param][key])
 
 
-def _common(optimizer: ReplicatedOptimizer) -> Iterator[tuple[str, Tensor]]:
-    """This rank's pieces of all that replicas have in common, with the names of their parameters."""
+def _common(optimizer: ReplicatedOptimizer, memory_of: Callable[[Tensor, str], Tensor]) -> list[tuple[str, Tensor]]:
+    """This rank's pieces of all that replicas have in common, with the names of their parameters.
+
+    Args:
+        memory_of: gives the tensor of the bytes that are compared or written, or raises ValueError.
+    """
+    common = []
     parts = optimizer._layouts.parts(optimizer.param_groups)
     for name, param, group in optimizer._members():
         state = optimizer.state.get(param, {})
-        if state:
+        if is_begun(state):
             check_keys(param, state, algorithm_of(param, group), name)
         own = _decoupled_states(optimizer, param, group, name)
-        common = [] if param in parts else [key for key in STATE_DTYPES if key in state and key not in own]
-        tensors = [param, *(state[key] for key in common)]
-        for tensor in map(local_part, tensors):
-            if is_freed(tensor):
-                raise ValueError(f"{front()}: {name} and its state must have memory, got {tensor.device} without any")
-            yield name, tensor
+        keys = [] if param in parts else [key for key in STATE_DTYPES if key in state and key not in own]
+        try:
+            common += [
+                (name, memory_of(_dense(tensor, name), name)) for tensor in (param, *(state[key] for key in keys))
+            ]
+        except ValueError:
+            if is_begun(state) or not is_left_alone(param):  # else it may have no bytes of its own
+                raise
+    return common
+
+
+def _dense(tensor: Tensor, name: str) -> Tensor:
+    """This rank's piece, which must have bytes."""
+    local = local_part(tensor)
+    if is_freed(local):
+        raise ValueError(f"{front()}: {name} and its state must have memory, got {tensor.device} without any")
+    return local
 
 
 def _decoupled_states(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> list[str]:
     state = optimizer.state.get(param)
     algorithm = algorithm_of(param, group)
-    if not state or not algorithm.takes_matrices or param.numel() == 0:
+    if not is_begun(state) or not algorithm.takes_matrices or param.numel() == 0:
         return []
     layout = optimizer._layouts.of(param, group, name).layout
     if layout.replicas.absent:
         return []
+    assert state is not None
     check_keys(param, state, algorithm, name)
     ranks = [state[factor.name].shape[-1] for factor in algorithm.factors]
     return _C.decoupled_states(algorithm.name, list(param.shape), ranks, options_of(group), layout)

@@ -32,7 +32,7 @@ NUMBERS: dict[str, list[tuple[Any, Any]]] = {
     "rank_fraction": [(numpy.array(0.5), 0.5), (Fraction(1, 2), 0.5)],
     "rank_multiple_of": [(numpy.array(2), 2), (numpy.int64(2), 2), (Two.value_, 2)],
     "seed": [(numpy.uint8(7), 7), (numpy.array(-7), -7)],
-    "batch_dims": [(numpy.array(0), 0), (numpy.int32(0), 0)],
+    "batch_dims": [(numpy.array(0), 0), (numpy.array(1), 1), (numpy.int32(0), 0)],
     "blocks": [(numpy.array(2), 2), (numpy.int16(3), 3)],
     "fan_in_first": [(numpy.array(True), True), (numpy.bool_(True), True)],
     "nesterov": [(numpy.array(True), True), (numpy.bool_(False), False)],
