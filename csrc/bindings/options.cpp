@@ -26,27 +26,19 @@ py::object as_python(const Value& value) {
   return py::none();
 }
 
-bool is_a(py::handle value, const char* kind) {
-  return py::isinstance(value, py::module_::import("numbers").attr(kind));
-}
-
-// A number, of which NumPy's are too; an integer where it has 64 bits.
+// A number of Python's own; an integer where it has 64 bits.
 std::optional<Value> number_of(py::handle given) {
   if (PyBool_Check(given.ptr())) return std::nullopt;
   if (PyFloat_Check(given.ptr())) return PyFloat_AS_DOUBLE(given.ptr());
-  if (PyLong_Check(given.ptr()) || is_a(given, "Integral")) {
-    int overflow = 0;
-    const long long integer =
-        PyLong_AsLongLongAndOverflow(py::int_(py::reinterpret_borrow<py::object>(given)).ptr(), &overflow);
-    if (overflow != 0) return std::numeric_limits<double>::infinity();
-    return static_cast<int64_t>(integer);
-  }
-  if (!is_a(given, "Real")) return std::nullopt;
-  return py::float_(py::reinterpret_borrow<py::object>(given)).cast<double>();
+  if (!PyLong_Check(given.ptr())) return std::nullopt;
+  int overflow = 0;
+  const long long integer = PyLong_AsLongLongAndOverflow(given.ptr(), &overflow);
+  if (overflow != 0) return std::numeric_limits<double>::infinity();
+  return static_cast<int64_t>(integer);
 }
 
-// What is given, as far as some option may be it. A text is the object's own.
-std::optional<Value> value_of(py::handle given) {
+// What is given, as far as some option may be it, of Python's own types. A text is the object's own.
+std::optional<Value> plain_value_of(py::handle given) {
   if (given.is_none()) return Value();
   if (PyBool_Check(given.ptr())) return given.ptr() == Py_True;
   if (PyUnicode_Check(given.ptr())) {
@@ -59,8 +51,8 @@ std::optional<Value> value_of(py::handle given) {
     const std::string_view name = algorithms::name_of(reinterpret_cast<THPDtype*>(given.ptr())->scalar_type);
     return name.empty() ? std::nullopt : std::optional<Value>(name);
   }
-  if ((PyTuple_Check(given.ptr()) || PyList_Check(given.ptr())) && py::len(given) == 2) {
-    const auto both = py::reinterpret_borrow<py::sequence>(given);
+  if (PyTuple_Check(given.ptr()) && py::len(given) == 2) {
+    const auto both = py::reinterpret_borrow<py::tuple>(given);
     const std::optional<Value> first = number_of(both[0]), second = number_of(both[1]);
     if (!first || !second) return std::nullopt;
     const auto number = [](const Value& value) {
@@ -72,6 +64,14 @@ std::optional<Value> value_of(py::handle given) {
   return number_of(given);
 }
 
+// The same of whatever is used as Python's own are. `kept` keeps the object whose text the value is.
+std::optional<Value> value_of(const Option& option, py::handle given, py::object& kept) {
+  if (std::optional<Value> value = plain_value_of(given)) return value;
+  const bool is_pair = option.allowed.kind == algorithms::Allowed::Kind::pair;
+  kept = py::module_::import("torchdion.plain_values").attr(is_pair ? "plain_numbers" : "plain")(given);
+  return kept.is(given) ? std::nullopt : plain_value_of(kept);
+}
+
 // A tensor on another device than the CPU is not looked at, which would make the host wait.
 bool is_rate(const at::Tensor& tensor) {
   if (!linalg::has_memory(tensor) || tensor.numel() != 1 || tensor.is_complex()) return false;
@@ -81,7 +81,11 @@ bool is_rate(const at::Tensor& tensor) {
 }
 
 [[noreturn]] void refuse(const Option& option, py::handle given, const std::string& where) {
-  const auto shown = py::module_::import("torchdion.words").attr("shown")(given).cast<std::string>();
+  auto shown = py::module_::import("torchdion.words").attr("shown")(given).cast<std::string>();
+  const bool is_tensor = THPVariable_Check(given.ptr()) && linalg::has_memory(THPVariable_Unpack(given.ptr()));
+  if (PyAnySet_Check(given.ptr()) || PyDict_Check(given.ptr()) || (is_tensor && !option.may_be_tensor)) {
+    shown = c10::str("a ", Py_TYPE(given.ptr())->tp_name, ", ", shown);  // whose numbers may be allowed ones
+  }
   TORCH_CHECK_VALUE(false, algorithms::refusal(option, shown, where));
 }
 
@@ -93,7 +97,8 @@ Value read(const Option& option, py::handle given, const std::string& where, at:
     if (tensor) *tensor = std::move(rate);
     return option.initial;
   }
-  const std::optional<Value> value = value_of(given);
+  py::object kept;
+  const std::optional<Value> value = value_of(option, given, kept);
   const std::optional<Value> taken = value ? algorithms::accepted(option, *value) : std::nullopt;
   if (!taken) refuse(option, given, where);
   return *taken;

@@ -54,10 +54,14 @@ void average(const at::Tensor& tensor, const Axis& axis) {
 
 void copy_from_first(const at::Tensor& tensor, const Axis& axis) {
   if (axis.absent() || tensor.numel() == 0) return;
-  const at::Tensor copy = tensor.clone(at::MemoryFormat::Contiguous);
-  std::vector<at::Tensor> copies{where_it_can_be_sent(copy.flatten().view(at::kByte), axis)};  // gloo knows few dtypes
-  named("broadcast", axis, [&] { return axis.line->group->broadcast(copies, c10d::BroadcastOptions())->wait(); });
-  tensor.copy_(copies[0].view(tensor.scalar_type()).view(tensor.sizes()));
+  // As bytes: backends send, and torch copies, few of the dtypes that frozen parameters have.
+  const bool is_plain = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  const at::Tensor whole = is_plain ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+  const at::Tensor bytes = whole.view({-1}).view(at::kByte);
+  std::vector<at::Tensor> sent{where_it_can_be_sent(bytes.clone(), axis)};
+  named("broadcast", axis, [&] { return axis.line->group->broadcast(sent, c10d::BroadcastOptions())->wait(); });
+  bytes.copy_(sent[0]);
+  if (!is_plain) tensor.copy_(whole);
 }
 
 int64_t digest_of(const at::Tensor& tensor) {

@@ -5,6 +5,8 @@
 #include <map>
 #include <sstream>
 
+#include "engine/checks.h"
+#include "engine/matrix_form.h"
 #include "engine/state.h"
 #include "words.h"
 
@@ -38,6 +40,12 @@ std::string text_of(const std::string& name, at::ScalarType dtype, at::IntArrayR
   return factor.empty() ? text : c10::str(text, " and shape ", factor);
 }
 
+// Whether a first step may make factors of it: a frozen parameter may have a form that no algorithm takes.
+bool has_factors(const Held& held, const GroupOptions& group) {
+  const MatrixForm form = form_of(group.values);
+  return is_computed(held.dtype) && held.sizes[form.batch_dims] % form.blocks == 0;
+}
+
 // Dtypes, and the sizes of factors: those that there are, or else those that a first step makes.
 std::string text_of_states(const Held& held, const GroupOptions& group, bool are_made) {
   std::string all;
@@ -45,8 +53,8 @@ std::string text_of_states(const Held& held, const GroupOptions& group, bool are
   for (const algorithms::State& state : algorithms::algorithm_of(dims, group.values).states) {
     const auto is_it = [&](const HeldState& one) { return one.name == state.name; };
     const auto found = std::find_if(held.states.begin(), held.states.end(), is_it);
-    if (found == held.states.end() && !are_made) continue;
     const bool is_there = found != held.states.end(), is_factor = state.shape == algorithms::StateShape::factor;
+    if (!is_there && (!are_made || (is_factor && !has_factors(held, group)))) continue;
     std::vector<int64_t> sizes;
     if (is_factor) sizes = is_there ? found->sizes : whole_state_sizes(state, held.sizes, group.values);
     const at::ScalarType dtype = is_there ? found->dtype : group.values.dtype_or(state.dtype_option, held.dtype);

@@ -55,7 +55,7 @@ engine::Held held_of(const Optimizer& optimizer, const Shared& shared, const Han
   const at::Tensor& param = shared.param;
   engine::Held held{parameter_name(shared.index, shared.group),
                     shared.group,
-                    engine::whole_sizes(param, *shared.layout).vec(),
+                    param.is_nested() ? std::vector<int64_t>() : engine::whole_sizes(param, *shared.layout).vec(),
                     param.scalar_type(),
                     c10::str(param.device().type()),
                     text(*shared.layout),
@@ -69,6 +69,7 @@ engine::Held held_of(const Optimizer& optimizer, const Shared& shared, const Han
   const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return held;
   const ParamState& state = ours(*found->second);
+  if (!is_begun(state)) return held;
   held.steps = state.step().item<double>();
   for (const std::string& name : names_of(state)) {
     const at::Tensor& tensor = state.tensor(name);

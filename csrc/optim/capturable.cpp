@@ -53,8 +53,9 @@ Missing missing_when_alone(const Optimizer& optimizer, const Layouts& layouts) {
   Missing missing;
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& param : group.params()) {
-      const bool is_due =
-          !param.grad().defined() && param.requires_grad() && optimizer.state().count(param.unsafeGetTensorImpl()) > 0;
+      const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
+      const bool is_due = !param.grad().defined() && param.requires_grad() && found != optimizer.state().end() &&
+                          is_begun(ours(*found->second));
       if (!is_due || layout_of(layouts, param).replicas.absent()) continue;
       missing.emplace(param.unsafeGetTensorImpl(), torch_versions::dtype_of_gradient(param));
     }

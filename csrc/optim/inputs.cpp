@@ -7,6 +7,7 @@
 #include "engine/checks.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "linalg/memory.h"
 #include "optim/capturable.h"
 #include "optim/groups.h"
 #include "optim/options.h"
@@ -77,9 +78,11 @@ void StepInputs::keep_new_states() {
 const ParamState& StepInputs::state_of(const at::Tensor& param, const algorithms::Algorithm& algorithm,
                                        const engine::GroupOptions& options, int64_t index) {
   const auto found = states_.find(param.unsafeGetTensorImpl());
-  if (found != states_.end()) return ours(*found->second);
+  if (found != states_.end() && is_begun(ours(*found->second))) return ours(*found->second);
   TORCH_CHECK(!is_captured(param), prefix(), "a CUDA graph cannot capture a parameter's first step: take one before");
-  made_.emplace_back(param.unsafeGetTensorImpl(), std::make_unique<ParamState>());
+  auto beside =
+      found == states_.end() ? std::make_unique<ParamState>() : std::make_unique<ParamState>(ours(*found->second));
+  made_.emplace_back(param.unsafeGetTensorImpl(), std::move(beside));
   ParamState& made = *made_.back().second;
   const c10::Device counter = options.values.flag("capturable") ? param.device() : c10::Device(c10::kCPU);
   made.tensor("step", at::zeros({}, at::TensorOptions(at::kFloat).device(counter)));
@@ -102,6 +105,18 @@ const ParamState& StepInputs::state_of(const at::Tensor& param, const algorithms
   return made;
 }
 
+at::Tensor StepInputs::counter_of(const at::Tensor& param, const ParamState& state) {
+  const at::Tensor& step = state.step();
+  const at::ScalarType dtype = groups.capturable ? at::kFloat : step.scalar_type();
+  const c10::Device device = groups.capturable ? param.device() : c10::Device(c10::kCPU);
+  if (step.device() == device && step.scalar_type() == dtype) return step;
+  const bool counts = step.scalar_type() == at::kFloat || step.scalar_type() == at::kDouble ||
+                      at::isIntegralType(step.scalar_type(), /*includeBool=*/false);
+  if (!counts || step.numel() != 1 || !linalg::has_memory(step) || is_captured(param)) return step;  // to be refused
+  auto& kept = static_cast<ParamState&>(*states_.at(param.unsafeGetTensorImpl()));
+  return kept.tensor("step", step.to(device, dtype)).step();
+}
+
 void StepInputs::append(engine::Group& group, const at::Tensor& param, const ParamState& state,
                         const std::string& name) {
   engine::check_state_names(*group.algorithm, names_of(state), param.sizes(), name);
@@ -109,7 +124,7 @@ void StepInputs::append(engine::Group& group, const at::Tensor& param, const Par
                     " lacks the tensor 'step'");
   group.X.push_back(param);
   group.G.push_back(gradient_of(param));
-  group.steps.push_back(state.step());
+  group.steps.push_back(counter_of(param, state));
   const Part* part = part_of(parts_, param);
   const Layout& layout = layout_of(layouts_, param);
   group.layouts.push_back(part ? layout : layout_under(*group.algorithm, layout));

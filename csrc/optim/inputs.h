@@ -39,6 +39,8 @@ class StepInputs {
   at::Tensor gradient_of(const at::Tensor& param) const;
   const ParamState& state_of(const at::Tensor& param, const algorithms::Algorithm& algorithm,
                              const engine::GroupOptions& options, int64_t index);
+  // Its count of steps, which goes back to where steps count it if a program has moved it.
+  at::Tensor counter_of(const at::Tensor& param, const ParamState& state);
   void append(engine::Group& group, const at::Tensor& param, const ParamState& state, const std::string& name);
 
   States states_;

@@ -4,6 +4,7 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -64,6 +65,7 @@ IValue entry(const GenericDict& dict, const char* key, const char* kind, const I
 struct SavedGroup {
   Entries options;
   std::vector<IValue> params;
+  bool is_ours;  // saved by this library
   optim::Saver saver;
   IValue owner;  // of the parts that its states are; none: they have none
   IValue step;   // of all its parameters, where states have none; none: there is none
@@ -85,6 +87,7 @@ struct SavedGroup {
     for (const algorithms::Option& option : algorithms::options()) {
       if (option.of_run) options.erase(std::string(option.name));
     }
+    is_ours = options.contains("scalar_algorithm");
     saver = optim::rename_options_of_others(options, shapes, own, where);
     if (saver == optim::Saver::dion_package) {
       if (auto counted = options.extract("step")) step = counted.mapped();
@@ -125,6 +128,15 @@ void check_owner(const IValue& owner, const optim::Part* part, const std::string
   TORCH_CHECK_VALUE(false, prefix(), "the states must be whole", part ? " or those of rank " + part->owner() : "",
                     ", got what is owned by rank ", owner.isString() ? owner.toStringRef() : optim::entry_text(owner),
                     "; whole_state_dict() has those of all", where);
+}
+
+// Whether its parameter has taken a step: before, a group of ours has nothing there but what others keep.
+bool is_of_some_step(const GenericDict& saved, const SavedGroup& group) {
+  if (!group.is_ours) return !saved.empty();
+  const auto& ours = algorithms::states();
+  return saved.contains("step") || std::any_of(ours.begin(), ours.end(), [&](std::string_view name) {
+           return saved.contains(std::string(name));
+         });
 }
 
 void check_is_state(const IValue& saved, const std::string& name) {
@@ -275,6 +287,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
     std::vector<at::IntArrayRef> shapes;
     for (const at::Tensor& param : groups[i].params()) {
+      if (optim::is_passed_over(param)) continue;
       shapes.push_back(engine::whole_sizes(param, optim::layout_of(held().layouts, param)));
     }
     const SavedGroup group(saved_groups.toListRef()[i], shapes, own, where);
@@ -290,10 +303,13 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
       const std::string name = optim::parameter_name(k, i);
       const auto found = saved_states.find(keys[k]);
       if (found != saved_states.end()) check_is_state(found->second, name);
+      const bool is_stepped = found != saved_states.end() && is_of_some_step(found->second.toGenericDict(), group);
       optim::check_parameter(param, options, name);
+      if (is_stepped) optim::check_trained(param, name);
+      if (optim::is_passed_over(param)) continue;
       const Layout& layout = optim::layout_of(held().layouts, param);
       optim::check_layout(param, layout, values, name);
-      if (found == saved_states.end() || found->second.toGenericDict().empty()) continue;
+      if (!is_stepped) continue;
       const optim::Part* part = optim::part_of(parts, param);
       states[param.unsafeGetTensorImpl()] =
           SavedState(found->second.toGenericDict(), group, param, layout, part, values, name).load();

@@ -17,6 +17,7 @@ Parts parts_of(const std::vector<torch::optim::OptimizerParamGroup>& groups, con
     if (!engine::has_owners(options[i].values)) continue;
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
+      if (!may_have_states(param, options_of(groups[i], i))) continue;
       const Axis& axis = engine::axis_of_owners(layout_of(layouts, param), parameter_name(k, i));
       if (axis.absent()) {
         alone = parameter_name(k, i);

@@ -1,5 +1,6 @@
 #include "optim/parameters.h"
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -10,9 +11,22 @@
 
 namespace torchdion::optim {
 
+namespace {
+
+const algorithms::Algorithm& own_algorithm(const Options& options) {
+  return options.algorithm().empty() ? *algorithms::all().front() : algorithms::algorithm(options.algorithm());
+}
+
+// That steps compute with.
+bool has_numbers(const at::Tensor& param) {
+  return param.layout() == at::kStrided && !param.is_nested() && engine::is_computed(param.scalar_type());
+}
+
+}  // namespace
+
 const algorithms::Algorithm& algorithm_of(const at::Tensor& param, const Options& options) {
-  const std::string_view own = options.algorithm().empty() ? algorithms::all().front()->name : options.algorithm();
-  return algorithms::algorithm_of(param.dim(), own, options.scalar_algorithm(), options.batch_dims().value_or(0));
+  return algorithms::algorithm_of(param.dim(), own_algorithm(options).name, options.scalar_algorithm(),
+                                  options.batch_dims().value_or(0));
 }
 
 void keep_each_once(std::vector<at::Tensor>& params, const std::string& where) {
@@ -29,20 +43,43 @@ void keep_each_once(std::vector<at::Tensor>& params, const std::string& where) {
   params = std::move(kept);
 }
 
-void check_parameter(const at::Tensor& param, const Options& options, const std::string& name) {
-  TORCH_CHECK_VALUE(param.defined(), prefix(), name, " must be a tensor, got an undefined one");
-  TORCH_CHECK_VALUE(param.is_leaf(), prefix(), name, " must be a leaf of the graph");
-  TORCH_CHECK_VALUE(param.layout() == at::kStrided, prefix(), name, " must be dense, got ", param.layout());
+bool is_left_alone(const at::Tensor& param) { return !param.requires_grad() && !param.grad().defined(); }
+
+bool is_passed_over(const at::Tensor& param) {
+  return is_left_alone(param) && !(has_numbers(param) && linalg::has_backend(param.device().type()));
+}
+
+bool may_have_states(const at::Tensor& param, const Options& options) {
+  if (!has_numbers(param)) return false;
+  return !algorithm_of(param, options).takes_matrices() ||
+         param.size(options.batch_dims().value_or(0)) % options.blocks() == 0;
+}
+
+void check_trained(const at::Tensor& param, const std::string& name) {
+  TORCH_CHECK_VALUE(param.layout() == at::kStrided && !param.is_nested(), prefix(), name, " must be dense, got ",
+                    param.is_nested() ? "nested" : c10::str(param.layout()));
   TORCH_CHECK_VALUE(engine::is_computed(param.scalar_type()), prefix(), name, " must be real floating-point, got ",
                     param.scalar_type());
   TORCH_CHECK_NOT_IMPLEMENTED(linalg::has_backend(param.device().type()), prefix(), name, " is on ", param.device(),
                               ", which this build has no kernels for");
+}
+
+void check_parameter(const at::Tensor& param, const Options& options, const std::string& name) {
+  TORCH_CHECK_VALUE(param.defined(), prefix(), name, " must be a tensor, got an undefined one");
+  TORCH_CHECK_VALUE(param.is_leaf(), prefix(), name, " must be a leaf of the graph");
+  if (is_left_alone(param)) return;
+  check_trained(param, name);
+  const int64_t batch_dims = options.batch_dims().value_or(0);
+  TORCH_CHECK_VALUE(batch_dims <= param.dim() || !own_algorithm(options).takes_matrices(), prefix(),
+                    "batch_dims must be at most the number of dimensions of ", name, " of shape ", param.sizes(),
+                    ", got ", batch_dims);
   if (!algorithm_of(param, options).takes_matrices()) return;
   engine::check_blocks(param.size(options.batch_dims().value_or(0)), options.blocks(), name);
 }
 
 void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name) {
-  if (param.dim() != 3 || options.batch_dims() || !algorithm_of(param, options).takes_matrices()) return;
+  if (param.is_nested() || param.dim() != 3 || options.batch_dims() || !algorithm_of(param, options).takes_matrices())
+    return;
   TORCH_WARN(prefix(), name, " has shape ", param.sizes(), " and is taken for a convolution, one matrix of ",
              param.size(0), "×", param.size(1) * param.size(2),
              "; set batch_dims(1) in its group if it is a stack of matrices, batch_dims(0) if not");
@@ -52,6 +89,12 @@ const ParamState& ours(const torch::optim::OptimizerParamState& state) {
   const auto* own = dynamic_cast<const ParamState*>(&state);
   TORCH_CHECK_VALUE(own, prefix(), "the state of a parameter must be a torchdion::ParamState");
   return *own;
+}
+
+bool is_begun(const ParamState& state) {
+  const auto has = [&](std::string_view name) { return state.tensor(std::string(name)).defined(); };
+  const auto& ours = algorithms::states();
+  return has("step") || std::any_of(ours.begin(), ours.end(), has);
 }
 
 std::vector<std::string> names_of(const ParamState& state) {

@@ -62,6 +62,7 @@ std::vector<Replica> Optimizer::Private::replicas(const Optimizer& optimizer) co
     const Options& options = optim::options_of(optimizer.param_groups()[i], i);
     const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
     for (std::size_t k = 0; k < params.size(); ++k) {
+      if (optim::is_left_alone(params[k]) && !linalg::has_memory(params[k])) continue;  // nothing to compare
       const Layout& layout = optim::layout_of(layouts, params[k]);
       const optim::Part* part = optim::part_of(parts, params[k]);
       Replica replica{params[k].unsafeGetTensorImpl(),     optim::parameter_name(k, i), &layout,

@@ -56,8 +56,7 @@ void resize(const algorithms::State& declared, const at::Tensor& param, ParamSta
 
 ParamState gather_state(const at::Tensor& param, const ParamState& state, const Layout& layout, const Part* part,
                         const engine::GroupOptions& options) {
-  ParamState whole;
-  whole.tensor("step", state.step());
+  ParamState whole = state;  // also what a program keeps there
   for (const algorithms::State& declared : algorithms::algorithm_of(param.dim(), options.values).states) {
     const std::string name(declared.name);
     if (!state.tensor(name).defined()) continue;

@@ -14,8 +14,8 @@ from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
-from torchdion.parameters import name_of
-from torchdion.state import is_capturing
+from torchdion.parameters import is_left_alone, name_of
+from torchdion.state import is_begun, is_capturing
 from torchdion.table import STATE_DTYPES, options_of
 from torchdion.torch_versions import gradient_dtype
 from torchdion.words import front
@@ -178,27 +178,37 @@ def _of_optimizer(optimizer: "ReplicatedOptimizer") -> list[tuple[str, str]]:
 
 
 def _held(shared: Shared, optimizer: Optimizer, layouts: Layouts, operation: _C.Operation) -> _C.Held:
-    param, group, group_index, name, axes = shared
+    param, _, group_index, name, axes = shared
     state = optimizer.state.get(param, {})
     of_step: dict[str, Any] = {}
     if operation == _C.Operation.step:
-        layout = layouts.declared(param, group, name).layout
         of_step["gradient"] = param.grad.dtype if param.grad is not None else None
-        of_step["shared"] = [layout.rows, layout.cols, layout.batch, layout.replicas]
+        of_step["shared"] = _axes_of_gradient(shared, layouts)
     tensors = [(key, state[key]) for key in STATE_DTYPES if isinstance(state.get(key), Tensor)]
     return _C.Held(
         name=name,
         group=group_index,
-        sizes=list(param.shape),
+        sizes=[] if param.is_nested else list(param.shape),
         dtype=param.dtype,
         device=param.device.type,
         layout=str(param.placements) if is_dtensor(param) else "a plain tensor",
         requires_grad=param.requires_grad,
-        steps=float(state.get("step", 0)) if state else None,
+        steps=float(state.get("step", 0)) if is_begun(state) else None,
         states=[(key, tensor.dtype, list(tensor.shape)) for key, tensor in tensors],
         axes=axes,
         **of_step,
     )
+
+
+def _axes_of_gradient(shared: Shared, layouts: Layouts) -> list[_C.Axis]:
+    """Along which a gradient that is missing here is zero."""
+    try:
+        layout = layouts.declared(shared.param, shared.group, shared.name).layout
+    except (ValueError, RuntimeError):
+        if is_left_alone(shared.param):  # it may lie as no algorithm can follow, or have no shape
+            return shared.axes
+        raise
+    return [layout.rows, layout.cols, layout.batch, layout.replicas]
 
 
 def missing_when_alone(optimizer: Optimizer, layouts: Layouts) -> Missing:
@@ -206,5 +216,6 @@ def missing_when_alone(optimizer: Optimizer, layouts: Layouts) -> Missing:
     if not layouts.axes.averages:
         return {}
     params = (param for group in optimizer.param_groups for param in group["params"])
-    stepped = (param for param in params if param.grad is None and param.requires_grad and optimizer.state.get(param))
+    due = (param for param in params if param.grad is None and param.requires_grad)
+    stepped = (param for param in due if is_begun(optimizer.state.get(param)))
     return {param: gradient_dtype(param) for param in stepped}

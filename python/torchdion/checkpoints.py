@@ -17,10 +17,10 @@ from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, 
 from torchdion.owners import whole_sizes_of_states
 from torchdion.pieces import piece_of_state, whole_state
 from torchdion.replicas import ReplicatedOptimizer, decoupled_momenta
-from torchdion.state import check_keys
+from torchdion.state import check_keys, is_begun
 from torchdion.stats import NO_STEPS
 from torchdion.table import algorithm_of, options_of
-from torchdion.words import speaking
+from torchdion.words import front, speaking
 
 
 class CheckpointedOptimizer(ReplicatedOptimizer):
@@ -73,11 +73,13 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         Raises:
             RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see
                 ``synchronize_for_checkpoint()``.
+            ValueError: there is a state of a parameter that is in no group.
         """
         self._refuse_if_broken()
         for group in self.param_groups:  # a schedule may have written NumPy's numbers, which not every unpickler knows
             group |= as_plain_numbers(group)
         check_of_run(self.param_groups, self.defaults)
+        self._refuse_states_of_no_group()
         hook = self.register_state_dict_post_hook(_with_owned_states, prepend=True)
         try:
             state_dict = super().state_dict()
@@ -85,6 +87,16 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             hook.remove()
         self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
         return state_dict
+
+    def _refuse_states_of_no_group(self) -> None:
+        """Of parameters that others have taken out of their groups: a state dict has no key for them."""
+        known = {id(param) for group in self.param_groups for param in group["params"]}
+        for param in self.state:
+            if isinstance(param, Tensor) and id(param) not in known:
+                raise ValueError(
+                    f"{front()}: optimizer.state must be of parameters of its groups, got that of a parameter of shape "
+                    f"{tuple(param.shape)} that is in none; take its state out too"
+                )
 
     @torch.no_grad()
     @speaking
@@ -101,7 +113,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         def prepare() -> list[Tensor]:
             self._refuse_if_broken()
             for name, param, group in self._members():
-                if self.state.get(param):
+                if is_begun(self.state.get(param)):
                     check_keys(param, self.state[param], algorithm_of(param, group), name)
             return list(decoupled_momenta(self))
 
@@ -115,6 +127,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             if not own or key not in state_dict["state"]:
                 continue
             states[key] = dict(state_dict["state"][key])
+            if not is_begun(own):
+                continue
             for declared in algorithm_of(param, group).states:
                 if param in parts:
                     sizes = whole_sizes_of_states(param, group)[declared.name]
@@ -159,7 +173,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                 changed.
         """
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
-        options = {name: value for name, value in given.items() if value is not None}
+        options = as_plain_numbers({name: value for name, value in given.items() if value is not None})
         begin(self, self._layouts, _C.Operation.resize_rank, self._refuse_if_broken, options)
         self.synchronize_for_checkpoint()
         for group in self.param_groups:

@@ -11,6 +11,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion.dtensor import is_dtensor
+from torchdion.plain_values import plain_numbers
 from torchdion.table import OPTIONS
 from torchdion.words import front, shown
 
@@ -114,19 +115,20 @@ def _blocks_of_heads(heads: Any, where: str) -> int:
 def _blocks_of_sizes(sizes: Any, entries: list[Any], where: str) -> int:
     if sizes is None:
         return 1
-    are_counts = isinstance(sizes, (list, tuple)) and all(type(size) is int and size >= 1 for size in sizes)
-    if not are_counts or not sizes or any(size != sizes[0] for size in sizes):
+    counts = plain_numbers(sizes)
+    are_counts = isinstance(counts, tuple) and all(type(count) is int and count >= 1 for count in counts)
+    if not are_counts or not counts or any(count != counts[0] for count in counts):
         raise ValueError(
             f"{front()}: split_sizes must be integers ≥ 1 that are alike, got {shown(sizes)}{where}; blocks of unequal "
             "sizes are parameters of their own here"
         )
     for tensor in tensors_of(entries):
-        if tensor.dim() >= 2 and tensor.shape[0] != sum(sizes):
+        if tensor.dim() >= 2 and tensor.shape[0] != sum(counts):
             raise ValueError(
                 f"{front()}: split_sizes must sum to the rows of each matrix, got {shown(sizes)} for the shape "
                 f"{tuple(tensor.shape)}{where}"
             )
-    return len(sizes)
+    return len(counts)
 
 
 def _mesh(mesh: Any, given: Arguments, params: list[Any]) -> Arguments:

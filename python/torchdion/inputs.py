@@ -13,8 +13,9 @@ from torchdion.layout import Piece
 from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
 from torchdion.owners import Parts
-from torchdion.parameters import check_gradient, name_of
-from torchdion.state import check_is_state, check_keys, check_placements, create_state
+from torchdion.parameters import check_batch_dims, check_blocks, check_gradient, check_trained, name_of
+from torchdion.plain_values import plain
+from torchdion.state import check_is_state, check_keys, check_placements, counter_of, create_state, is_begun
 from torchdion.table import ALGORITHMS, Algorithm, algorithm_of
 from torchdion.words import front, shown
 from torchdion.wrappers import Writes, check_plain, readable
@@ -39,7 +40,7 @@ def engine_groups(
     """The parameters that have gradients, in the engine's terms: this rank's pieces, and where they lie.
 
     Args:
-        created: gets the parameters whose states were missing and are new.
+        created: gets the parameters whose states were missing and are new; what others keep there stays.
         writes: gets the parameters that have no memory of their own, to be written once the step has run.
         missing: parameters whose gradient only other ranks have, and its dtype there; it is zero here.
 
@@ -55,12 +56,26 @@ def engine_groups(
         for position, param in enumerate(group["params"]):
             member = _member(param, group, layouts, name_of(group, position, where), missing.get(param))
             if member is not None:
+                check_batch_dims(param, group, member.name)
                 members[algorithm_of(param, group).name].append(member)
         for name, ours in members.items():
             if ours:
                 _make_states(optimizer, ours, group, parts, created)
                 _add(groups, optimizer, ALGORITHMS[name], ours, group, options[index], parts, writes)
+    if len(set(map(id, writes.params))) < len(writes.params):
+        _refuse_twice(optimizer)
     return groups
+
+
+def _refuse_twice(optimizer: Optimizer) -> None:
+    """Raises ValueError for a parameter that others have put into groups again: two updates of it at once."""
+    known: set[int] = set()
+    for index, group in enumerate(optimizer.param_groups):
+        for position, param in enumerate(group["params"]):
+            if id(param) in known:
+                name = name_of(group, position, f" (parameter group {index})")
+                raise ValueError(f"{front()}: {name} is given twice")
+            known.add(id(param))
 
 
 def _member(
@@ -69,7 +84,7 @@ def _member(
     if param.grad is None and missing is None:
         return None
     if param.grad is not None:
-        check_gradient(param.grad, param)
+        check_gradient(param.grad, param, name)
     piece = layouts.of(param, group, name)
     if param.grad is not None:
         gradient = readable(local_piece(local_gradient(param, name), piece.shape), f"the gradient of {name}")
@@ -84,13 +99,22 @@ def _make_states(
     states = [optimizer.state.get(member.param, {}) for member in members]
     for member, state in zip(members, states, strict=True):
         check_is_state(state, member.name)
-    if all(states):
+    if all("step" in state for state in states):
         return
     indices = _indices(optimizer)
-    for (param, _, piece, _), state in zip(members, states, strict=True):
-        if not state:
-            optimizer.state[param] = create_state(param, group, indices[param], piece, parts.get(param))
+    for (param, _, piece, name), state in zip(members, states, strict=True):
+        if not is_begun(state):
+            _check_form(param, group, name)
+            made = create_state(param, group, indices[param], piece, parts.get(param))
             created.append(param)
+            state.update(made)
+            optimizer.state[param] = state
+
+
+def _check_form(param: Tensor, group: dict[str, Any], name: str) -> None:
+    """As at the door, which a frozen parameter has passed unseen."""
+    check_trained(param, name)
+    check_blocks(param, group, name)
 
 
 def _add(
@@ -114,6 +138,10 @@ def _add(
         if algorithm.factors and not member.piece.layout.is_local:
             sizes = list(state[algorithm.factors[0].name].shape), list(member.param.shape)
             _C.check_layout(algorithm.name, *sizes, options, member.piece.layout, member.name)
+    if parts:
+        for member in members:
+            if member.param not in parts:
+                _check_form(member.param, group, member.name)
     writes.params += [member.param for member in members]
     layouts = [member.piece.layout for member in members]
     is_local = all(layout.is_local for layout in layouts)
@@ -123,7 +151,7 @@ def _add(
         X=[writes.to(local_piece(member.param, member.piece.shape), member.name) for member in members],
         G=[member.gradient for member in members],
         states=[[local_part(state[key]) for state in states] for key in keys],
-        steps=[local_part(state["step"]) for state in states],
+        steps=[counter_of(member.param, state, group) for member, state in zip(members, states, strict=True)],
         layouts=[] if is_local else layouts,
         whole_factors=[]
         if is_local
@@ -156,6 +184,7 @@ def gradient_scaling(optimizer: Optimizer, layouts: Layouts) -> tuple[Tensor | N
 
 def _tensor(number: Any, name: str) -> Tensor | None:
     """What a GradScaler has set; the sum of its flags is a plain 0 where no parameter has a gradient."""
+    number = plain(number)
     if number is None or isinstance(number, Tensor):
         return number
     if not isinstance(number, float) and not (isinstance(number, int) and abs(number) < 2**63):

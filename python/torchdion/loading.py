@@ -20,9 +20,9 @@ from torchdion.options import OF_RUN, as_plain_numbers, check_options, rename_sa
 from torchdion.other_optimizers import with_our_names
 from torchdion.owned_tensor import OwnedTensor
 from torchdion.owners import Part
-from torchdion.parameters import check_blocks, name_of
+from torchdion.parameters import check_blocks, check_trained, name_of
 from torchdion.pieces import piece_of_state
-from torchdion.state import check_is_state, check_keys, check_placements, device_of_step
+from torchdion.state import check_is_state, check_keys, check_placements, device_of_step, is_begun, without_own
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
 from torchdion.words import front, shortened, shown
 from torchdion.wrappers import is_freed, readable
@@ -111,12 +111,14 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         options = _options_of(optimizer, saved)
         check_options(options, where)
         for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
-            _check_state(
-                state_dict["state"].get(key, {}),
-                param,
-                options,
-                name_of(group, position, f" (parameter group {index})"),
-            )
+            name = name_of(group, position, f" (parameter group {index})")
+            state = state_dict["state"].get(key, {})
+            check_is_state(state, name)
+            for entry, value in state.items():
+                if isinstance(value, Tensor) and entry != "step":
+                    _check_tensor(value.part if isinstance(value, OwnedTensor) else value, entry, name)
+            if _is_of_some_step(state, saved):
+                _check_state(state, param, options, name)
     optimizer_wide([_options_of(optimizer, saved) for saved in groups], " of the state dict")
 
 
@@ -151,8 +153,8 @@ def _check_names(saved: dict[str, Any], known: set[Any], where: str) -> None:
         known.add(key)
     names = saved.get("param_names")
     is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    if names is not None and not (is_list and len(names) == len(saved["params"])):
-        raise ValueError(f"{front()}: 'param_names' must be one str for each of 'params'{where}")
+    if names is not None and not is_list:  # there are as many as params unless others have added or removed some
+        raise ValueError(f"{front()}: 'param_names' must be a list of str, got {shown(names)}{where}")
 
 
 def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
@@ -163,13 +165,16 @@ def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     return {**optimizer.defaults, **options, **{name: optimizer.defaults[name] for name in OF_RUN}}
 
 
+def _is_of_some_step(state: dict[str, Any], saved: dict[str, Any]) -> bool:
+    """Whether its parameter has taken one: before, a group of ours has nothing there but what others keep.
+
+    A state that another optimizer has saved is no such.
+    """
+    return is_begun(state) if "scalar_algorithm" in saved else bool(state)
+
+
 def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) -> None:
-    check_is_state(state, name)
-    if not state:  # of a parameter that has taken no step
-        return
-    for key, value in state.items():
-        if isinstance(value, Tensor) and key != "step":
-            _check_tensor(value.part if isinstance(value, OwnedTensor) else value, key, name)
+    check_trained(param, name)
     _check_step(state.get("step", group.get("step", 0)), name)
     if is_lazy(param):  # whose shape its module's first input tells
         return
@@ -205,7 +210,7 @@ def loaded_states(
         options = groups[index]
         for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             original = state_dict["state"].get(key)
-            if original:
+            if original and _is_of_some_step(original, saved):
                 name = name_of(group, position, f" (parameter group {index})")
                 layouts, divisor = optimizer._layouts, divisors.get(key, 1)
                 states[param] = _loaded_state(original, param, options, layouts, parts.get(param), name, divisor)
@@ -238,12 +243,8 @@ def _loaded_state(
 
 def _without_own(state_dict: dict[str, Any]) -> dict[str, Any]:
     """What is left to torch: options, and entries of states that are none of ours, as those that no parameter has."""
-    own = ("step", *STATE_DTYPES)
     keys = {key for group in state_dict["param_groups"] for key in group["params"]}
-    states = {
-        key: {name: value for name, value in state.items() if name not in own} if key in keys else state
-        for key, state in state_dict["state"].items()
-    }
+    states = {key: without_own(state) if key in keys else state for key, state in state_dict["state"].items()}
     return {**state_dict, "state": states}
 
 
@@ -280,6 +281,8 @@ def _lying(original: Tensor, key: str, param: Tensor, group: dict[str, Any], lay
 
 def _check_tensor(value: Tensor, key: str, name: str) -> None:
     if value.is_nested or value.layout != torch.strided:
+        if key not in STATE_DTYPES:
+            return  # torch copies what others keep there
         raise ValueError(
             f"{front()}: the state {key} of {name} must be a dense floating-point tensor, got {value.dtype}, "
             f"{'nested' if value.is_nested else value.layout}"

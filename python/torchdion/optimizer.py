@@ -26,9 +26,16 @@ from torchdion.options import (
     warn_of_other_algorithms,
 )
 from torchdion.owners import check_owners
-from torchdion.parameters import check_named_algorithm, check_parameters, check_params, entries_of
+from torchdion.parameters import (
+    check_named_algorithm,
+    check_parameters,
+    check_params,
+    entries_of,
+    is_passed_over,
+    tensor_of,
+)
 from torchdion.replicas import digests_of_common
-from torchdion.state import is_recorded
+from torchdion.state import forget, is_recorded
 from torchdion.stats import NO_STEPS, CountedOptimizer, count
 from torchdion.torch_versions import disable_dynamo
 from torchdion.words import front, speaking
@@ -57,9 +64,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         Args:
             given: all of them by their names: options, ``replicate_mesh`` and so on, and ``unknown`` ones.
         """
+        given = as_plain_numbers(given)
         if given["unknown"]:
             check_params(params)
             params = params if isinstance(params, (list, tuple)) else list(params)
+            given["unknown"] = as_plain_numbers(given["unknown"])
             given = dion_package.ours(given, params, self.algorithm)
             refuse_unknown(given["unknown"], given.keys() - {"unknown"})
         self._flatten = given.get("flatten")  # what groups say to the dion package, in the place of batch_dims
@@ -70,7 +79,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             )
         defaults = DEFAULTS | {"algorithm": self.algorithm}
         defaults |= {name: given[name] for name in defaults if name in given}
-        defaults = as_plain_numbers(defaults | state_dtypes(given["mixed_precision_config"], ""))
+        defaults |= state_dtypes(given["mixed_precision_config"], "")
         check_options(defaults, "")
         check_params(params)
         name_dtypes(defaults)
@@ -94,10 +103,12 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         """
         where = f" (parameter group {len(self.param_groups)})"
         entries = entries_of(param_group, where)
-        given = dion_package.named_as_here(param_group, entries, self.defaults["algorithm"], where)
+        given = as_plain_numbers(param_group)
+        trained = [entry for entry in entries if not is_passed_over(tensor_of(entry))]
+        given = dion_package.named_as_here(given, trained, self.defaults["algorithm"], where)
         dion_package.check_scope(given, where)
-        dion_package.resolve_flatten(given, entries, self._flatten, where)
-        group = as_plain_numbers({**given, "params": entries})
+        dion_package.resolve_flatten(given, trained, self._flatten, where)
+        group = {**given, "params": entries}
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
         wide = optimizer_wide_with(group, self.param_groups, self.defaults)
@@ -171,7 +182,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
                 self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
             else:
                 for param in created:
-                    del self.state[param]
+                    forget(self.state, param)
             raise
         count(self._counts, report)
 

@@ -2,10 +2,10 @@
 
 import difflib
 from collections.abc import Iterable
-from numbers import Real
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torchdion import _C
+from torchdion.plain_values import plain, plain_numbers
 from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, options_of
 from torchdion.warning import warn
 from torchdion.words import front, shown
@@ -49,7 +49,8 @@ _OTHER_NAMES = {"eps": "epsilon", "momentum": "mu", "oversample": "rcqr_oversamp
 
 def is_share(value: Any) -> bool:
     """Whether it is a number in [0, 1), whatever its type: an int may be larger than any float."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= cast("float", value) < 1
+    number = plain(value)
+    return type(number) in (int, float) and 0 <= number < 1
 
 
 def check_options(options: dict[str, Any], where: str) -> None:
@@ -131,14 +132,21 @@ def _option_meant_by(name: str, known: Iterable[str]) -> str | None:
 
 
 def as_plain_numbers(options: dict[str, Any]) -> dict[str, Any]:
-    """NumPy's scalars as Python's own, which every unpickler knows; all else as it is."""
-    return {name: _as_plain_number(value) for name, value in options.items()}
+    """Numbers and flags as Python's own, which every unpickler knows; all else as it is.
+
+    Under keys that are none of ours those of NumPy alone.
+    """
+    return {name: _as_plain(name, value) for name, value in options.items()}
 
 
-def _as_plain_number(value: Any) -> Any:
+def _as_plain(name: str, value: Any) -> Any:
+    if name == "betas":
+        return plain_numbers(value)
+    if name in OPTIONS or name in _BETAS:
+        return plain(value)
     if isinstance(value, tuple):
-        return tuple(map(_as_plain_number, value))
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+        return tuple(_as_plain(name, one) for one in value)
+    return plain(value) if type(value).__module__ == "numpy" else value
 
 
 def rename_saved_options(group: dict[str, Any]) -> None:

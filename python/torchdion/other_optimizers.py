@@ -4,6 +4,7 @@ from typing import Any
 
 from torchdion.dion_package import is_one_of, named_as_here, resolve_flatten, tensors_of
 from torchdion.options import is_share
+from torchdion.parameters import is_passed_over
 from torchdion.table import OPTIONS, algorithm_of
 from torchdion.words import front, shown
 
@@ -75,7 +76,7 @@ def _source_of(saved: Any, own: dict[str, Any]) -> str | None:
 
 
 def _of_dion(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str, Any]:
-    entries = list(own.get("params", ()))
+    entries = [param for param in own.get("params", ()) if not is_passed_over(param)]
     group = named_as_here(saved, entries, "", where)
     if "oversample" in group:
         group.setdefault("rcqr_oversample", group.pop("oversample"))

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parameter import is_lazy
@@ -9,8 +10,9 @@ from torch.nn.parameter import is_lazy
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.meshes import Meshes
+from torchdion.mixed_precision import DTYPES
 from torchdion.owned_tensor import OwnedTensor
-from torchdion.parameters import describe, form_of, name_of
+from torchdion.parameters import describe, form_of, name_of, tensor_of
 from torchdion.table import State, algorithm_of, options_of
 from torchdion.words import front
 
@@ -58,10 +60,12 @@ class Owners:
         """Empty where all ranks have all states."""
         if axis.absent or not groups or groups[0]["owners"] != "shard":
             return {}
-        members = [(index, param) for index, group in enumerate(groups) for param in group["params"]]
+        members = []
         for index, group in enumerate(groups):
             for position, param in enumerate(group["params"]):  # which a wrapper may have replaced
-                _check_owned(param, name_of(group, position, f" (parameter group {index})"))
+                if _may_have_states(param, group):
+                    _check_owned(param, name_of(group, position, f" (parameter group {index})"))
+                    members.append((index, param))
         forms = [(group["algorithm"], group["scalar_algorithm"], *form_of(group)) for group in groups]
         key = (forms, [(index, param.shape) for index, param in members])
         if key != self._key:
@@ -78,7 +82,18 @@ def check_owners(entries: list[Any], options: dict[str, Any], meshes: Meshes, wh
     if meshes.replicas is None:
         raise ValueError(f"{front()}: owners='shard' needs a replicate_mesh, whose ranks share out the states{where}")
     for index, entry in enumerate(entries):
-        _check_owned(entry[1] if isinstance(entry, tuple) else entry, describe(entry, index, where))
+        param = tensor_of(entry)
+        if _may_have_states(param, options):
+            _check_owned(param, describe(entry, index, where))
+
+
+def _may_have_states(param: Tensor, group: dict[str, Any]) -> bool:
+    """By what does not change in a training: one that is unfrozen later has had a part all the time."""
+    if param.dtype not in DTYPES or param.layout != torch.strided or param.is_nested:
+        return False
+    if group["blocks"] == 1 or is_lazy(param) or not algorithm_of(param, group).takes_matrices:
+        return True
+    return bool(param.shape[group["batch_dims"] or 0] % group["blocks"] == 0)
 
 
 def _check_owned(param: Tensor, name: str) -> None:

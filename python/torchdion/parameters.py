@@ -47,7 +47,7 @@ def _each_once(entries: list[Any], where: str) -> list[Any]:
     """Without those that are given again, of which a warning tells, in torch's words for it."""
     kept: dict[int, Any] = {}
     for index, entry in enumerate(entries):
-        tensor = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+        tensor = tensor_of(entry)
         if id(tensor) in kept:
             warn(
                 f"{front()}: the optimizer contains a parameter group with duplicate parameters: "
@@ -66,13 +66,15 @@ def describe(entry: Any, index: int, where: str) -> str:
 
 def name_of(group: dict[str, Any], position: int, where: str) -> str:
     """The same for the parameter at a position of a group that was added."""
-    names = group.get("param_names") or range(len(group["params"]))
-    return f"parameter {names[position]!r}{where}"
+    names = group.get("param_names")
+    if isinstance(names, (list, tuple)) and len(names) == len(group["params"]):
+        return f"parameter {names[position]!r}{where}"
+    return f"parameter {position}{where}"  # also where others have added or removed some, whose names nobody knows
 
 
 def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
     """How the matrices of the group's parameters lie in their tensors."""
-    return group["batch_dims"] or 0, group["blocks"], group["fan_in_first"]
+    return int(group["batch_dims"] or 0), int(group["blocks"]), bool(group["fan_in_first"])
 
 
 def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:
@@ -80,9 +82,34 @@ def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:
     counts = dict.fromkeys(ALGORITHMS, 0)
     for group in groups:
         for param in group["params"]:
-            if not is_lazy(param):  # a lazy module's has no shape before its first input
+            if not is_lazy(param) and can_be_trained(param):  # a lazy module's has no shape before its first input
                 counts[algorithm_of(param, group).name] += 1
     return {name: count for name, count in counts.items() if count > 0}
+
+
+def can_be_trained(param: Tensor) -> bool:
+    """Whether a step can compute with it: with integers, FP8, complex, sparse, nested or Meta tensors none can."""
+    return (
+        param.dtype in DTYPES
+        and param.layout == torch.strided
+        and not param.is_nested
+        and _C.has_kernels_for(param.device.type)
+    )
+
+
+def is_left_alone(param: Tensor) -> bool:
+    """Whether it neither asks for a gradient nor has one."""
+    return not param.requires_grad and param.grad is None
+
+
+def is_passed_over(param: Any) -> bool:
+    """Whether no step asks more of it than that it gets no gradient."""
+    return isinstance(param, Tensor) and is_left_alone(param) and not can_be_trained(param)
+
+
+def tensor_of(entry: Any) -> Any:
+    """That of a group's entry, which may have a name."""
+    return entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
 
 
 def check_parameters(entries: list[Any], group: dict[str, Any], where: str) -> None:
@@ -97,8 +124,10 @@ def check_named_algorithm(entries: list[Any], given: dict[str, Any], where: str)
     if name is None or not ALGORITHMS[name].takes_matrices or not given.get("batch_dims"):
         return
     for index, entry in enumerate(entries):
-        param = entry[1] if isinstance(entry, tuple) else entry
-        if not is_lazy(param) and param.dim() >= 2 and param.dim() - given["batch_dims"] < 2:
+        param = tensor_of(entry)
+        if is_passed_over(param) or is_lazy(param):
+            continue
+        if param.dim() >= 2 and param.dim() - given["batch_dims"] < 2:
             raise ValueError(
                 f"{front()}: batch_dims must leave a matrix of {describe(entry, index, where)} of shape "
                 f"{tuple(param.shape)} to algorithm={name!r}, got {given['batch_dims']}"
@@ -106,7 +135,7 @@ def check_named_algorithm(entries: list[Any], given: dict[str, Any], where: str)
 
 
 def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
-    param = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+    param = tensor_of(entry)
     if not isinstance(param, Tensor):
         raise TypeError(f"{front()}: {name} must be a tensor, got {type(param).__name__}")
     if any(hasattr(param, mark) for mark in _FSDP1_MARKS) or type(param).__name__ == "FlatParameter":
@@ -116,16 +145,35 @@ def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         )
     if hasattr(param, "ds_id"):
         raise ValueError(f"{front()}: {name} is partitioned by DeepSpeed, which hides the matrices")
+    if not is_left_alone(param):  # else a step asks, should it get a gradient
+        check_trained(param, name)
+    # A lazy module's has no shape before its first input.
+    if not ALGORITHMS[group["algorithm"]].takes_matrices or is_lazy(param) or not can_be_trained(param):
+        return
+    _warn_of_stack(param, group, name)
+    if not is_left_alone(param):
+        check_batch_dims(param, group, name)
+        check_blocks(param, group, name)
+
+
+def check_trained(param: Tensor, name: str) -> None:
+    """Raises ValueError or NotImplementedError with one sentence for a parameter with which no step can compute."""
     if param.layout != torch.strided or param.is_nested:
         raise ValueError(f"{front()}: {name} must be dense, got {'nested' if param.is_nested else param.layout}")
     if param.dtype not in DTYPES:
         raise ValueError(f"{front()}: {name} must be real floating-point, got {param.dtype}")
     if not _C.has_kernels_for(param.device.type):
         raise NotImplementedError(f"{front()}: {name} is on {param.device}, which this build has no kernels for")
-    # A lazy module's has no shape before its first input.
-    if ALGORITHMS[group["algorithm"]].takes_matrices and not is_lazy(param):
-        _warn_of_stack(param, group, name)
-        check_blocks(param, group, name)
+
+
+def check_batch_dims(param: Tensor, group: dict[str, Any], name: str) -> None:
+    """Raises ValueError where more dimensions are to count matrices than the parameter has."""
+    dims = group["batch_dims"]
+    if dims is not None and dims > param.dim() and ALGORITHMS[group["algorithm"]].takes_matrices:
+        raise ValueError(
+            f"{front()}: batch_dims must be at most the number of dimensions of {name} of shape {tuple(param.shape)}, "
+            f"got {dims}"
+        )
 
 
 def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
@@ -143,11 +191,13 @@ def check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
         _C.check_blocks(param.shape[group["batch_dims"] or 0], group["blocks"], name)
 
 
-def check_gradient(gradient: Tensor, param: Tensor) -> None:
+def check_gradient(gradient: Tensor, param: Tensor, name: str) -> None:
     """Raises ValueError for a gradient that the kernels cannot read; for a sparse one RuntimeError, as torch does."""
+    if gradient.layout == torch.strided and not gradient.is_nested and gradient.dtype in DTYPES:
+        return
+    check_trained(param, name)
     if gradient.layout != torch.strided:
         raise RuntimeError(f"{front()}: gradients must be dense, got {gradient.layout} for a {tuple(param.shape)}")
     if gradient.is_nested:
         raise ValueError(f"{front()}: gradients must be dense, got a nested tensor")
-    if gradient.dtype not in DTYPES:
-        raise ValueError(f"{front()}: gradients must be real floating-point, got {gradient.dtype}")
+    raise ValueError(f"{front()}: gradients must be real floating-point, got {gradient.dtype}")

@@ -13,8 +13,8 @@ from torchdion.agreement import Prepared, Shared, begin
 from torchdion.dtensor import local_part
 from torchdion.in_flight import InFlightOptimizer
 from torchdion.layouts import Layouts
-from torchdion.parameters import name_of
-from torchdion.state import check_keys
+from torchdion.parameters import is_left_alone, name_of
+from torchdion.state import check_keys, is_begun
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
 from torchdion.warning import warn
 from torchdion.words import front, speaking
@@ -81,7 +81,7 @@ class ReplicatedOptimizer(InFlightOptimizer):
 
         def prepare() -> list[tuple[str, Tensor]]:
             self._flush()
-            return [(name, readable(tensor, name)) for name, tensor in _common(self)]
+            return _common(self, readable)
 
         named, copies = self._begin(_C.Operation.check_replicas, group, prepare)
         different = _C.differing([tensor for _, tensor in named], copies)
@@ -126,7 +126,7 @@ class ReplicatedOptimizer(InFlightOptimizer):
             members = [(name, param) for name, param, _ in self._members() if param in params]
             before([name for name, _ in members])
             writes.params += [param for _, param in members]
-            return [writes.to(tensor, name) for name, tensor in _common(self, params)]
+            return [tensor for _, tensor in _common(self, writes.to, params)]
 
         common, copies = self._begin(_C.Operation.synchronize_replicas, group, prepare)
         with torch.no_grad():
@@ -241,22 +241,40 @@ def decoupled_momenta(optimizer: ReplicatedOptimizer) -> Iterator[Tensor]:
             yield local_part(optimizer.state[param][key])
 
 
-def _common(optimizer: ReplicatedOptimizer, params: set[Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
-    """This rank's pieces of all that replicas have in common, with the names of their parameters: of these alone."""
+def _common(
+    optimizer: ReplicatedOptimizer, memory_of: Callable[[Tensor, str], Tensor], params: set[Tensor] | None = None
+) -> list[tuple[str, Tensor]]:
+    """This rank's pieces of all that replicas have in common, with the names of their parameters.
+
+    Args:
+        memory_of: gives the tensor of the bytes that are compared or written, or raises ValueError.
+        params: only these; None: all.
+    """
+    common = []
     parts = optimizer._layouts.parts(optimizer.param_groups)
     for name, param, group in optimizer._members():
         if params is not None and param not in params:
             continue
         states = [] if param in parts else _common_states(optimizer, param, group, name)
-        for tensor in map(local_part, [param, *states]):
-            if is_freed(tensor):
-                raise ValueError(f"{front()}: {name} and its state must have memory, got {tensor.device} without any")
-            yield name, tensor
+        try:
+            common += [(name, memory_of(_dense(tensor, name), name)) for tensor in (param, *states)]
+        except ValueError:
+            if is_begun(optimizer.state.get(param, {})) or not is_left_alone(param):  # else it may have no bytes
+                raise
+    return common
+
+
+def _dense(tensor: Tensor, name: str) -> Tensor:
+    """This rank's piece, which must have bytes."""
+    local = local_part(tensor)
+    if is_freed(local):
+        raise ValueError(f"{front()}: {name} and its state must have memory, got {tensor.device} without any")
+    return local
 
 
 def _common_states(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> list[Tensor]:
     state = optimizer.state.get(param, {})
-    if state:
+    if is_begun(state):
         check_keys(param, state, algorithm_of(param, group), name)
     own = _decoupled_states(optimizer, param, group, name)
     return [state[key] for key in STATE_DTYPES if key in state and key not in own]
@@ -290,11 +308,12 @@ def _hash(tensor: Tensor, name: str) -> int:
 def _decoupled_states(optimizer: ReplicatedOptimizer, param: Tensor, group: dict[str, Any], name: str) -> list[str]:
     state = optimizer.state.get(param)
     algorithm = algorithm_of(param, group)
-    if not state or not algorithm.takes_matrices or param.numel() == 0:
+    if not is_begun(state) or not algorithm.takes_matrices or param.numel() == 0:
         return []
     layout = optimizer._layouts.of(param, group, name).layout
     if layout.replicas.absent:
         return []
+    assert state is not None
     check_keys(param, state, algorithm, name)
     ranks = [state[factor.name].shape[-1] for factor in algorithm.factors]
     return _C.decoupled_states(algorithm.name, list(param.shape), ranks, options_of(group), layout)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
-from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of, state_like
+from torchdion.dtensor import check_lies_as, is_dtensor, is_plain, local_part, placements_of, state_like
 from torchdion.layout import Piece
 from torchdion.mixed_precision import dtype_of
 from torchdion.owners import Part
@@ -62,6 +62,29 @@ def device_of_step(param: Tensor, group: dict[str, Any]) -> torch.device:
     return local_part(param).device if group["capturable"] else torch.device("cpu")
 
 
+def counter_of(param: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+    """This parameter's count of steps, which goes back to where steps count it if others have moved it.
+
+    Loaders and offloading move whole states to a GPU, counters among them, or away from it.
+    """
+    step = local_part(state["step"])
+    if not group["capturable"]:
+        if not step.is_cpu and _is_counter(step):
+            state["step"] = step = step.cpu()
+        return step
+    device, dtype = param.device, torch.float32
+    if (step.device != device or step.dtype != dtype) and _is_counter(step) and not is_capturing(param):
+        state["step"] = step = step.to(device, dtype)
+    return step
+
+
+def _is_counter(step: Tensor) -> bool:
+    return is_plain(step) and step.dtype in _COUNTERS and step.numel() == 1 and _C.has_memory(step)
+
+
+_COUNTERS = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
 def is_capturing(param: Tensor) -> bool:
     """Whether a CUDA graph records what is done to the parameter."""
     return param.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -88,6 +111,25 @@ def check_is_state(state: Any, name: str) -> None:
     """Raises ValueError for what is no dictionary."""
     if not isinstance(state, dict):
         raise ValueError(f"{front()}: the state of {name} must be a dict, got {type(state).__name__}")
+
+
+def is_begun(state: dict[str, Any] | None) -> bool:
+    """Whether there are entries of ours: before the first step others may keep theirs there, and ours lie beside."""
+    return state is not None and ("step" in state or any(key in state for key in STATE_DTYPES))
+
+
+def forget(states: dict[Any, dict[str, Any]], param: Tensor) -> None:
+    """Takes away what is ours of a parameter's state."""
+    kept = without_own(states[param])
+    states[param].clear()
+    states[param].update(kept)
+    if not kept:
+        del states[param]
+
+
+def without_own(state: dict[str, Any]) -> dict[str, Any]:
+    """The entries that others keep there."""
+    return {key: value for key, value in state.items() if key != "step" and key not in STATE_DTYPES}
 
 
 def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name: str, is_counted: bool = True) -> None:

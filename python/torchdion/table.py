@@ -57,7 +57,10 @@ STATE_DTYPES = {state.name: state.dtype_option for algorithm in ALGORITHMS.value
 
 def algorithm_of(param: Tensor, group: dict[str, Any]) -> Algorithm:
     """The algorithm that updates a parameter of the group."""
-    return _algorithm_of(param.dim(), group["algorithm"], group["scalar_algorithm"], group["batch_dims"] or 0)
+    dims = group["batch_dims"]
+    return _algorithm_of(
+        param.dim(), group["algorithm"], group["scalar_algorithm"], 0 if dims is None else int(dims)
+    )  # an array may be written there, which has no hash
 
 
 @lru_cache  # asked for several times a step

@@ -28,6 +28,61 @@ TEST(StepInputs, HaveAQThatIsDrawnOnTheDeviceOfItsParameter) {
   EXPECT_EQ(drawn[0].sizes(), (std::vector<int64_t>{3, 8, 4}));
 }
 
+ParamState& kept_state(Dion& optimizer, const at::Tensor& param) {
+  return static_cast<ParamState&>(*optimizer.state().at(param.unsafeGetTensorImpl()));
+}
+
+TEST(StepInputs, AreMadeBesideWhatAProgramKeepsInAStateBeforeTheFirstStep) {
+  const Model model, other = model.clone();
+  Dion optimizer(model.groups()), reference(other.groups());
+  const at::Tensor z = at::ones({3});
+  for (const at::Tensor& param : model.params()) {
+    auto state = std::make_unique<ParamState>();
+    state->tensor("z", z);
+    optimizer.state()[param.unsafeGetTensorImpl()] = std::move(state);
+  }
+  EXPECT_EQ(message_of([&] { optimizer.load_state_dict(optimizer.state_dict()); }), "");  // of no step
+  EXPECT_TRUE(optimizer.state().empty());
+  auto state = std::make_unique<ParamState>();
+  state->tensor("z", z);
+  optimizer.state()[model.weight.unsafeGetTensorImpl()] = std::move(state);
+  take_steps(optimizer, model, 0, 2);
+  take_steps(reference, other, 0, 2);
+  expect_bitwise_equal(model.params(), other.params());
+  EXPECT_TRUE(optimizer.state_of(model.weight).tensor("z").is_same(z));
+  const auto saved = optimizer.whole_state_dict().toGenericDict().at("state").toGenericDict().at(0).toGenericDict();
+  EXPECT_TRUE(saved.contains("z"));
+}
+
+TEST(StepInputs, DoNotTakeADamagedStateForOneOfNoStep) {
+  const Model model;
+  Dion optimizer(model.groups());
+  take_steps(optimizer, model, 0, 1);
+  kept_state(optimizer, model.weight).tensor("momentum", at::Tensor());
+  EXPECT_NE(message_of([&] { optimizer.step(); }).find("lacks the tensor 'momentum'"), std::string::npos);
+}
+
+// FP64 stands for a count that a program has moved: it is another one than a graph would count.
+TEST(StepInputs, HaveCountsWhereAndAsStepsCountThem) {
+  for (const bool capturable : {false, true}) {
+    const Model model, other = model.clone();
+    const DionOptions options = DionOptions(0.1).capturable(capturable);
+    Dion optimizer(model.groups(options), options), reference(other.groups(options), options);
+    take_steps(optimizer, model, 0, 2);
+    take_steps(reference, other, 0, 2);
+    for (const at::Tensor& param : model.params()) {
+      ParamState& state = kept_state(optimizer, param);
+      state.tensor("step", state.step().to(at::kDouble).view({1}));
+    }
+    take_steps(optimizer, model, 2, 2);
+    take_steps(reference, other, 2, 2);
+    expect_bitwise_equal(model.params(), other.params());
+    const at::Tensor& step = optimizer.state_of(model.vector).step();
+    EXPECT_EQ(step.item<double>(), 4);
+    EXPECT_EQ(step.scalar_type(), capturable ? at::kFloat : at::kDouble);
+  }
+}
+
 }  // namespace
 
 }  // namespace torchdion

@@ -82,6 +82,11 @@ INSTANTIATE_TEST_SUITE_P(
         OptionCase{DionOptions().momentum_dtype(at::kInt),
                    "momentum_dtype must be none or a floating-point dtype, got Int"}));
 
+at::Tensor with_gradient(at::Tensor param) {
+  param.mutable_grad() = param.clone();
+  return param;
+}
+
 struct ParameterCase {
   std::string name;
   at::Tensor param;
@@ -98,13 +103,15 @@ TEST_P(RefusedParameter, IsNamedByItsPlace) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kind, RefusedParameter,
-    testing::Values(
-        ParameterCase{"Undefined", at::Tensor(), "must be a tensor, got an undefined one"},
-        ParameterCase{"Integer", at::ones({3, 4}, at::kLong), "must be real floating-point, got Long"},
-        ParameterCase{"Complex", at::ones({3, 4}, at::kComplexFloat), "must be real floating-point, got ComplexFloat"},
-        ParameterCase{"Sparse", at::eye(3).to_sparse(), "must be dense, got Sparse"},
-        ParameterCase{"Meta", at::empty({3, 4}, at::kMeta), "is on meta, which this build has no kernels for"},
-        ParameterCase{"NoLeaf", Model::leaf({3, 4}, 1) * 2, "must be a leaf of the graph"}),
+    testing::Values(ParameterCase{"Undefined", at::Tensor(), "must be a tensor, got an undefined one"},
+                    ParameterCase{"Integer", with_gradient(at::ones({3, 4}, at::kLong)),
+                                  "must be real floating-point, got Long"},
+                    ParameterCase{"Complex", at::ones({3, 4}, at::kComplexFloat).requires_grad_(),
+                                  "must be real floating-point, got ComplexFloat"},
+                    ParameterCase{"Sparse", at::eye(3).to_sparse().requires_grad_(), "must be dense, got Sparse"},
+                    ParameterCase{"Meta", at::empty({3, 4}, at::kMeta).requires_grad_(),
+                                  "is on meta, which this build has no kernels for"},
+                    ParameterCase{"NoLeaf", Model::leaf({3, 4}, 1) * 2, "must be a leaf of the graph"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(DionRefuses, AParameterOfTwoGroups) {
@@ -129,7 +136,7 @@ TEST(DionRefuses, BlocksThatDoNotDivideTheRows) {
 TEST(DionRefuses, ParametersOfADtypeThatNothingComputesWith) {
   for (const at::ScalarType dtype : {at::kFloat8_e4m3fn, at::kComplexFloat, at::kLong}) {
     EXPECT_EQ(message_of([&] {
-                Dion(std::vector<at::Tensor>{at::empty({4, 3}, dtype)});
+                Dion(std::vector<at::Tensor>{with_gradient(at::zeros({4, 3}, at::kFloat).to(dtype))});
               }),
               c10::str("torchdion::Dion: parameter 0 (parameter group 0) must be real floating-point, got ", dtype));
   }

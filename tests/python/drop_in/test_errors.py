@@ -116,7 +116,7 @@ def test_names_are_given_to_all_parameters_or_to_none():
 def test_a_complex_parameter_is_refused_and_trains_as_two_real_ones():
     Z = torch.randn(4, 3, dtype=torch.complex64)
     with pytest.raises(ValueError, match=r"must be real floating-point, got torch\.complex64"):
-        torchdion.Dion([Z])
+        torchdion.Dion([Parameter(Z)])
     real = Parameter(torch.view_as_real(Z).clone())
     optimizer = torchdion.Dion([{"params": [real], "batch_dims": 0}])
     torch.view_as_complex(real).abs().square().sum().backward()

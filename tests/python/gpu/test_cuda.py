@@ -227,6 +227,25 @@ def test_a_checkpoint_moves_between_devices() -> None:
         assert state["momentum"].is_cuda
 
 
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("moves", [("cuda",), ("cpu", "cuda")], ids=str)
+def test_states_that_loaders_move_counters_and_all_go_on(moves: tuple[str, ...], capturable: bool) -> None:
+    expected, reference = trained("cuda", torch.float32, 2, capturable=capturable)
+    found, optimizer = trained("cuda", torch.float32, 2, capturable=capturable)
+    for device in moves:
+        for state in optimizer.state.values():
+            state.update({key: value.to(device) for key, value in state.items()})
+    for each in (reference, optimizer):
+        give_gradients(each, 2)
+        each.step()
+    for name in SHAPES:
+        assert torch.equal(found[name], expected[name]), name
+    for state in optimizer.state.values():
+        assert (float(state["step"]), state["step"].is_cuda) == (3, capturable)
+    with sync_is_an_error():  # moved once
+        optimizer.step()
+
+
 @pytest.mark.parametrize("nonfinite", ["propagate", "zero"])
 def test_the_host_does_not_wait_for_the_device(nonfinite: str) -> None:
     _, optimizer = trained("cuda", torch.float32, 2, nonfinite=nonfinite)

@@ -94,7 +94,7 @@ SPOILED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a state of None": (lambda saved: saved["state"].__setitem__(None, {}), "numbers or names, got None"),
     "an lr of more digits than Python prints": (option("lr", 10**5000), "lr must be .* got a value of type int"),
     "a dtype that no state has": (option("Q_dtype", torch.int8), "Q_dtype must be None, a floating.* got torch.int8"),
-    "names of other parameters": (option("param_names", ["a", "b"]), "'param_names' must be one str for each"),
+    "names of other parameters": (option("param_names", ["a", 2]), "'param_names' must be a list of str, got .'a', 2."),
     "another policy in one group": (
         option("nonfinite", "raise"),
         r"nonfinite must be the same in all groups, got 'raise' \(parameter group 4 of the state dict\) beside 'prop",
