@@ -50,8 +50,8 @@ def prints(rank: int, world_size: int) -> None:
     print(f"rank {rank} speaks")
 
 
-def threads(rank: int, world_size: int) -> tuple[int, str]:
-    return torch.get_num_threads(), os.environ["GLOO_SOCKET_IFNAME"]
+def threads(rank: int, world_size: int) -> tuple[int, str, str]:
+    return torch.get_num_threads(), os.environ["GLOO_SOCKET_IFNAME"], os.environ["TORCH_FR_BUFFER_SIZE"]
 
 
 def threads_of_groups(rank: int, world_size: int) -> list[tuple[int, timedelta]]:
@@ -92,8 +92,8 @@ def test_each_rank_returns_its_result(world_size: int) -> None:
     assert run_ranks(sum_of_ranks, world_size, scale=2.0) == [(rank, total) for rank in range(world_size)]
 
 
-def test_ranks_have_one_thread_and_the_loopback_device() -> None:
-    assert run_ranks(threads, 2) == [(1, "lo")] * 2
+def test_ranks_have_one_thread_the_loopback_device_and_no_flight_recorder() -> None:
+    assert run_ranks(threads, 2) == [(1, "lo", "0")] * 2
 
 
 def test_groups_of_gloo_have_one_thread_and_the_time_limit_that_they_are_given() -> None:
