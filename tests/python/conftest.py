@@ -56,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="random cases of test_differential.py and test_exotic.py, and a tenth of test_random_trainings.py",
     )
     parser.addoption("--kills", type=int, default=10, help="random kills of ranks/test_kills.py")
+    parser.addoption("--stress", type=float, default=20, help="seconds of each test of ranks/test_stress.py")
     parser.addoption("--case", type=int, help="the one random case of this seed")
 
 

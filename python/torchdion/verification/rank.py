@@ -23,6 +23,13 @@ from torchdion.torch_versions import TCPStore
 from torchdion.verification.transport import Transport, barrier, meet
 
 PR_SET_PDEATHSIG = 1
+ENVIRONMENT = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # The flight recorder of torch 2.11 takes its lock too late where two threads issue collectives, as `delayed` does.
+    "TORCH_FR_BUFFER_SIZE": "0",
+}
 
 
 class Job(NamedTuple):
@@ -95,7 +102,7 @@ def prepare(job: Job, output: File, stack: File) -> None:
     faulthandler.enable(stack.content, all_threads=False)
     torch._C._set_print_stack_traces_on_fatal_signal(True)  # of threads without Python: gloo's, say
     faulthandler.register(signal.SIGUSR1, stack.content, all_threads=False)
-    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"})
+    os.environ.update(ENVIRONMENT)
     torch.set_num_threads(1)
 
 

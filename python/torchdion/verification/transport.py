@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchdion.torch_versions import one_thread_per_gloo_group
+
 
 @dataclass(frozen=True)
 class Transport:
@@ -27,12 +29,16 @@ class Transport:
 def meet(transport: Transport, local_rank: int, time_limit: timedelta, **how: Any) -> None:
     """Makes the process group, and of this machine's GPUs the one of this number the current one.
 
+    Groups of gloo, this and later ones, have one thread each: two may end the process (one_thread_per_gloo_group).
+
     Args:
         local_rank: among the ranks of this machine.
         how: store, rank and world_size, where the environment does not say them.
     """
     if transport.device == "cuda":
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    if transport.backend == "gloo":
+        one_thread_per_gloo_group()
     dist.init_process_group(transport.backend, timeout=time_limit, **how)
 
 

@@ -6,30 +6,32 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed
+import torch.distributed as dist
 from ranks import RankDied, RankTimeout, run_ranks
+from torch.distributed.device_mesh import init_device_mesh
 
 
 def sum_of_ranks(rank: int, world_size: int, scale: float) -> tuple[int, float]:
     total = torch.tensor(scale * rank)
-    torch.distributed.all_reduce(total)
+    dist.all_reduce(total)
     return rank, total.item()
 
 
 def raises_on_one(rank: int, world_size: int, failing: int) -> None:
     if rank == failing:
         raise LookupError(f"rank {rank} of {world_size} lost its way")
-    torch.distributed.barrier()
+    dist.barrier()
 
 
 def hangs_on_one(rank: int, world_size: int, folder: Path) -> None:
     (folder / str(rank)).write_text(str(os.getpid()))
     if rank != 1:
-        torch.distributed.barrier()
+        dist.barrier()
     while rank == 1:
         time.sleep(0.01)
 
@@ -37,7 +39,7 @@ def hangs_on_one(rank: int, world_size: int, folder: Path) -> None:
 def dies_on_one(rank: int, world_size: int, signal_number: int) -> None:
     if rank == 1:
         os.kill(os.getpid(), signal_number)
-    torch.distributed.barrier()
+    dist.barrier()
 
 
 def leaves_a_child(rank: int, world_size: int) -> int:
@@ -48,8 +50,21 @@ def prints(rank: int, world_size: int) -> None:
     print(f"rank {rank} speaks")
 
 
-def threads(rank: int, world_size: int) -> tuple[int, str]:
-    return torch.get_num_threads(), os.environ["GLOO_SOCKET_IFNAME"]
+def threads(rank: int, world_size: int) -> tuple[int, str, str]:
+    return torch.get_num_threads(), os.environ["GLOO_SOCKET_IFNAME"], os.environ["TORCH_FR_BUFFER_SIZE"]
+
+
+def threads_of_groups(rank: int, world_size: int) -> list[tuple[int, timedelta]]:
+    cpu = torch.device("cpu")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    groups = [dist.group.WORLD, dist.new_group([0, 1, 2, 3], timedelta(seconds=7)), *mesh.get_all_groups()]
+    options = [group._get_backend(cpu).options for group in groups]
+    return [(each._threads, each._timeout) for each in options]
+
+
+def of_no_interface(rank: int, world_size: int) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
+    dist.new_group([0])
 
 
 def is_gone(pid: int) -> bool:
@@ -77,8 +92,19 @@ def test_each_rank_returns_its_result(world_size: int) -> None:
     assert run_ranks(sum_of_ranks, world_size, scale=2.0) == [(rank, total) for rank in range(world_size)]
 
 
-def test_ranks_have_one_thread_and_the_loopback_device() -> None:
-    assert run_ranks(threads, 2) == [(1, "lo")] * 2
+def test_ranks_have_one_thread_the_loopback_device_and_no_flight_recorder() -> None:
+    assert run_ranks(threads, 2) == [(1, "lo", "0")] * 2
+
+
+def test_groups_of_gloo_have_one_thread_and_the_time_limit_that_they_are_given() -> None:
+    of_meshes = (1, timedelta(minutes=30))  # torch's default
+    expected = [(1, timedelta(seconds=200)), (1, timedelta(seconds=7)), of_meshes, of_meshes]
+    assert run_ranks(threads_of_groups, 4, time_limit=100) == [expected] * 4
+
+
+def test_groups_of_gloo_have_the_interface_that_the_environment_says() -> None:
+    with pytest.raises(RuntimeError, match="nowhere0"):
+        run_ranks(of_no_interface, 1)
 
 
 def test_no_look_for_garbage_copies_the_memory_that_ranks_share() -> None:
