@@ -60,7 +60,7 @@ class CompressedReplicas(TrainerCallback):
         optimizer = getattr(optimizer, "optimizer", optimizer)  # what accelerate has wrapped
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
-                "torchdion.transformers: CompressedReplicas is for a Trainer whose optimizer is one of torchdion's with "
-                f"a replicate_mesh, got {type(optimizer).__module__}.{type(optimizer).__qualname__}"
+                "torchdion.transformers: CompressedReplicas is for a Trainer whose optimizer is one of torchdion's "
+                f"with a replicate_mesh, got {type(optimizer).__module__}.{type(optimizer).__qualname__}"
             )
         return optimizer
