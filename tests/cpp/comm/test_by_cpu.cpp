@@ -52,7 +52,7 @@ using ByName = std::map<std::string, at::Tensor>;
 
 Task<> every_collective(Axis axis, at::Tensor input, ByName* results) {
   const at::TensorOptions options = input.options();
-  const std::vector<int64_t> one_each(kRanks, 1), three_each(kRanks, 3), splits{4, 0, 5};
+  const std::vector<int64_t> nine_each(kRanks, 9), three_each(kRanks, 3), splits{4, 0, 5};
   const int64_t own = splits[axis.rank];
 
   at::Tensor reduced = input.clone();
@@ -60,7 +60,7 @@ Task<> every_collective(Axis axis, at::Tensor input, ByName* results) {
   (*results)["all_reduce"] = reduced;
 
   at::Tensor gathered = at::zeros({kRanks, 9}, options);
-  co_await all_gather(gathered, input, std::vector<int64_t>(kRanks, 9), axis);
+  co_await all_gather(gathered, input, nine_each, axis);
   (*results)["all_gather"] = gathered;
 
   at::Tensor pieces = at::zeros({9}, options);
