@@ -86,7 +86,7 @@ def peers(given: Settings) -> Iterator[Part]:
     yield Part("rivals", 50, [measured(given, "gpu_rivals.py", "--of", "torch")])
     yield Part("dion", 150, [measured(given, "gpu_rivals.py", "--of", "dion")._replace(paths=paths)])
     yield Part("accuracy", 50, [measured(given, "gpu_accuracy.py")])
-    yield Part("ranks", 60, [tests(given, "ranks", "tests/python/gpu/test_cuda_ranks.py")])
+    yield Part("ranks", 120, [tests(given, "ranks", "tests/python/gpu/test_cuda_ranks.py")])
     yield Part("nccl", 40, [tests(given, "nccl", "tests/python/gpu/test_cuda_nccl.py")])
     for tool in ("memcheck", "racecheck"):
         yield Part(tool, 45, [sanitizer(given, tool)])

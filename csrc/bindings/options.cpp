@@ -148,7 +148,8 @@ py::dict described(const algorithms::Algorithm& algorithm) {
   }
   return py::dict(py::arg("name") = std::string(algorithm.name), py::arg("takes_matrices") = algorithm.takes_matrices(),
                   py::arg("shares_among_copies") = algorithm.shares_among_copies, py::arg("states") = states,
-                  py::arg("betas") = as_python(betas), py::arg("docs") = docs);
+                  py::arg("betas") = as_python(betas), py::arg("docs") = docs,
+                  py::arg("precision") = as_python(algorithms::options_of(algorithm, {}).at("precision")));
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 #include "comm/collectives.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 
+#include "comm/by_cpu.h"
 #include "comm/failure.h"
 #include "comm/line.h"
 #include "comm/stop.h"
@@ -60,17 +63,35 @@ void copy_own(const at::Tensor& to, const at::Tensor& from) {
   if (to.const_data_ptr() != from.const_data_ptr()) to.copy_(from);
 }
 
+// collective(output, input) on copies on the CPU, whose output then goes to where it belongs.
+template <class Collective>
+Pending by_cpu(const at::Tensor& output, const at::Tensor& input, const Axis& axis, Collective collective) {
+  const at::Tensor sent = where_it_can_be_sent(lent(input), axis), arrived = at::empty(output.sizes(), sent.options());
+  return collective(arrived, sent).then_into(lent(output), arrived);
+}
+
 }  // namespace
+
+Pending Pending::then_into(at::Tensor tensor, at::Tensor arrived) && {
+  target_ = std::move(tensor);
+  arrived_ = std::move(arrived);
+  return std::move(*this);
+}
 
 void Pending::await_resume() {
   if (!axis_.absent()) note("wait");
   for (const auto& work : works_) named(kind_, axis_, [&] { return work->wait(); });
   throw_if_stopping();
+  if (target_.defined()) target_.copy_(arrived_);
 }
 
 Pending all_reduce(at::Tensor tensor, Axis axis) {
   if (axis.absent()) return {};
   if (tensor.numel() == 0) return Pending::nothing();
+  if (goes_by_cpu(tensor, axis)) {
+    const at::Tensor sent = where_it_can_be_sent(lent(tensor), axis);
+    return all_reduce(sent, axis).then_into(lent(tensor), sent);
+  }
   count(axis, "all_reduce", &AxisTraffic::all_reduce, tensor.numel(), tensor.numel(), 2 * ring_bytes(tensor, axis));
   std::vector<at::Tensor> tensors{lent(tensor)};
   return begin("all_reduce", axis, tensors, [&](c10d::ProcessGroup& group) { return group.allreduce(tensors); });
@@ -82,6 +103,11 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
     return {};
   }
   if (output.numel() == 0) return Pending::nothing();
+  if (goes_by_cpu(output, axis)) {
+    return by_cpu(output, input, axis, [&](const at::Tensor& arrived, const at::Tensor& sent) {
+      return all_gather(arrived, sent, splits, axis, completes);
+    });
+  }
   output = lent(output);
   input = lent(input);
   count(axis, completes ? "completion" : "all_gather", completes ? &AxisTraffic::completion : &AxisTraffic::all_gather,
@@ -119,6 +145,13 @@ Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits
     return {};
   }
   if (input.numel() == 0) return Pending::nothing();
+  if (goes_by_cpu(input, axis)) {
+    return by_cpu(output, input, axis, [&](const at::Tensor& arrived, const at::Tensor& sent) {
+      const std::vector<int64_t> received(axis.size, splits[axis.rank]);
+      cut(arrived, received)[axis.rank].copy_(cut(sent, splits)[axis.rank]);  // which messages leave unwritten
+      return scatter(arrived, sent, splits, axis);
+    });
+  }
   output = lent(output);
   input = lent(input);
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(),
@@ -138,6 +171,11 @@ Pending all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> rec
   if (axis.absent()) {
     output.copy_(input.view_as(output));
     return {};
+  }
+  if (goes_by_cpu(input, axis)) {
+    return by_cpu(output, input, axis, [&](const at::Tensor& arrived, const at::Tensor& from) {
+      return all_to_all(arrived, from, received, sent, axis, completes);
+    });
   }
   output = lent(output);
   input = lent(input);
@@ -160,6 +198,11 @@ Pending reduce_scatter(at::Tensor output, at::Tensor input, Axis axis) {
     return {};
   }
   if (input.numel() == 0) return Pending::nothing();
+  if (goes_by_cpu(input, axis)) {
+    return by_cpu(output, input, axis, [&](const at::Tensor& arrived, const at::Tensor& sent) {
+      return reduce_scatter(arrived, sent, axis);
+    });
+  }
   output = lent(output);
   input = lent(input);
   count(axis, "reduce_scatter", &AxisTraffic::reduce_scatter, input.numel(), input.numel(), ring_bytes(input, axis));

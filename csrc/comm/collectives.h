@@ -28,6 +28,9 @@ class Pending {
   // Where there is nothing to send.
   static Pending nothing() { return Pending("", {}, {}, {}); }
 
+  // Once the communication has ended: tensor ← arrived, which it went by.
+  Pending then_into(at::Tensor tensor, at::Tensor arrived) &&;
+
   bool await_ready() const noexcept { return !suspends_; }
   void await_suspend(std::coroutine_handle<>) const noexcept {}
   void await_resume();
@@ -38,6 +41,7 @@ class Pending {
   Axis axis_;
   std::vector<at::Tensor> tensors_;  // which end after the works
   Works works_;
+  at::Tensor target_, arrived_;  // undefined where nothing goes by another device
 };
 
 // tensor ← Σ over the axis of tensor, in place. Contiguous.
@@ -50,7 +54,7 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
 
 // output ← what every rank has for this one, size · splits[rank] elements, one rank after the other; input: splits[k]
 // elements for each rank k. Its own piece, which lies in the input, is left unwritten where messages carry the
-// others (as_messages()). Counted as a reduce-scatter, of which it is the first half. Both contiguous.
+// others of a CPU (as_messages()). Counted as a reduce-scatter, of which it is the first half. Both contiguous.
 Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis);
 
 // output ← what every rank has for this one, one rank after the other, received[k] elements from rank k; input:

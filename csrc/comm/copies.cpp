@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "comm/by_cpu.h"
 #include "comm/digest.h"
 #include "comm/failure.h"
 #include "comm/line.h"
@@ -34,14 +35,6 @@ void all_reduce_and_wait(const at::Tensor& tensor, c10d::ReduceOp::RedOpType ope
 }
 
 }  // namespace
-
-at::Tensor where_it_can_be_sent(const at::Tensor& tensor, const Axis& axis) {
-  const c10d::ProcessGroup& group = *axis.line->group;
-  const std::vector<c10::Device> devices = group.getDeviceTypes();
-  if (devices.empty() || moves(group, tensor.device().type())) return tensor;
-  // The device that init_process_group() was given for this rank, or else its current one.
-  return tensor.to(group.getBoundDeviceId().value_or(devices.front()));
-}
 
 void average(const at::Tensor& tensor, const Axis& axis) {
   if (axis.absent() || tensor.numel() == 0) return;

@@ -9,9 +9,6 @@
 
 namespace torchdion::comm {
 
-// The tensor, or a copy of it where the axis' group can move it: that of NCCL alone moves nothing from the CPU.
-at::Tensor where_it_can_be_sent(const at::Tensor& tensor, const Axis& axis);
-
 // tensor ← the mean of all ranks', summed in FP32 or FP64.
 void average(const at::Tensor& tensor, const Axis& axis);
 

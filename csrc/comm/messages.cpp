@@ -11,13 +11,9 @@ constexpr int kFirstTag = 0x40000000, kTags = 0x10000000;
 
 }  // namespace
 
-bool moved_by_gloo(const at::Tensor& tensor, const Axis& axis) {
-  c10d::ProcessGroup& group = *axis.line->group;
-  const c10::DeviceType type = tensor.device().type();
-  return moves(group, type) && group.getBackend(type)->getBackendName() == "gloo";
+bool as_messages(const at::Tensor& tensor, const Axis& axis) {
+  return tensor.is_cpu() && has_gloo(*axis.line->group, at::kCPU);
 }
-
-bool as_messages(const at::Tensor& tensor, const Axis& axis) { return tensor.is_cpu() && moved_by_gloo(tensor, axis); }
 
 Works exchange(const std::vector<at::Tensor>& received, const std::vector<at::Tensor>& sent, const Axis& axis) {
   c10d::ProcessGroup& group = *axis.line->group;

@@ -13,11 +13,7 @@ namespace torchdion::comm {
 // Communications under way.
 using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-// Whether gloo moves tensors like this one.
-bool moved_by_gloo(const at::Tensor& tensor, const Axis& axis);
-
-// Whether exchanges of tensors like this one are made of messages: where gloo moves them and they lie on the CPU. Those
-// on CUDA it copies to the CPU in collectives, and not in messages.
+// Whether exchanges of tensors like this one are made of messages: on the CPU, where gloo moves them.
 bool as_messages(const at::Tensor& tensor, const Axis& axis);
 
 // received[k] ← what rank k has for this one, sent[k] → rank k, for all k but this rank's own. One-dimensional

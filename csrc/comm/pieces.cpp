@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "comm/copies.h"
+#include "comm/by_cpu.h"
 #include "comm/failure.h"
 #include "comm/line.h"
 #include "torch_versions.h"

@@ -11,6 +11,7 @@
 #include <functional>
 #include <numeric>
 
+#include "comm/by_cpu.h"
 #include "comm/collectives.h"
 #include "comm/copies.h"
 
@@ -75,7 +76,7 @@ void add_pieces(const at::Tensor& sum, const at::Tensor& own, const at::Tensor& 
 bool can_reduce_while_scattering(const at::Tensor& stack, Axis axis, Order order, const Shares& shares) {
   const bool are_equal = std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
   // gloo's reduce-scatter moves as much as an all-reduce, and NCCL's rounds halves at every rank.
-  return order == Order::any && stack.is_cuda() && are_equal && !is_half(stack) && !moved_by_gloo(stack, axis);
+  return order == Order::any && stack.is_cuda() && are_equal && !is_half(stack) && !goes_by_cpu(stack, axis);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/copies.h"
+#include "comm/by_cpu.h"
 #include "comm/failure.h"
 #include "comm/line.h"
 #include "engine/matrix_form.h"

@@ -34,6 +34,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 import torchdion
+from torchdion.by_cpu import whole
 
 
 class ManyProcesses(OneProcess):
@@ -164,4 +165,4 @@ def _cut_blocks(model: GPT, mesh: DeviceMesh) -> None:
 
 
 def _whole(norm: Tensor) -> Tensor:
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return whole(norm) if isinstance(norm, DTensor) else norm

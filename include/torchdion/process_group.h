@@ -24,8 +24,9 @@ struct GlooOptions {
   std::string name = {};
 };
 
-// A group of `size` processes over gloo, for tensors on the CPU; the axes of a Layout take it. All ranks call it with
-// the same store, of the types that torch/csrc/distributed/c10d has: FileStore on one machine, TCPStore on several.
+// A group of `size` processes over gloo, for tensors on the CPU, by which those on GPUs go; the axes of a Layout take
+// it. All ranks call it with the same store, of the types that torch/csrc/distributed/c10d has: FileStore on one
+// machine, TCPStore on several.
 //
 //   auto store = c10::make_intrusive<c10d::FileStore>("/tmp/meeting", size);
 //   torchdion::Axis axis(torchdion::gloo_group(store, rank, size, {.hostname = "127.0.0.1"}));

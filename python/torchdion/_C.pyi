@@ -1,4 +1,4 @@
-"""The pybind11 module of csrc/bindings.cpp: what the Python front calls."""
+"""The pybind11 module of csrc/bindings/module.cpp: what the Python front calls."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, overload

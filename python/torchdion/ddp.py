@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from torchdion.by_cpu import goes_by_cpu, sum_over
 from torchdion.optimizer import Optimizer
 from torchdion.replicas import replica_group
 
@@ -44,23 +45,30 @@ def ddp_comm_hook(optimizer: Optimizer, bucket: dist.GradBucket) -> Future[Tenso
     gradients = bucket.gradients()
     rest = [gradient for gradient, param in zip(gradients, bucket.parameters(), strict=True) if param not in own]
     if not rest:
-        # Of a GPU, so that who waits for it waits for its stream; a CPU has none to name.
-        done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
-        done.set_result(buffer)
-        return done
+        return _done(buffer)
     packed = buffer if len(rest) == len(gradients) else torch.cat([gradient.flatten() for gradient in rest])
     packed.div_(group.size())  # before the sum, as without a hook, so that half precision does not overflow
 
-    def unpack(averaged: Future[list[Tensor]]) -> Tensor:
+    def unpack(averaged: Future[list[Tensor]] | None = None) -> Tensor:
         if packed is not buffer:
             for gradient, piece in zip(rest, torch.split(packed, [g.numel() for g in rest]), strict=True):
                 gradient.copy_(piece.view(gradient.shape))
         return buffer
 
+    if goes_by_cpu(group, packed.device.type):
+        sum_over(group, packed)
+        return _done(unpack())
     work = dist.all_reduce(packed, group=group, async_op=True)
     assert work is not None
     averaged: Future[Tensor] = work.get_future().then(unpack)
     return averaged
+
+
+def _done(buffer: Tensor) -> Future[Tensor]:
+    """On a GPU, who waits for it waits for its stream; a CPU has none to name."""
+    done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+    done.set_result(buffer)
+    return done
 
 
 def _group_of(optimizer: Optimizer) -> dist.ProcessGroup:

@@ -65,6 +65,7 @@ class DeMo(Optimizer):
 
     algorithm = "demo"
     title = "torchdion.DeMo"
+    exchanges = "replicas gather each other's largest cosine coefficients (replicate_mesh)"
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class Dion2(Optimizer):
 
     algorithm = "dion2"
     title = "torchdion.Dion2"
+    exchanges = "owners sum momenta, and send the slices that have the largest norms back (replicate_mesh)"
 
     def __init__(
         self,

@@ -63,6 +63,7 @@ class Dion3(Optimizer):
 
     algorithm = "dion3"
     title = "torchdion.Dion3"
+    exchanges = "the same of rows, with means of their squares"
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ class DistAdamW(SharesStates, AdamW):
     """
 
     title = "torchdion.DistAdamW"
+    exchanges = "each rank owns some entries and their moments (replicate_mesh; parameters that nothing cuts)"
 
     def __init__(self, params: ParamsT, lr: float | Tensor = 0.002, *, replicate_mesh: Any = None, **options: Any):
         super().__init__(params, lr, **sharing(replicate_mesh, options))

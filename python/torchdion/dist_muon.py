@@ -43,6 +43,7 @@ class DistMuon(SharesStates, Muon):
     """
 
     title = "torchdion.DistMuon"
+    exchanges = "each rank owns some whole matrices and their momenta (replicate_mesh; parameters that nothing cuts)"
 
     def __init__(self, params: ParamsT, lr: float | Tensor = 0.02, *, replicate_mesh: Any = None, **options: Any):
         super().__init__(params, lr, **sharing(replicate_mesh, options))

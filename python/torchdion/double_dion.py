@@ -75,6 +75,7 @@ class DoubleDion(Optimizer):
 
     algorithm = "double_dion"
     title = "torchdion.DoubleDion"
+    exchanges = "replicas exchange P and R of a smaller rank (replicate_mesh)"
 
     def __init__(
         self,

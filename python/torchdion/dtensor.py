@@ -124,19 +124,3 @@ def check_lies_as(value: Tensor, param: Tensor, placements: "tuple[Placement, ..
             f"{front()}: {what} must be placed as {placements} on {param.device_mesh}, got {value.placements} on "
             f"{value.device_mesh}"
         )
-
-
-def local_gradient(param: Tensor, name: str) -> Tensor:
-    """This rank's piece of a gradient, whose sum over ranks may be due yet (Partial).
-
-    Raises:
-        ValueError: a plain gradient of a DTensor, or the reverse, or one on another mesh.
-    """
-    gradient = param.grad
-    assert gradient is not None
-    if is_dtensor(gradient) and is_dtensor(param) and gradient.device_mesh == param.device_mesh:
-        if gradient.placements != param.placements:
-            gradient = gradient.redistribute(placements=param.placements)
-    else:
-        check_lies_as(gradient, param, getattr(param, "placements", ()), f"the gradient of {name}")
-    return local_part(gradient)

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
-from torchdion.dtensor import local_gradient, local_part, local_piece
+from torchdion.by_cpu import redistributed
+from torchdion.dtensor import check_lies_as, is_dtensor, local_part, local_piece
 from torchdion.layout import Piece
 from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
@@ -87,10 +88,26 @@ def _member(
         check_gradient(param.grad, param, name)
     piece = layouts.of(param, group, name)
     if param.grad is not None:
-        gradient = readable(local_piece(local_gradient(param, name), piece.shape), f"the gradient of {name}")
+        gradient = readable(local_piece(_local_gradient(param, name), piece.shape), f"the gradient of {name}")
         return Member(param, gradient, piece, name)
     local = local_piece(param, piece.shape)
     return Member(param, torch.zeros(local.shape, dtype=missing, device=local.device), piece, name)
+
+
+def _local_gradient(param: Tensor, name: str) -> Tensor:
+    """This rank's piece of a gradient, whose sum over ranks may be due yet (Partial).
+
+    Raises:
+        ValueError: a plain gradient of a DTensor, or the reverse, or one on another mesh.
+    """
+    gradient = param.grad
+    assert gradient is not None
+    if is_dtensor(gradient) and is_dtensor(param) and gradient.device_mesh == param.device_mesh:
+        if gradient.placements != param.placements:
+            gradient = redistributed(gradient, param.placements)
+    else:
+        check_lies_as(gradient, param, getattr(param, "placements", ()), f"the gradient of {name}")
+    return local_part(gradient)
 
 
 def _make_states(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.axes import Axes
+from torchdion.by_cpu import goes_by_cpu
 from torchdion.dtensor import Cuts, cuts_of, is_dtensor, local_piece
 from torchdion.layout import Piece, piece_of, sides_of
 from torchdion.meshes import Meshes
@@ -94,7 +95,7 @@ class Layouts:
         return piece_of(param.shape, sides, axes, self.axes.replicas, copies, _world_size())
 
     def _check_device(self, param: Tensor, name: str) -> None:
-        """The groups must move tensors like this one, if any: those of NCCL alone move none on the CPU."""
+        """The groups must move tensors like this one, if any, be it by the CPU: those of NCCL alone move none on it."""
         mesh, device = param.device_mesh if is_dtensor(param) else None, param.device
         if param.is_meta or (mesh, device.type) in self._moved:
             return
@@ -104,7 +105,7 @@ class Layouts:
             groups += [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
         for group in groups:
             types = sorted({served.type for served in group._device_types})
-            if device.type not in types:
+            if device.type not in types and not goes_by_cpu(group, device.type):
                 raise ValueError(
                     f"{front()}: {name} must lie on {' or '.join(types)}, whose tensors its process group moves, "
                     f"got {device}; the backend 'cpu:gloo,cuda:nccl' moves both"

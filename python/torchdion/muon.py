@@ -79,6 +79,7 @@ class Muon(Optimizer):
 
     algorithm = "muon"
     title = "torchdion.Muon"
+    exchanges = "each rank owns some whole matrices and sends their updates back (replicate_mesh)"
 
     def __init__(
         self,

@@ -61,6 +61,7 @@ class NorMuon(Optimizer):
 
     algorithm = "normuon"
     title = "torchdion.NorMuon"
+    exchanges = "as Muon, with means of the squares of rows"
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Under ``owners="shard"``: which rank keeps the states of what part of a parameter that all ranks have whole."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -112,6 +112,9 @@ def _check_owned(param: Tensor, name: str) -> None:
 class SharesStates:
     """What the classes add whose states have owners wherever there are several processes."""
 
+    algorithm: ClassVar[str]
+    exchanges: ClassVar[str]
+
     _layouts: Any
 
     def _refuse_if_broken(self) -> None:
@@ -122,6 +125,11 @@ class SharesStates:
                 f"{front()}: this optimizer was made before init_process_group(), and would train alone on each of the "
                 f"{ranks} ranks; make it after, or give it a replicate_mesh"
             )
+
+
+def with_owners() -> dict[str, type[SharesStates]]:
+    """The classes of these, by the names that commands have for them."""
+    return {f"dist_{made_by.algorithm}": made_by for made_by in SharesStates.__subclasses__()}
 
 
 def whole_sizes_of_states(param: Tensor, group: dict[str, Any]) -> dict[str, list[int]]:

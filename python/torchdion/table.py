@@ -26,6 +26,8 @@ class Algorithm(NamedTuple):
 
     Args:
         shares_among_copies: what one rank computes for all is shared out among copies with averaged gradients too.
+        betas: its default; None: it has no such option.
+        precision: of its products, where a group says none.
         docs: what its own options mean, by their names; of options that all algorithms have, ``OPTIONS`` says it.
     """
 
@@ -34,6 +36,7 @@ class Algorithm(NamedTuple):
     shares_among_copies: bool
     states: tuple[State, ...]
     betas: tuple[float, float] | None
+    precision: str
     docs: dict[str, str]
 
     @property

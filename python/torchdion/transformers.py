@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from torchdion.ddp import ddp_comm_hook
-from torchdion.dion import Dion
+from torchdion.optimizer import Optimizer
 
 
 class CompressedReplicas(TrainerCallback):
@@ -17,10 +17,11 @@ class CompressedReplicas(TrainerCallback):
     Clipping (``max_grad_norm``) is by each replica's own norm.
 
     Args:
-        trainer: whose optimizer is a :class:`torchdion.Dion` with a ``replicate_mesh``.
+        trainer: whose optimizer is any of torchdion's with a ``replicate_mesh``.
 
     Raises:
-        TypeError: when the training begins, another optimizer.
+        TypeError: when the training begins, an optimizer of another package.
+        ValueError: at the first backward pass, one that does not average over the ranks of the model.
 
     Example::
 
@@ -54,12 +55,12 @@ class CompressedReplicas(TrainerCallback):
         if args.save_strategy == "best":  # whether this is one, is decided next
             self._optimizer().synchronize_for_checkpoint()
 
-    def _optimizer(self) -> Dion:
+    def _optimizer(self) -> Optimizer:
         optimizer = self._trainer.optimizer
         optimizer = getattr(optimizer, "optimizer", optimizer)  # what accelerate has wrapped
-        if not isinstance(optimizer, Dion):
+        if not isinstance(optimizer, Optimizer):
             raise TypeError(
-                "torchdion.transformers: CompressedReplicas is for a Trainer whose optimizer is a torchdion.Dion, "
-                f"got {type(optimizer).__name__}"
+                "torchdion.transformers: CompressedReplicas is for a Trainer whose optimizer is one of torchdion's "
+                f"with a replicate_mesh, got {type(optimizer).__module__}.{type(optimizer).__qualname__}"
             )
         return optimizer

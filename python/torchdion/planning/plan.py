@@ -16,7 +16,8 @@ from torchdion.planning.costs import Cost, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid, check_described
 from torchdion.planning.machines import EFFICIENCY, MACHINES, Machine
-from torchdion.planning.rows import OPTIMIZERS, Row, parameters_of, planned_parameters, replicas_of, rows_of, under_muon
+from torchdion.planning.optimizers import OPTIMIZERS, own_precision
+from torchdion.planning.rows import Row, parameters_of, planned_parameters, replicas_of, rows_of, under_muon
 from torchdion.planning.table import table
 from torchdion.routing import param_groups
 from torchdion.words import shown, speaking_as
@@ -67,7 +68,8 @@ class Plan:
         machine, efficiency: that times are estimated for.
         rows: the parameters.
         links: by axis.
-        estimates: by optimizer, the keys of ``OPTIMIZERS``; without those of whole parameters where the mesh cuts any.
+        estimates: by optimizer, the keys of ``torchdion.planning.optimizers.OPTIMIZERS``; without those of whole
+            parameters where the mesh cuts any.
         notes: what to know of the numbers, in sentences.
     """
 
@@ -192,21 +194,13 @@ def plan(
     parameters, axis = planned_parameters(groups, layouts), replicas_of(groups, grid, replicas)
     rows = rows_of(parameters, under_muon(parameters, layouts, grid, axis), grid, axis)
     links = _links(grid, rows, node)
-    precisions = {
-        **{name: precision or _own_precision(name) for name in OPTIMIZERS},
-        "muon_gathering": "medium",
-    }
+    precisions = {name: precision or own_precision(name) for name in OPTIMIZERS} | {"muon_gathering": "medium"}
     estimates = {
         name: _estimate([row.costs[name] for row in rows], node, efficiency * node.rate(precisions[name]), links)
         for name in OPTIMIZERS
         if all(name in row.costs for row in rows)
     }
     return Plan(grid.sizes, grid.rank, options, node, efficiency, rows, links, estimates, _notes(layouts, grid))
-
-
-def _own_precision(name: str) -> str:
-    """Of an optimizer's products: those of Newton–Schulz iterations are in BF16."""
-    return "medium" if "muon" in name or name in ("dion2", "dion3") else "high"
 
 
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:

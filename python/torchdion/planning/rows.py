@@ -13,33 +13,11 @@ from torchdion.planning.costs import Alike, Cost, EngineCost, Planned, averaged,
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
 from torchdion.planning.muon import muon_gathering
+from torchdion.planning.optimizers import OF_ENTRIES, OF_MATRICES, WITH_OWNERS
 from torchdion.table import ALGORITHMS, algorithm_of, options_of
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
-
-OPTIMIZERS = {
-    "dion_compressed": "replicas exchange P and R where that is less than gradients (replicate_mesh)",
-    "dion_dense": "gradients are averaged over replicas during backward",
-    "double_dion": "replicas exchange P and R of a smaller rank (replicate_mesh)",
-    "muon": "each rank owns some whole matrices and sends their updates back (replicate_mesh)",
-    "normuon": "as Muon, with means of the squares of rows",
-    "dion2": "owners sum momenta, and send the slices that have the largest norms back (replicate_mesh)",
-    "dion3": "the same of rows, with means of their squares",
-    "muon_gathering": "elsewhere: every shard gathers every matrix and repeats Newton–Schulz on it",
-    "demo": "replicas gather each other's largest cosine coefficients (replicate_mesh)",
-    "dist_muon": "each rank owns some whole matrices and their momenta (replicate_mesh; parameters that nothing cuts)",
-    "dist_adamw": "each rank owns some entries and their moments (replicate_mesh; parameters that nothing cuts)",
-    "lion": "gradients are averaged",
-    "adamw": "gradients are averaged",
-}
-"""What is compared, and what it does."""
-
-OF_MATRICES = tuple(name for name, of_name in ALGORITHMS.items() if of_name.takes_matrices and name != "dion")
-"""Those of them that are algorithms beside Dion, which update the same matrices."""
-
-OF_WHOLE_PARAMETERS = ("dist_muon", "dist_adamw")
-"""Those of them that are not compared where a parameter is cut, which they refuse."""
 
 
 @dataclass(frozen=True)
@@ -170,20 +148,20 @@ def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, repl
     by_name = {
         "compressed": _by_name(parameters, replicas=replicas),
         "own": _by_name(parameters),
-        "lion": _by_name(parameters, "lion"),
-        "adamw": _by_name(parameters, "adamw"),
+        **{algorithm: _by_name(parameters, algorithm) for algorithm in OF_ENTRIES},
     }
     of_matrices = [one for one in parameters if algorithm_of(one.param, one.group).takes_matrices]
     for algorithm in OF_MATRICES:
         members = matrices if ALGORITHMS[algorithm].shares_among_copies else of_matrices
         by_name[algorithm] = {**by_name["compressed"], **_by_name(members, algorithm, replicas)}
     if not any(_is_cut(one.piece.layout) for one in parameters):
-        by_name["dist_adamw"] = _by_name(parameters, "adamw", replicas, has_owners=True)
         others = [one for one in parameters if not algorithm_of(one.param, one.group).takes_matrices]
-        by_name["dist_muon"] = {
-            **_by_name(others, None, replicas, has_owners=True),
-            **_by_name(of_matrices, "muon", replicas, has_owners=True),
-        }
+        for name, algorithm in WITH_OWNERS.items():
+            members, rest = (of_matrices, others) if ALGORITHMS[algorithm].takes_matrices else (parameters, [])
+            by_name[name] = {
+                **_by_name(rest, None, replicas, has_owners=True),
+                **_by_name(members, algorithm, replicas, has_owners=True),
+            }
     return [_row_of(alike, by_name) for alike in alike_of(parameters, grid, replicas)]
 
 
@@ -234,7 +212,7 @@ def _costs(alike: Alike, costs: dict[str, dict[str, EngineCost]], is_matrix: boo
     return {
         "dion_compressed": found["compressed"],
         "dion_dense": dense,
-        **{name: found[name] for name in (*OF_MATRICES, *OF_WHOLE_PARAMETERS) if name in found},
+        **{name: found[name] for name in (*OF_MATRICES, *WITH_OWNERS) if name in found},
         "muon_gathering": muon_gathering(alike) if is_matrix else dense,
-        **{name: averaged(alike, found[name]) for name in ("lion", "adamw")},
+        **{name: averaged(alike, found[name]) for name in OF_ENTRIES},
     }

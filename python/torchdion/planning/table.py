@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from torchdion.command_line import aligned
 from torchdion.planning.names import pattern
-from torchdion.planning.rows import OPTIMIZERS
+from torchdion.planning.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from torchdion.planning.plan import Estimate, Plan

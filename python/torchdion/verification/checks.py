@@ -1,12 +1,15 @@
 """What is compared, each a row: what, measured, allowed, and whether that passes."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
+from torchdion.planning.plan import plan
+from torchdion.routing import param_groups
 from torchdion.table import ALGORITHMS
 from torchdion.verification.mesh import Sizes
+from torchdion.verification.network import CUTS, Network
 from torchdion.verification.observed import Observed
 from torchdion.verification.run import State, Training
 
@@ -26,10 +29,10 @@ class Row:
         return self.what, self.measured, self.allowed, "pass" if self.passes else "FAIL"
 
 
-def check(training: Training, observed: list[Observed], alone: State, published: dict[str, Tensor]) -> list[Row]:
-    """All ranks, in their order, against one process; and the weights of that against those by the papers."""
+def check(training: Training, observed: list[Observed], alone: State, published: dict[str, Tensor] | None) -> list[Row]:
+    """All ranks, in their order, against one process; and the weights of that against those by the papers, if any."""
     return [
-        _one_process(alone, published),
+        *([] if published is None else [_one_process(alone, published)]),
         _weights(observed, alone),
         *(_states(state, training, observed, alone) for state in alone.states),
         _copies(observed, training.sizes),
@@ -136,14 +139,18 @@ def _dimensions_in_use(training: Training) -> set[str]:
     sizes = training.sizes
     is_known = sizes.fs > 1 or sizes.tp > 1  # to DTensors, whose mesh holds dp too: see network.distribute()
     shares = ALGORITHMS[training.algorithm].shares_among_copies and is_known
-    # DeMo has nothing to say where cuts fall between its chunks, Lion and AdamW nowhere.
-    sums = training.algorithm not in ("demo", "lion", "adamw")
-    used = {
-        "dp": sizes.dp > 1 and (training.averages or shares or training.has_owners),
-        "fs": sizes.fs > 1 and sums,
-        "tp": sizes.tp > 1 and sums,
-    }
-    return {dim for dim, is_used in used.items() if is_used}
+    used = {"dp"} if sizes.dp > 1 and (training.averages or shares or training.has_owners) else set()
+    return used | _cutting_dimensions_in_use(training)
+
+
+def _cutting_dimensions_in_use(training: Training) -> set[str]:
+    """Of fs and tp, those on which a plan of the same network lets the algorithm send anything."""
+    sizes = asdict(training.sizes)
+    groups = param_groups(Network(training.shape.on(training.sizes.tp)))
+    planned = plan([{**group, **training.options} for group in groups], sizes, tp_plan=CUTS)
+    name = "dion_dense" if training.algorithm == "dion" else training.algorithm
+    axes = (axis for axis, elements in planned.estimates[name].cost.elements.items() if elements)
+    return {dim for axis in axes for dim in axis.split("_")} & {dim for dim in ("fs", "tp") if sizes[dim] > 1}
 
 
 def _traffic(observed: list[Observed], training: Training) -> Row:

@@ -17,11 +17,13 @@ import torch.distributed as dist
 import torchdion
 from torchdion import _C
 from torchdion.command_line import OneSentenceParser, aligned
+from torchdion.owners import with_owners
 from torchdion.table import ALGORITHMS
 from torchdion.verification.checks import Row
 from torchdion.verification.launch import RanksFailed, Terminated, launch
 from torchdion.verification.mesh import Sizes, sizes
 from torchdion.verification.network import MODELS
+from torchdion.verification.paper import has_paper_form
 from torchdion.verification.room import ranks_that_fit
 from torchdion.verification.run import Training
 from torchdion.verification.transport import Transport, meet
@@ -37,13 +39,15 @@ with one process. Prints what was compared; the exit status is 0 only if all of 
 ORIENTATIONS = ("right", "left")
 METHODS = ("auto", "rcqr")
 
-SHARED = {"dist_muon": "muon", "dist_adamw": "adamw"}
+SHARED = {name: made_by.algorithm for name, made_by in with_owners().items()}
 """What shares out the states of an algorithm among replicas."""
 
 OPTIMIZERS = (*ALGORITHMS, *SHARED)
 
 RATES = {"lion": 1e-3, "adamw": 2e-3, "dist_adamw": 2e-3, "demo": 1e-3}
 """Of those whose updates are as large in every entry; 0.02 of the others."""
+
+UNPUBLISHED = "No form of {} in plain PyTorch is known here, with which one process could be compared."
 
 RANK_FRACTION = 0.25
 LARGEST_RANK_FRACTION = 0.5
@@ -247,4 +251,6 @@ def report(options: argparse.Namespace, rows: list[tuple[str, Row]], took: float
         f"torch {torch.__version__}"
     )
     ending = f"{len(rows) - misses} of {len(rows)} checks pass, in {took:.0f} s"
-    return "\n".join([heading, "", aligned(lines), "", ending])
+    algorithm = SHARED.get(options.optimizer, options.optimizer)
+    notes = [] if has_paper_form(algorithm) else [UNPUBLISHED.format(algorithm)]
+    return "\n".join([heading, "", aligned(lines), "", *notes, ending])

@@ -102,7 +102,7 @@ def distribute(network: Network, mesh: DeviceMesh, sizes: Sizes, averages: bool)
     """The same network on the mesh, whose wrappers leave the gradients of dp alone where the optimizer averages."""
     if sizes.tp > 1:
         for block in network.blocks:
-            parallelize_module(block, mesh["tp"], CUTS)
+            parallelize_module(block, mesh["tp"], CUTS, src_data_rank=None)  # all have the same weights
     if sizes.dp > 1 and sizes.fs == sizes.tp == 1:
         return DistributedDataParallel(network, device_mesh=mesh["dp"])
     if sizes.data_ranks > 1:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchdion.routing import param_groups
+from torchdion.table import ALGORITHMS
 from torchdion.verification.network import Network
 from torchdion.verification.run import Run, Training, backward, sequences_of
 
@@ -46,7 +47,7 @@ class PaperOptimizer:
         self.steps = 0
         self.lr, self.is_right = training.options["lr"], training.options.get("orientation", "right") == "right"
         self.is_delayed = training.options.get("delayed", False)
-        self.of_matrices: Callable[[str, Tensor], Tensor] = getattr(self, f"_{training.algorithm}")
+        self.of_matrices: Callable[[str, Tensor], Tensor] = getattr(self, _method(training.algorithm))
 
     @torch.no_grad()
     def step(self) -> None:
@@ -152,6 +153,15 @@ class PaperOptimizer:
         return self.momenta[name] / (1 - first**self.steps) / (V_hat.sqrt() + EPSILON)
 
 
+def _method(algorithm: str) -> str:
+    return f"_{algorithm}"
+
+
+def has_paper_form(algorithm: str) -> bool:
+    """Whether its paper's form is written down here."""
+    return hasattr(PaperOptimizer, _method(algorithm))
+
+
 def shape_factor(G: Tensor) -> float:
     m, n = G.shape
     return float((m / n) ** 0.5)
@@ -208,8 +218,11 @@ def cosines(size: int) -> Tensor:
     return basis
 
 
-def train_as_published(training: Training) -> dict[str, Tensor]:
-    """The weights that one process must end with, whatever its device: this one computes on the CPU."""
+def train_as_published(training: Training) -> dict[str, Tensor] | None:
+    """The weights that one process must end with, whatever its device: this one computes on the CPU. None where no
+    paper's form of the algorithm is written down."""
+    if not has_paper_form(training.algorithm):
+        return None
     network = Network(training.shape.on(training.sizes.tp))
     groups, starts = param_groups(network), _starts_of_factors(training)
     optimizer = PaperOptimizer(groups, starts, training)
@@ -226,4 +239,4 @@ def _starts_of_factors(training: Training) -> dict[str, dict[str, Tensor]]:
         param.grad = torch.zeros_like(param)
     run.optimizer.step()
     states = run.state().states
-    return {key: states[key] for key in ("Q", "replicate_Q") if key in states}
+    return {factor.name: states[factor.name] for factor in ALGORITHMS[training.algorithm].factors}

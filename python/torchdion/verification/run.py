@@ -11,9 +11,10 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
+from torchdion.by_cpu import whole
 from torchdion.ddp import ddp_comm_hook
+from torchdion.dtensor import is_dtensor
 from torchdion.optimizer import Optimizer
 from torchdion.routing import param_groups
 from torchdion.verification.mesh import Sizes
@@ -140,5 +141,4 @@ def backward(model: nn.Module, sequences: Tensor) -> None:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    whole = tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()
-    return whole.cpu()
+    return (whole(tensor) if is_dtensor(tensor) else tensor.detach().clone()).cpu()

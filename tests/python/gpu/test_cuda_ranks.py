@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cuda_ranks import DEVICE, cut, normal, take_the_gpu
-from gathered import gathered, on_the_cpu
+from gathered import gathered
 from law import Job, Run, assert_equal_to_one_process, one_process, run_on_mesh
 from ranks import run_ranks
 from roles import CORE
@@ -18,9 +18,12 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+from torch.nn import Parameter
 
 import torchdion
+from torchdion.by_cpu import whole
+from torchdion.verification.command import main
 
 
 def run_job(rank: int, world: int, job: Job) -> Run:
@@ -198,13 +201,42 @@ def test_checkpoints_go_on_on_the_mesh_whoever_wrote_them_and_with_another_rank(
 def gather_uneven(rank: int, world: int, sizes: tuple[int, ...], placements: tuple[Shard, ...]) -> Tensor:
     take_the_gpu()
     mesh = init_device_mesh(DEVICE, sizes, mesh_dim_names=("fs", "tp")[: len(sizes)])
-    cut_twice = distribute_tensor(normal(7, 5, seed=0), mesh, placements, src_data_rank=None)
-    return on_the_cpu(cut_twice).full_tensor()
+    gathered_by_cpu = whole(distribute_tensor(normal(7, 5, seed=0), mesh, placements, src_data_rank=None))
+    assert gathered_by_cpu.device.type == DEVICE
+    return gathered_by_cpu.cpu()
 
 
 @pytest.mark.parametrize(
     ("sizes", "placements"), [((2,), (Shard(0),)), ((2, 1), (Shard(1), Shard(0))), ((1, 2), (Shard(0), Shard(1)))]
 )
-def test_pieces_are_gathered_on_the_cpu(sizes: tuple[int, ...], placements: tuple[Shard, ...]) -> None:
-    for whole in run_ranks(gather_uneven, 2, sizes, placements):
-        assert torch.equal(whole, normal(7, 5, seed=0).cpu())
+def test_pieces_are_gathered_by_the_cpu(sizes: tuple[int, ...], placements: tuple[Shard, ...]) -> None:
+    for found in run_ranks(gather_uneven, 2, sizes, placements):
+        assert torch.equal(found, normal(7, 5, seed=0).cpu())
+
+
+def sum_pieces(rank: int, world: int) -> Tensor:
+    take_the_gpu()
+    mesh = init_device_mesh(DEVICE, (world,), mesh_dim_names=("fs",))
+    weight = cut(normal(9, 5, seed=1), mesh)
+    weight.grad = DTensor.from_local(normal(9, 5, seed=2 + rank), mesh, [Partial()])
+    torchdion.AdamW([weight], lr=0.1, weight_decay=0.0).step()
+    return gathered(weight)
+
+
+def test_gradients_whose_sum_is_due_yet_are_summed() -> None:
+    alone = Parameter(normal(9, 5, seed=1).cpu())
+    alone.grad = (normal(9, 5, seed=2) + normal(9, 5, seed=3)).cpu()
+    torchdion.AdamW([alone], lr=0.1, weight_decay=0.0).step()
+    for found in run_ranks(sum_pieces, 2):
+        torch.testing.assert_close(found, alone.detach(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    "mesh", ["fs=2", pytest.param("fs=2,tp=2", marks=pytest.mark.long), pytest.param("dp=2", marks=pytest.mark.long)]
+)
+def test_verify_passes_on_ranks_that_share_a_device(mesh: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--mesh", mesh, "--device", DEVICE, "--steps", "3", "--orientation", "right", "--orthonormalize", "auto"]
+    status = main(words)
+    said = capsys.readouterr()
+    assert status == 0, said.out + said.err
+    assert ("on CUDA" in said.out) == (DEVICE == "cuda")

@@ -159,6 +159,26 @@ def test_it_passes_the_tests_of_all_algorithms(with_toy: tuple[Path, set[str]]) 
     assert passed >= 60, output
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_plan_and_verify_know_it(with_toy: tuple[Path, set[str]]) -> None:
+    """A plan has its costs; of verify's checks all pass, but for one against a paper that it has not."""
+    folder = with_toy[0]
+    torchdion = (sys.executable, "-m", "torchdion")
+    planned = succeed(*torchdion, "plan", "--model", "gpt-120m", "--mesh", "dp=2,tp=2", env=environment(folder))
+    meaning = "replicas average in the step (replicate_mesh)"
+    assert re.search(rf"^row sign +{re.escape(meaning)}$", planned, re.MULTILINE), planned
+    _, sent = re.findall(r"^row sign +\d.*$", planned, re.MULTILINE)
+    assert "0, 0 B" not in sent, sent  # the means of rows along tp
+    for mesh in ("dp=2,fs=2", "tp=2"):
+        words = ("verify", "--optimizer", "row_sign", "--steps", "4", "--mesh", mesh)
+        verified = succeed(*torchdion, *words, env=environment(folder))
+        checks = 7 + len(("momentum", "row_scale"))
+        assert f"{checks} of {checks} checks pass" in verified, verified
+        assert "No form of row_sign in plain PyTorch is known here" in verified
+        assert "row_scale against one process" in verified
+
+
 BEGIN = """
 import sys, torch, torchdion
 assert torchdion.__file__.startswith(sys.argv[1])

@@ -77,7 +77,9 @@ def optimizer_of(module: Model, layers: tuple[str, ...], **options: Any) -> torc
     return torchdion.Dion(named, lr=0.01, **options)
 
 
-def gradients_with_hook(rank: int, world: int, accumulated: int, ddp: dict[str, Any], use_on: list[int]) -> list[int]:
+def gradients_with_hook(
+    rank: int, world: int, accumulated: int, ddp: dict[str, Any], use_on: list[int], goes_by_cpu: bool = False
+) -> list[int]:
     """Compares the gradients with those of a model by itself and of one without a hook."""
     call = {"use": rank in use_on}
     alone, without, module = model(), model(), model()
@@ -88,6 +90,7 @@ def gradients_with_hook(rank: int, world: int, accumulated: int, ddp: dict[str, 
     wrapped.register_comm_hook(optimizer, torchdion.ddp_comm_hook)
     with pytest.MonkeyPatch.context() as monkeypatch:
         sent = Sent(monkeypatch)
+        monkeypatch.setattr("torchdion.ddp.goes_by_cpu", lambda group, device_type: goes_by_cpu)
         backward(wrapped, rank, accumulated, **call)
     for name, param in module.named_parameters():
         layer = name.split(".")[0]
@@ -127,6 +130,12 @@ def test_gradients_of_the_optimizer_stay_local_and_all_others_are_averaged_as_wi
     for numbers in run_ranks(gradients_with_hook, 2, accumulated, ddp, use_on):
         assert sum(numbers) == 2 * FOREIGN  # in two synchronized backward passes
         assert len(numbers) == 2 or "bucket_cap_mb" in ddp
+
+
+@pytest.mark.parametrize("ddp", [ONE_BUCKET, SMALL_BUCKETS, {"gradient_as_bucket_view": True}])
+def test_gradients_that_go_by_the_cpu_are_averaged_to_the_same_bits(ddp: dict[str, Any]) -> None:
+    for numbers in run_ranks(gradients_with_hook, 2, 2, ddp, [0, 1], goes_by_cpu=True):
+        assert sum(numbers) == 2 * FOREIGN
 
 
 def nothing_left(rank: int, world: int) -> list[int]:

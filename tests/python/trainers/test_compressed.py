@@ -2,20 +2,23 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from fake_world import fake_world
 from pages import block_with
 from ranks import run_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchdion
+from torchdion.optimizer import Optimizer
 
 SIZE, STEPS = 16, 6
-OPTIONS = {"lr": 0.02, "rank_fraction": 0.25}
+OPTIONS = {"Dion": {"rank_fraction": 0.25}}
 
 
 @pytest.fixture(autouse=True)
@@ -46,15 +49,15 @@ def data() -> list[tuple[Tensor, Tensor]]:
     return [tuple(torch.randn(2, SIZE, generator=generator, dtype=torch.float64)) for _ in range(4 * STEPS)]
 
 
-def optimizer_of(model: nn.Module, **options: Any) -> torchdion.Dion:
-    kind = Watched if options else torchdion.Dion
-    return kind(torchdion.param_groups(model), **OPTIONS, **options)
+def optimizer_of(model: nn.Module, kind: str = "Dion", **options: Any) -> Any:
+    made_by = watched(getattr(torchdion, kind)) if options else getattr(torchdion, kind)
+    return made_by(torchdion.param_groups(model), lr=0.02, **OPTIONS.get(kind, {}), **options)
 
 
-def alone() -> tuple[Network, torchdion.Dion]:
+def alone(kind: str) -> tuple[Network, Any]:
     """One process, four samples a step, in their order."""
     model = Network()
-    optimizer = optimizer_of(model)
+    optimizer = optimizer_of(model, kind)
     for step in range(STEPS):
         inputs, labels = map(torch.stack, zip(*data()[4 * step : 4 * step + 4], strict=True))
         optimizer.zero_grad()
@@ -63,28 +66,31 @@ def alone() -> tuple[Network, torchdion.Dion]:
     return model, optimizer
 
 
-def check_as_alone(model: nn.Module, state_dict: dict[str, Any]) -> None:
+def check_as_alone(model: nn.Module, state_dict: dict[str, Any], kind: str = "Dion") -> None:
     """Weights, and the momenta that were saved."""
-    expected, optimizer = alone()
+    expected, optimizer = alone(kind)
     for weight, other in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(weight.detach(), other.detach(), rtol=1e-9, atol=1e-10)
     for index, state in optimizer.state_dict()["state"].items():
         torch.testing.assert_close(state_dict["state"][index]["momentum"], state["momentum"], rtol=1e-9, atol=1e-10)
 
 
-class Watched(torchdion.Dion):
-    """Notes at each step whether the first matrix's gradient is this rank's own."""
+def watched(kind: Any) -> Any:
+    class Watched(kind):
+        """Notes at each step whether the first matrix's gradient is this rank's own."""
 
-    def _update(self) -> None:  # after the closure that Lightning gives to step()
-        param = self.param_groups[0]["params"][0]
-        every = [torch.empty_like(param) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, param.grad)
-        own = [*getattr(self, "own", []), not torch.allclose(every[0], every[1], rtol=1e-3)]
-        self.own = own
-        super()._update()
+        def _update(self) -> None:  # after the closure that Lightning gives to step()
+            param = self.param_groups[0]["params"][0]
+            every = [torch.empty_like(param) for _ in range(dist.get_world_size())]
+            dist.all_gather(every, param.grad)
+            own = [*getattr(self, "own", []), not torch.allclose(every[0], every[1], rtol=1e-3)]
+            self.own = own
+            super()._update()
+
+    return Watched
 
 
-def check_compressed(optimizer: torchdion.Dion, model: nn.Module) -> None:
+def check_compressed(optimizer: Any, model: nn.Module) -> None:
     """The hook was at work, and no more was sent than the factors and what is no matrix."""
     assert optimizer.own == [True] * STEPS
     matrices = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)]
@@ -94,7 +100,7 @@ def check_compressed(optimizer: torchdion.Dion, model: nn.Module) -> None:
     assert elements == STEPS * (sum(sum(X.shape) * (SIZE // 4) for X in matrices) + vectors)
 
 
-def huggingface(rank: int, world: int, folder: Path, strategy: dict[str, Any]) -> None:
+def huggingface(rank: int, world: int, folder: Path, strategy: dict[str, Any], kind: str) -> None:
     as_torchrun_does(rank, world)
     from transformers import Trainer, TrainingArguments
 
@@ -105,14 +111,46 @@ def huggingface(rank: int, world: int, folder: Path, strategy: dict[str, Any]) -
         per_device_eval_batch_size=2, **strategy
     )  # fmt: skip
     model = Network()
-    optimizer = optimizer_of(model, replicate_mesh=dist.group.WORLD)
+    optimizer = optimizer_of(model, kind, replicate_mesh=dist.group.WORLD)
     trainer = Trainer(model, arguments, train_dataset=samples, eval_dataset=samples[:4], optimizers=(optimizer, None))
     exec(block_with("compressed-replicas", "CompressedReplicas"), {"torchdion": torchdion, "trainer": trainer})
     trainer.train()
-    check_compressed(optimizer, model)
+    if kind == "Dion":
+        check_compressed(optimizer, model)
+    assert optimizer.own == [True] * STEPS
     dist.barrier()
     saved = torch.load(folder / f"checkpoint-{STEPS}" / "optimizer.pt", weights_only=True)
-    check_as_alone(model, saved)
+    check_as_alone(model, saved, kind)
+
+
+@pytest.mark.parametrize("kind", ["Muon", "DoubleDion", pytest.param("Dion3", marks=pytest.mark.long)])
+def test_a_trainer_of_transformers_trains_every_optimizer_that_averages(tmp_path: Path, kind: str) -> None:
+    run_ranks(huggingface, 2, tmp_path, {"save_strategy": "steps", "save_steps": STEPS}, kind)
+
+
+def begin_with(made_by: Any, **options: Any) -> None:
+    from torchdion.transformers import CompressedReplicas
+
+    optimizer = made_by([nn.Parameter(torch.zeros(4, 4))], **options)
+    trainer: Any = SimpleNamespace(optimizer=SimpleNamespace(optimizer=optimizer), model_wrapped=None)
+    callback = CompressedReplicas(trainer)
+    callback.on_train_begin(*[SimpleNamespace(save_strategy="best")] * 3)
+    callback.on_evaluate(*[SimpleNamespace(save_strategy="best")] * 3)
+
+
+@pytest.mark.parametrize("made_by", Optimizer.__subclasses__(), ids=lambda made_by: made_by.__name__)
+def test_the_callback_is_for_every_optimizer_of_the_family(made_by: Any) -> None:
+    with fake_world(0, 2):
+        begin_with(made_by, replicate_mesh=dist.group.WORLD)
+
+
+def test_the_callback_refuses_an_optimizer_of_another_package() -> None:
+    with pytest.raises(TypeError) as refused:
+        begin_with(torch.optim.Muon)
+    assert str(refused.value) == (
+        "torchdion.transformers: CompressedReplicas is for a Trainer whose optimizer is one of torchdion's with a "
+        f"replicate_mesh, got {torch.optim.Muon.__module__}.Muon"
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +166,7 @@ def huggingface(rank: int, world: int, folder: Path, strategy: dict[str, Any]) -
     ids=lambda strategy: strategy["save_strategy"],
 )
 def test_a_trainer_of_transformers_saves_synchronized_momenta(tmp_path: Path, strategy: dict[str, Any]) -> None:
-    run_ranks(huggingface, 2, tmp_path, strategy)
+    run_ranks(huggingface, 2, tmp_path, strategy, "Dion")
 
 
 def with_accelerate(rank: int, world: int, folder: Path) -> None:
@@ -142,7 +180,7 @@ def with_accelerate(rank: int, world: int, folder: Path) -> None:
         "accelerator": Accelerator(cpu=True), "replicas": dist.group.WORLD, "loss_of": lambda out: out["loss"],
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torchdion, "Dion", Watched)
+        patch.setattr(torchdion, "Dion", watched(torchdion.Dion))
         exec(block_with("compressed-replicas", "accelerator.save_state"), names)
     check_compressed(names["optimizer"].optimizer, model)
     dist.barrier()

@@ -14,7 +14,7 @@ import torchdion
 from torchdion.__main__ import COMMANDS, main
 from torchdion.planning.models import MODELS, Transformer, first_stage, matrices
 from torchdion.planning.names import pattern
-from torchdion.planning.rows import OF_WHOLE_PARAMETERS, OPTIMIZERS
+from torchdion.planning.optimizers import OPTIMIZERS, WITH_OWNERS
 from torchdion.planning.table import duration, quantity
 
 ARGUMENTS = ["plan", "--model", "gpt-120m", "--mesh", "dp=2,fs=2,tp=2", "--rank-fraction", "0.25"]
@@ -90,7 +90,7 @@ def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
     }
     [up] = [row for row in found["rows"] if "blocks.0.mlp.up.weight" in row["names"]]
     assert (up["piece"], up["rank"], up["cuts"]) == ([384, 384], 192, {"rows": "tp", "columns": "fs"})
-    assert list(found["estimates"]) == [name for name in OPTIMIZERS if name not in OF_WHOLE_PARAMETERS]
+    assert list(found["estimates"]) == [name for name in OPTIMIZERS if name not in WITH_OWNERS]
     sent = [row["costs"]["adamw"]["elements"]["dp"] for row in found["rows"]]
     assert found["estimates"]["adamw"]["cost"]["elements"] == {"dp": sum(sent)}
 

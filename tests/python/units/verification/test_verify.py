@@ -18,12 +18,13 @@ import torch
 
 from torchdion import _C
 from torchdion.table import ALGORITHMS
-from torchdion.verification.checks import check
+from torchdion.verification.checks import _dimensions_in_use, check
 from torchdion.verification.command import main, parser, refused, trainings_of
 from torchdion.verification.launch import RanksFailed, launch
 from torchdion.verification.mesh import Sizes
 from torchdion.verification.network import MODELS
 from torchdion.verification.observed import Digest, Observed
+from torchdion.verification.paper import has_paper_form, train_as_published
 from torchdion.verification.run import State, Training
 from torchdion.verification.transport import Transport, meet
 
@@ -215,6 +216,29 @@ def test_an_engine_that_departs_from_the_papers_is_found() -> None:
     published = {name: X * (1 + 1e-9) for name, X in state().weights.items()}
     rows = check(TRAINING, observations(), state(), published)
     assert {row.what for row in rows if not row.passes} == {CHECKS[0]}
+
+
+def test_every_algorithm_of_the_library_is_compared_with_its_paper_and_one_without_is_not() -> None:
+    assert all(map(has_paper_form, ALGORITHMS))
+    assert not has_paper_form("row_sign")
+    rows = check(TRAINING, observations(), state(), None)
+    assert [row.what for row in rows] == list(CHECKS[1:8])
+    assert train_as_published(replace(TRAINING, algorithm="row_sign")) is None
+
+
+def test_the_dimensions_on_which_an_algorithm_must_speak_are_those_of_its_plan() -> None:
+    sizes = {"all": Sizes(2, 2, 2), "fs": Sizes(fs=2), "tp": Sizes(tp=3), "dp": Sizes(dp=2)}
+    for algorithm in ALGORITHMS:
+        of_entries, shares = not ALGORITHMS[algorithm].takes_matrices, ALGORITHMS[algorithm].shares_among_copies
+        cut = set() if of_entries else {"fs", "tp"}
+        expected = {
+            "all": cut | ({"dp"} if shares else set()), "fs": cut & {"fs"}, "tp": cut & {"tp"}, "dp": set()
+        }  # fmt: skip
+        for name, of_mesh in sizes.items():
+            training = replace(TRAINING, sizes=of_mesh, compress=False, algorithm=algorithm)
+            assert _dimensions_in_use(training) == expected[name], (algorithm, name)
+            if of_mesh.dp > 1:
+                assert _dimensions_in_use(replace(training, compress=True)) == expected[name] | {"dp"}
 
 
 def test_weights_that_never_moved_prove_nothing() -> None:
