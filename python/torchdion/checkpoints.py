@@ -1,5 +1,6 @@
 """The optimizer's state between runs: pickled, saved, loaded and given another rank."""
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torchdion.state import check_keys
 from torchdion.stats import NO_STEPS
 from torchdion.table import algorithm_of, options_of
 from torchdion.words import speaking
+from torchdion.written_keys import Look, look_at
 
 
 class CheckpointedOptimizer(ReplicatedOptimizer):
@@ -28,10 +30,13 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
 
     _agreed: bool
     _counts: dict[str, Any]
+    _looks: list[Look]
 
     @speaking
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
+        with suppress(ValueError):  # what a step refuses the copy's refuses too
+            look_at(self.param_groups, self._looks, self.defaults, self.state)
         # torch keeps none but its own
         own = (
             "_broken",
@@ -62,8 +67,9 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             group |= as_plain_numbers(group)
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
-            resolve_betas(group, group)
+            resolve_betas(group)
             name_dtypes(group)
+        self._looks = [Look(group) for group in self.param_groups]
 
     @speaking
     def state_dict(self) -> dict[str, Any]:
@@ -74,6 +80,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                 ``synchronize_for_checkpoint()``.
         """
         self._refuse_if_broken()
+        look_at(self.param_groups, self._looks, self.defaults, self.state)
         for group in self.param_groups:  # a schedule may have written NumPy's numbers, which not every unpickler knows
             group |= as_plain_numbers(group)
         check_of_run(self.param_groups, self.defaults)

@@ -76,7 +76,12 @@ def _source_of(saved: Any, own: dict[str, Any]) -> str | None:
 
 def _of_dion(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str, Any]:
     entries = list(own.get("params", ()))
-    group = named_as_here(saved, entries, "", where)
+    group = named_as_here(saved, entries, where)
+    first, second = (group.pop(name, None) for name in ("beta1", "beta2"))
+    if first is not None and second is not None:
+        group.setdefault("betas", (first, second))
+    if is_one_of(group["algorithm"], "dion3") and "mu" in group:
+        group.setdefault("ef_decay", group.pop("mu"))
     if "oversample" in group:
         group.setdefault("rcqr_oversample", group.pop("oversample"))
     group.pop("selection_scope", None)  # states are the same

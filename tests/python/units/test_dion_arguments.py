@@ -121,7 +121,7 @@ def test_its_groups_are_ours_with_other_names() -> None:
     )
     heads, sizes, third, both, stack, convolution = optimizer.param_groups
     assert (heads["blocks"], sizes["blocks"], both["blocks"]) == (3, 2, 2)
-    assert (third["algorithm"], third["ef_decay"], third["mu"]) == ("dion3", 0.5, 0.95)
+    assert (third["algorithm"], third["ef_decay"], third["mu"]) == ("dion3", 0.5, 0.5)
     assert (stack["batch_dims"], convolution["batch_dims"], convolution["betas"][0]) == (1, 0, 0.8)
     assert not {"num_heads", "split_sizes", "flatten"} & {key for group in optimizer.param_groups for key in group}
 
