@@ -16,6 +16,7 @@ States = dict[Tensor, dict[str, Tensor]]
 
 _RANKS = ("rank_fraction", "replicate_rank_fraction", "rank_multiple_of")
 _DTYPES = {option for option in STATE_DTYPES.values() if option}
+_OF_STATES = {*_RANKS, *_DTYPES, "orientation"}
 
 
 def unheard(group: Group, written: set[str], said: Group, states: States, where: str) -> dict[str, str]:
@@ -27,14 +28,17 @@ def unheard(group: Group, written: set[str], said: Group, states: States, where:
         said: the group before.
     """
     changed = written & said.keys()
-    sentences = {}
+    sentences = _cycled(group, changed, said, where)
+    if changed.isdisjoint(_OF_STATES):
+        return sentences
+    existing = _existing(group, states)
     for option in changed & _DTYPES:
-        if any(_has_other_dtype(option, *kept) for kept in _existing(group, states)):
+        if any(_has_other_dtype(option, *kept) for kept in existing):
             sentences[option] = (
                 f"{option}={shown(group[option])}{where} is the dtype of states that are still to be made: those that "
                 "there are keep theirs until a state dict is loaded"
             )
-    factors = [kept for kept in _existing(group, states) if kept[2].shape == "factor"]
+    factors = [kept for kept in existing if kept[2].shape == "factor"]
     for option in changed.intersection(_RANKS):
         if any(_has_other_rank(*kept) for kept in factors):
             sentences[option] = (
@@ -47,7 +51,7 @@ def unheard(group: Group, written: set[str], said: Group, states: States, where:
             "which Q was made for"
         )
         group["orientation"] = said["orientation"]
-    return sentences | _cycled(group, changed, said, where)
+    return sentences
 
 
 def _existing(group: Group, states: States) -> list[tuple[Tensor, Group, State, Tensor]]:

@@ -24,6 +24,7 @@ from torchdion.table import ALGORITHMS, OPTIONS, algorithm_of
 from torchdion.warning import warn
 from torchdion.words import front
 
+_ABSENT = object()
 _PASSED_OVER = {*TORCH_KEYS, "lr"}
 """Keys that are no news, however often they are written: schedules write the rate at each step."""
 
@@ -54,10 +55,11 @@ class Look:
     def written_in(self, group: Group) -> set[str]:
         """The keys of the group as it is now that are new, or have another value."""
         said = self.said
+        others = [key for key, value in group.items() if said.get(key, _ABSENT) is not value]
         return {
             key
-            for key, value in group.items()
-            if isinstance(key, str) and key not in _PASSED_OVER and not (key in said and is_same(value, said[key]))
+            for key in others
+            if isinstance(key, str) and key not in _PASSED_OVER and not (key in said and is_same(group[key], said[key]))
         }
 
     def tell(self, sentences: dict[str, str]) -> None:
@@ -119,9 +121,10 @@ def heed_at_the_door(group: Group, given: Group, entries: list[Any], defaults: G
 def _heed(look: Look, defaults: Group, states: States, where: str) -> tuple[Group, dict[str, str]]:
     """What the group is to be, and a sentence for each key that is to be warned of."""
     group = dict(look.group)
-    _take_keys_of_dion_package(group, look.written_in(group), where)
     name_dtypes(group)
     written = look.written_in(group)
+    if _take_keys_of_dion_package(group, written, where):
+        written = look.written_in(group)
     group |= as_plain_numbers({key: group[key] for key in written})
     check_options({key: group[key] for key in written if key in OPTIONS}, where)
     chooses = not written.isdisjoint(SELECTORS)
@@ -146,11 +149,11 @@ def _replace(group: Group, meant: Group) -> None:
 
 def _kept(keys: Iterable[Any], names: Names, group: Group, params: list[Tensor], where: str) -> dict[str, str]:
     """What is to be said of keys that change nothing."""
-    own = algorithms_of(params, group)
     sentences: dict[str, str] = {}
     for key in keys:
         if key in OTHER_NAMES and key not in OPTIONS:
-            sentence = meaningless(key, names.meant.get(key), possible_algorithms(group), own, where)
+            possible, own = possible_algorithms(group), algorithms_of(params, group)
+            sentence = meaningless(key, names.meant.get(key), possible, own, where)
             sentences |= {key: sentence} if sentence else {}
     foreign = (key for key in keys if key not in SELECTORS and key not in OTHER_NAMES)
     return sentences | near_misses(foreign, where)
@@ -169,11 +172,11 @@ def algorithms_of(params: list[Tensor], group: Group) -> set[str]:
     return {algorithm_of(param, group).name for param in params}
 
 
-def _take_keys_of_dion_package(group: Group, written: set[str], where: str) -> None:
-    """Gives a group our keys in the place of those that say the same and do not stay."""
+def _take_keys_of_dion_package(group: Group, written: set[str], where: str) -> bool:
+    """Gives a group our keys in the place of those that say the same and do not stay. Whether there were any."""
     keys = written & {*dion_package.KEYS, "mixed_precision_config", "algorithm", "blocks", "batch_dims"}
     if not keys:
-        return
+        return False
     theirs = {key: group[key] for key in keys}
     ours = dion_package.named_as_here(theirs, group["params"], where)
     dion_package.check_scope(ours, where)
@@ -183,3 +186,5 @@ def _take_keys_of_dion_package(group: Group, written: set[str], where: str) -> N
     for key in keys - ours.keys():
         del group[key]
     group |= ours
+    name_dtypes(group)
+    return True

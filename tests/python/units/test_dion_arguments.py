@@ -116,7 +116,7 @@ def test_its_groups_are_ours_with_other_names() -> None:
             {"params": matrix(6, 4), "algorithm": "nordion2", "mu": 0.5},
             {"params": matrix(8, 4), "num_heads": 1, "split_sizes": [4, 4]},
             {"params": matrix(2, 6, 4), "flatten": False},
-            {"params": matrix(2, 6, 4), "flatten": True, "beta1": 0.8},
+            {"params": matrix(2, 6, 4) + matrix(5), "flatten": True, "beta1": 0.8},
         ]
     )
     heads, sizes, third, both, stack, convolution = optimizer.param_groups
