@@ -22,6 +22,7 @@
 #include "optim/groups.h"
 #include "optim/nesting.h"
 #include "optim/options.h"
+#include "optim/other_names.h"
 #include "optim/other_optimizers.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -268,6 +269,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
 
   std::vector<OptimizerParamGroup> groups = param_groups();
   std::vector<Entries> unknown;
+  std::vector<optim::SaidOptions> said;
   std::decay_t<decltype(state())> states;
   std::set<Key> known;
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -282,7 +284,9 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     auto& options = static_cast<Options&>(groups[i].options());
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(group.options, options, where));
+    optim::check_other_names(unknown.back(), options, where);
     const engine::GroupOptions values = optim::values_of(options, where);
+    said.push_back({values.values});
     const optim::Parts parts = optim::parts_of(groups, private_->layouts);  // no later group changes those of this one
     check_owner(group.owner, optim::part_of(parts, groups[i].params()), where);
     for (std::size_t k = 0; k < keys.size(); ++k) {
@@ -305,6 +309,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   param_groups_ = std::move(groups);
   state_ = std::move(states);
   private_->unknown = std::move(unknown);
+  private_->said = std::move(said);
   private_->broken.clear();
   for (std::size_t i = 0; i < param_groups().size(); ++i) optim::write_rates(optim::options_of(param_groups()[i], i));
   private_->momenta_are_equal(*this);

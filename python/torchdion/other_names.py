@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchdion.options import check_options
 from torchdion.other_muons import says_muon
-from torchdion.table import OPTIONS
+from torchdion.table import ALGORITHMS, OPTIONS
 from torchdion.words import shown
 
 Group = dict[str, Any]
@@ -40,6 +40,12 @@ def is_same(one: Any, other: Any) -> bool:
         return bool(one == other)
     except Exception:  # whatever a foreign class raises
         return False
+
+
+def possible_algorithms(group: Group) -> set[str]:
+    """Those that may update a parameter of the group."""
+    own = ALGORITHMS[group["algorithm"]]
+    return {own.name, group["scalar_algorithm"]} if own.takes_matrices else {own.name}
 
 
 def option_meant(key: str, group: Group, algorithms: Iterable[str]) -> str | None:

@@ -19,8 +19,8 @@ from torchdion.options import (
     resolve_betas,
 )
 from torchdion.other_muons import SELECTORS, choose_algorithm
-from torchdion.other_names import BETAS, OTHER_NAMES, Names, is_same, meaningless, option_meant
-from torchdion.table import ALGORITHMS, OPTIONS, algorithm_of
+from torchdion.other_names import BETAS, OTHER_NAMES, Names, is_same, meaningless, option_meant, possible_algorithms
+from torchdion.table import OPTIONS, algorithm_of
 from torchdion.warning import warn
 from torchdion.words import front
 
@@ -157,12 +157,6 @@ def _kept(keys: Iterable[Any], names: Names, group: Group, params: list[Tensor],
             sentences |= {key: sentence} if sentence else {}
     foreign = (key for key in keys if key not in SELECTORS and key not in OTHER_NAMES)
     return sentences | near_misses(foreign, where)
-
-
-def possible_algorithms(group: Group) -> set[str]:
-    """Those that may update a parameter of the group."""
-    own = ALGORITHMS[group["algorithm"]]
-    return {own.name, group["scalar_algorithm"]} if own.takes_matrices else {own.name}
 
 
 def algorithms_of(params: list[Tensor], group: Group) -> set[str]:

@@ -156,13 +156,19 @@ def test_a_choice_that_is_written_later_is_obeyed_before_the_first_step_and_refu
     optimizer.step()
 
 
-def test_a_loaded_group_that_contradicts_itself_is_refused_at_the_next_step() -> None:
+def test_a_saved_group_that_contradicts_the_algorithm_that_it_is_loaded_with_is_refused() -> None:
     optimizer = torchdion.Muon([matrix()])
-    saved = optimizer.state_dict()
-    saved["param_groups"][0]["use_muon"] = False
-    optimizer.load_state_dict(saved)
-    with pytest.raises(ValueError, match=r"use_muon=False means algorithm='adamw', got algorithm='muon' too \(param"):
-        optimizer.step()
+    own = optimizer.state_dict()
+    own["param_groups"][0]["use_muon"] = False
+    theirs = {"state": {}, "param_groups": [{"params": [0], "use_muon": False, "lr": 0.1}]}
+    for saved in (own, theirs):
+        with pytest.raises(
+            ValueError, match=r"use_muon=False means algorithm='adamw', got algorithm='muon' too \("
+        ):
+            optimizer.load_state_dict(saved)
+    other = torchdion.Muon([{"params": [matrix()], "use_muon": False}])
+    other.load_state_dict(theirs)
+    assert other.param_groups[0]["algorithm"] == "adamw"
 
 
 @pytest.mark.filterwarnings("error")

@@ -276,3 +276,18 @@ def test_groups_that_torch_saved_are_scheduled_by_torchs_names() -> None:
     give(group["params"], 1)
     optimizer.step()
     assert group["mu"] == 0.6
+
+
+@pytest.mark.filterwarnings("error")
+def test_options_of_a_group_that_another_program_saved_hold_under_its_names() -> None:
+    saved = {"params": [0], "lr": 0.1, "momentum": 0.5, "wd": 0.25, "beta2": 0.5, "use_muon": True}
+    optimizer = torchdion.Muon([{"params": parameters()[:1], "ns_steps": 3}])
+    optimizer.load_state_dict({"state": {}, "param_groups": [saved]})
+    [group] = optimizer.param_groups
+    give(group["params"], 0)
+    optimizer.step()
+    assert (group["mu"], group["weight_decay"], group["betas"][1], group["ns_steps"]) == (0.5, 0.25, 0.5, 3)
+    assert (group["momentum"], group["wd"]) == (0.5, 0.25)
+    for key, value in (("momentum", 1.5), ("beta2", "half")):
+        with pytest.raises(ValueError, match=r" must be in \[0, 1\), got .*parameter group 0 of the state dict"):
+            optimizer.load_state_dict({"state": {}, "param_groups": [saved | {key: value}]})
