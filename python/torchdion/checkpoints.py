@@ -170,6 +170,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self.synchronize_for_checkpoint()
         for group in self.param_groups:
             group |= options
+        for look in self._looks:
+            look.said |= options  # no other hand has written them
         for index, (name, param, group) in enumerate(self._members()):
             state, algorithm = self.state.get(param, {}), algorithm_of(param, group)
             for key in (factor.name for factor in algorithm.factors):

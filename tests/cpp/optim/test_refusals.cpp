@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "optim/model.h"
+#include "optim/warnings.h"
 
 namespace torchdion {
 
@@ -224,12 +225,6 @@ INSTANTIATE_TEST_SUITE_P(
                   "the state step of parameter 0 (parameter group 2) of shape [5] must be one integer, FP32 or FP64 "
                   "number on the CPU, got CPUFloatType of shape [2]"}),
     [](const auto& info) { return info.param.name; });
-
-struct Warnings : c10::WarningHandler {
-  std::vector<std::string> messages;
-  c10::WarningUtils::WarningHandlerGuard guard{this};
-  void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
-};
 
 TEST(Dion, WarnsOfAParameterThatAGroupHoldsTwiceAndUpdatesItOnce) {
   const Model model, other = model.clone();

@@ -175,7 +175,9 @@ def test_a_mesh_in_the_place_of_lr_is_told_from_it(made_by: Any, keyword: str) -
 def test_the_table_of_arguments_is_whole() -> None:
     """docs/guides/migrating.md has each of them, with the classes that take it."""
     page = (Path(__file__).parents[3] / "docs" / "guides" / "migrating.md").read_text()
-    rows = [line.split(" | ") for line in page.partition("\n## Checkpoints")[0].splitlines() if line.startswith("| `")]
+    rows = [
+        line.split(" | ") for line in page.partition("\n## From other Muons")[0].splitlines() if line.startswith("| `")
+    ]
     classes = {title: of for of, title in (("dion", "Dion"), ("muon", "Muon"), ("normuon", "NorMuon"),
                                            ("dion2", "Dion2"), ("dion3", "Dion3"))}  # fmt: skip
     of_page = {

@@ -66,6 +66,17 @@ def test_an_option_of_what_exists_is_one_warning_and_changes_nothing(
     assert all(map(torch.equal, params, twins))
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_rank_that_resize_rank_gives_to_all_groups_is_none_that_was_written() -> None:
+    X, b = Parameter(normal(8, 16)), Parameter(normal(5))
+    optimizer = torchdion.Dion([{"params": [X]}, {"params": [b], "algorithm": "lion"}])
+    step(optimizer, [X, b])
+    optimizer.resize_rank(rank_fraction=0.25)
+    step(optimizer, [X, b])
+    assert optimizer.state[X]["Q"].shape[-1] == 2
+    assert [group["rank_fraction"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
 def test_resize_rank_makes_a_warned_rank_hold_and_another_one_is_not_warned_of_again() -> None:
     params, optimizer = trained(torchdion.Dion, [(8, 16)], rank_fraction=0.5)
     assert len(told(optimizer, params, [{"rank_fraction": 0.25}])) == 1
@@ -86,10 +97,14 @@ def test_before_there_are_states_every_option_is_obeyed_and_what_is_equal_is_no_
     assert (state["Q"].shape, state["Q"].dtype, state["momentum"].dtype) == ((16, 2), torch.float64, torch.bfloat16)
     group.update(rank_fraction=0.2, Q_dtype="float64", seed=0)  # of the same rank, and the same dtype
     step(optimizer, [X])
-    group.update(rank_multiple_of=2)
+    group.update(rank_multiple_of=2, momentum_dtype="bfloat16")
     step(optimizer, [X])
     optimizer.load_state_dict(optimizer.state_dict())
     step(optimizer, [X])
+    own = torchdion.Dion([X])
+    step(own, [X])
+    own.param_groups[0]["Q_dtype"] = "float32"  # which it has
+    step(own, [X])
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (6, 9)])
@@ -165,3 +180,9 @@ def test_a_cycled_momentum_of_a_group_with_matrices_is_one_warning_that_says_who
         if words
         else []
     )
+
+
+def test_who_writes_mu_beside_betas_is_told_nothing() -> None:
+    params, optimizer = trained(torchdion.Muon, [(6, 4), (5,)])
+    assert told(optimizer, params, [{"betas": (0.8, 0.98), "mu": 0.9}, {"betas": (0.8, 0.5)}]) == []
+    assert len(told(optimizer, params, [{"betas": (0.7, 0.5)}, {"betas": (0.6, 0.5)}])) == 1

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -10,6 +11,7 @@ import torch
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.other_muons import SELECTORS
 
 
 def matrix() -> Parameter:
@@ -83,6 +85,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
      "algorithm='lion' too"),
     (torchdion.Muon, {"use_muon": True, "kind": "adamw"}, "use_muon=True means algorithm='muon', got "
      "algorithm='adamw' too"),
+    (torchdion.Muon, {"optim": "muon", "kind": "adam"}, "kind='adam' means algorithm='adamw', got "
+     "algorithm='muon' too"),
     (torchdion.Muon, {"optim": "lion", "kind": "adam"}, "kind='adam' means algorithm='adamw', got "
      "algorithm='lion' too"),
     (torchdion.AdamW, {"use_muon": True}, "use_muon=True means algorithm='muon', and the optimizer's own is 'adamw'"),
@@ -162,9 +166,7 @@ def test_a_saved_group_that_contradicts_the_algorithm_that_it_is_loaded_with_is_
     own["param_groups"][0]["use_muon"] = False
     theirs = {"state": {}, "param_groups": [{"params": [0], "use_muon": False, "lr": 0.1}]}
     for saved in (own, theirs):
-        with pytest.raises(
-            ValueError, match=r"use_muon=False means algorithm='adamw', got algorithm='muon' too \("
-        ):
+        with pytest.raises(ValueError, match=r"use_muon=False means algorithm='adamw', got algorithm='muon' too \("):
             optimizer.load_state_dict(saved)
     other = torchdion.Muon([{"params": [matrix()], "use_muon": False}])
     other.load_state_dict(theirs)
@@ -188,3 +190,11 @@ def test_groups_of_others_are_saved_and_loaded_with_their_keys() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         other.step()
+
+
+def test_the_table_of_keys_is_whole() -> None:
+    """docs/guides/migrating.md has each of them."""
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "migrating.md").read_text()
+    section = page.partition("\n## From other Muons")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
+    assert {key for row in rows for key in re.findall("`([a-z_]+)`", row)} == {*SELECTORS, "algorithm"}

@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -11,6 +13,8 @@ import torch
 from torch.nn import Parameter
 
 import torchdion
+from torchdion.other_names import OTHER_NAMES
+from torchdion.table import OPTIONS
 
 SCALAR = {"scalar_algorithm": "adamw"}
 
@@ -291,3 +295,16 @@ def test_options_of_a_group_that_another_program_saved_hold_under_its_names() ->
     for key, value in (("momentum", 1.5), ("beta2", "half")):
         with pytest.raises(ValueError, match=r" must be in \[0, 1\), got .*parameter group 0 of the state dict"):
             optimizer.load_state_dict({"state": {}, "param_groups": [saved | {key: value}]})
+
+
+def test_the_table_of_names_is_whole() -> None:
+    """docs/guides/migrating.md has each of them, with its options."""
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "migrating.md").read_text()
+    section = page.partition("\n## Keys of groups")[2].partition("\n## ")[0]
+    of_page: dict[str, set[str]] = {}
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            keys, _, options = line.split(" | ")
+            for key in re.findall("`([a-z0-9]+)`", keys):
+                of_page.setdefault(key, set()).update(set(re.findall("`([a-z_]+)`", options)) & OPTIONS.keys())
+    assert of_page == {key: set(options) for key, options in OTHER_NAMES.items()}
