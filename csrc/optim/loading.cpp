@@ -23,6 +23,7 @@
 #include "optim/groups.h"
 #include "optim/nesting.h"
 #include "optim/options.h"
+#include "optim/other_names.h"
 #include "optim/other_optimizers.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -280,6 +281,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
 
   std::vector<OptimizerParamGroup> groups = param_groups();
   std::vector<Entries> unknown;
+  std::vector<optim::SaidOptions> said;
   std::decay_t<decltype(state())> states;
   std::set<Key> known;
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -295,7 +297,9 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     auto& options = static_cast<Options&>(groups[i].options());
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(group.options, options, where));
+    optim::check_other_names(unknown.back(), options, where);
     const engine::GroupOptions values = optim::values_of(options, where);
+    said.push_back({values.values});
     const optim::Parts parts = optim::parts_of(groups, held().layouts);  // no later group changes those of this one
     check_owner(group.owner, optim::part_of(parts, groups[i].params()), where);
     for (std::size_t k = 0; k < keys.size(); ++k) {
@@ -321,6 +325,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   param_groups_ = std::move(groups);
   state_ = std::move(states);
   held().unknown = std::move(unknown);
+  held().said = std::move(said);
   held().broken.clear();
   for (std::size_t i = 0; i < param_groups().size(); ++i) optim::write_rates(optim::options_of(param_groups()[i], i));
   held().momenta_are_equal(*this);

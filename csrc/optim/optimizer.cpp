@@ -96,9 +96,11 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
   const std::size_t index = param_groups().size() - 1;
   const OptimizerParamGroup& group = param_groups()[index];
   const Options& options = options_of(group, index);
+  held().said.push_back({optim::values_of(options, optim::group_name(index)).values});
   for (const std::string& name : optim::foreign_options(options, static_cast<const Options&>(defaults()))) {
     TORCH_WARN(prefix(), "the option '", name, "'", optim::group_name(index), " is kept and ignored: the algorithm '",
                options.algorithm(), "' does not have it");
+    held().said.back().told.insert(name);
   }
   for (std::size_t k = 0; k < group.params().size(); ++k) {
     optim::warn_of_a_likely_stack(group.params()[k], options, optim::parameter_name(k, index));
@@ -187,8 +189,8 @@ optim::Planned Optimizer::Private::plan(Optimizer& optimizer) {
   const auto& defaults = static_cast<const Options&>(optimizer.defaults());
   optim::Planned planned;
   const auto plan = [&](optim::Missing missing) {
-    const std::vector<engine::GroupOptions> options =
-        optim::checked(groups, defaults);  // anyone may have written to them
+    std::vector<engine::GroupOptions> options = optim::checked(groups, defaults);  // anyone may have written to them
+    optim::look_at(optimizer, layouts, options, said);
     planned.inputs.emplace(optimizer.state(), layouts, optim::parts_of(groups, layouts), std::move(missing));
     planned.inputs->groups.capturable = optim::first_options(groups, defaults).capturable();
     for (std::size_t i = 0; i < groups.size(); ++i) planned.inputs->add(groups[i], i, options[i]);

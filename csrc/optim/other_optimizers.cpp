@@ -11,6 +11,7 @@
 
 #include "algorithms/all.h"
 #include "optim/entries.h"
+#include "optim/other_names.h"
 #include "words.h"
 
 namespace torchdion::optim {
@@ -198,7 +199,10 @@ Saver rename_options_of_others(Entries& options, const Shapes& shapes, const Opt
     rename_options_of_torch_adamw(options, where);
     return Saver::torch_adamw;
   }
-  if (!options.contains("algorithm")) return Saver::this_library;
+  if (!options.contains("algorithm")) {
+    name_as_here(options, own, where);
+    return Saver::this_library;
+  }
   rename_options_of_dion_package(options, shapes, own, where);
   return Saver::dion_package;
 }

@@ -13,6 +13,7 @@
 #include "optim/inputs.h"
 #include "optim/layouts.h"
 #include "optim/options.h"
+#include "optim/written_options.h"
 #include "words.h"
 
 namespace torchdion {
@@ -51,8 +52,9 @@ struct Optimizer::Private {
   bool decoupled = false;  // a step may have taken momenta of replicas apart since they were equal
   std::vector<optim::WhoseStates> decoupled_as;  // of each group, as the last step had it where it may have
   double steps_when_equal = 0;                   // of all parameters together, counted where steps are capturable
-  std::string broken;                   // why the parameters are no longer what any step leaves; empty: they are
-  std::vector<optim::Entries> unknown;  // of each group that was loaded: the entries that are no options of ours
+  std::string broken;                    // why the parameters are no longer what any step leaves; empty: they are
+  std::vector<optim::SaidOptions> said;  // of each group, at the last step
+  std::vector<optim::Entries> unknown;   // of each group that was loaded: the entries that are no options of ours
 
   // Waits for what is in flight, which counts then.
   void flush();

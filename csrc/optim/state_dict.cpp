@@ -8,6 +8,7 @@
 #include "optim/agreement.h"
 #include "optim/groups.h"
 #include "optim/options.h"
+#include "optim/other_names.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 #include "optim/whole.h"
@@ -65,6 +66,7 @@ IValue Optimizer::state_dict_of(bool whole) const try {
     const engine::GroupOptions values = optim::values_of(options, optim::group_name(i));
     Entries entries = optim::to_entries(options);
     if (i < held().unknown.size()) entries.insert(held().unknown[i].begin(), held().unknown[i].end());
+    optim::unite_names(entries);
     c10::impl::GenericList indices(c10::AnyType::get());
     for (const at::Tensor& param : param_groups()[i].params()) {
       const auto found = state().find(param.unsafeGetTensorImpl());

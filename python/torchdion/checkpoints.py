@@ -1,5 +1,6 @@
 """The optimizer's state between runs: pickled, saved, loaded and given another rank."""
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torchdion.state import check_keys, is_begun
 from torchdion.stats import NO_STEPS
 from torchdion.table import algorithm_of, options_of
 from torchdion.words import front, speaking
+from torchdion.written_keys import Look, look_at
 
 
 class CheckpointedOptimizer(ReplicatedOptimizer):
@@ -29,10 +31,13 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     _agreed: bool
     _compared: bool
     _counts: dict[str, Any]
+    _looks: list[Look]
 
     @speaking
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
+        with suppress(ValueError):  # what a step refuses the copy's refuses too
+            look_at(self.param_groups, self._looks, self.defaults, self.state)
         # torch keeps none but its own
         own = (
             "_broken",
@@ -63,8 +68,9 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             group |= as_plain_numbers(group)
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
-            resolve_betas(group, group)
+            resolve_betas(group)
             name_dtypes(group)
+        self._looks = [Look(group) for group in self.param_groups]
 
     @speaking
     def state_dict(self) -> dict[str, Any]:
@@ -76,6 +82,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             ValueError: there is a state of a parameter that is in no group.
         """
         self._refuse_if_broken()
+        look_at(self.param_groups, self._looks, self.defaults, self.state)
         for group in self.param_groups:  # a schedule may have written NumPy's numbers, which not every unpickler knows
             group |= as_plain_numbers(group)
         check_of_run(self.param_groups, self.defaults)
@@ -178,6 +185,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self.synchronize_for_checkpoint()
         for group in self.param_groups:
             group |= options
+        for look in self._looks:
+            look.said |= options  # no other hand has written them
         for index, (name, param, group) in enumerate(self._members()):
             state, algorithm = self.state.get(param, {}), algorithm_of(param, group)
             for key in (factor.name for factor in algorithm.factors):

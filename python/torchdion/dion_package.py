@@ -35,24 +35,23 @@ def ours(given: Arguments, params: list[Any], algorithm: str) -> Arguments:
     return {**given, "unknown": unknown}
 
 
-def named_as_here(group: Arguments, entries: list[Any], algorithm: str, where: str) -> Arguments:
+KEYS = ("num_heads", "split_sizes", "flatten", "selection_scope")
+"""Of groups: what takes their place stays, and they do not."""
+
+
+def named_as_here(group: Arguments, entries: list[Any], where: str) -> Arguments:
     """A group, given or saved, with our names.
 
     Args:
         entries: its tensors or (name, tensor) pairs.
-        algorithm: of a group that names none.
 
     Raises:
         ValueError: ``split_sizes`` that are not alike or not those of the rows, or what contradicts one of our options.
     """
     group = dict(group)
-    if is_one_of(group.get("algorithm"), "nordion2"):
-        group["algorithm"] = "dion3"
-    is_dion3 = is_one_of(group.get("algorithm", algorithm), "dion3")
-    if is_dion3 and "mu" in group and "scalar_algorithm" not in group:
-        mu = group.pop("mu")
-        _refuse_two(group, "mu", mu, "ef_decay", mu, where)
-        group["ef_decay"] = mu
+    for theirs, own in (("nordion2", "dion3"), ("adam", "adamw")):
+        if is_one_of(group.get("algorithm"), theirs):
+            group["algorithm"] = own
     heads, sizes = group.pop("num_heads", None), group.pop("split_sizes", None)
     if sizes is not None and type(heads) is int and heads == 1:
         heads = None  # which says nothing there

@@ -17,6 +17,7 @@ from torchdion.layouts import Layouts
 from torchdion.mixed_precision import dtype_of, name_dtypes
 from torchdion.optimizer_wide import optimizer_wide
 from torchdion.options import OF_RUN, as_plain_numbers, check_options, rename_saved_options
+from torchdion.other_muons import choose_algorithm
 from torchdion.other_optimizers import with_our_names
 from torchdion.owned_tensor import OwnedTensor
 from torchdion.owners import Part
@@ -110,6 +111,7 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         _check_names(saved, known, where)
         options = _options_of(optimizer, saved)
         check_options(options, where)
+        choose_algorithm(options, options["algorithm"], True, where)  # which changes none that is named
         for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             name = name_of(group, position, f" (parameter group {index})")
             state = state_dict["state"].get(key, {})

@@ -21,9 +21,6 @@ from torchdion.options import (
     as_plain_numbers,
     check_options,
     refuse_unknown,
-    resolve_betas,
-    warn_of_near_misses,
-    warn_of_other_algorithms,
 )
 from torchdion.owners import check_owners
 from torchdion.parameters import (
@@ -40,6 +37,7 @@ from torchdion.stats import NO_STEPS, CountedOptimizer, count
 from torchdion.torch_versions import disable_dynamo
 from torchdion.words import front, speaking
 from torchdion.wrappers import Writes
+from torchdion.written_keys import Look, heed_at_the_door, look_at
 
 
 class Optimizer(CheckpointedOptimizer, CountedOptimizer):
@@ -89,6 +87,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         self._agreed = False  # ranks have compared what they take the parameters for
         self._compared = False  # replicas have compared weights and states since they were given, added or loaded
         self._counts = dict(NO_STEPS)
+        self._looks: list[Look] = []
         replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
         self._layouts = Layouts(read_meshes(replicate, outer, inner, given["replicate_mesh_grad_sync"]))
         super().__init__(params, defaults)
@@ -107,24 +106,22 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         entries = entries_of(param_group, where)
         given = as_plain_numbers(param_group)
         trained = [entry for entry in entries if not is_passed_over(tensor_of(entry))]
-        given = dion_package.named_as_here(given, trained, self.defaults["algorithm"], where)
+        given = dion_package.named_as_here(given, trained, where)
         dion_package.check_scope(given, where)
         dion_package.resolve_flatten(given, trained, self._flatten, where)
         group = {**given, "params": entries}
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
         wide = optimizer_wide_with(group, self.param_groups, self.defaults)
-        group = {**wide, **group}
-        options = {**self.defaults, **group}
-        check_options(options, where)
+        named = group
+        group = {**self.defaults, **wide, **group}
+        check_options(group, where)
         check_optimizer_wide(group, wide, where)
-        resolve_betas(group, options)
         name_dtypes(group)
-        warn_of_near_misses(group, where)
-        warn_of_other_algorithms(given, options, self.defaults, where)
-        check_parameters(entries, options, where)
-        check_named_algorithm(entries, group, where)
-        check_owners(entries, options | group, self._layouts.meshes, where)
+        sentences = heed_at_the_door(group, named, entries, self.defaults, where)
+        check_parameters(entries, group, where)
+        check_named_algorithm(entries, named, where)
+        check_owners(entries, group, self._layouts.meshes, where)
         if not self.param_groups:
             self.defaults |= wide
         before = dict(param_group)
@@ -136,6 +133,8 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             param_group.clear()
             param_group.update(before)
             raise
+        self._looks.append(Look(param_group))
+        self._looks[-1].tell(sentences)
         self._agreed = self._compared = False
 
     @overload
@@ -195,6 +194,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
 
         def plan(missing: Missing) -> tuple[_C.Step, Writes]:
             self._refuse_if_broken()
+            look_at(self.param_groups, self._looks, self.defaults, self.state)
             self._refuse_other_holders()
             writes = Writes()
             scaling = gradient_scaling(self, self._layouts)

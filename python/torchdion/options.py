@@ -7,7 +7,6 @@ from typing import Any, Literal
 from torchdion import _C
 from torchdion.plain_values import plain, plain_numbers
 from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, options_of
-from torchdion.warning import warn
 from torchdion.words import front, shown
 
 Orientation = Literal["right", "left"]
@@ -32,7 +31,7 @@ OF_RUN = tuple(name for name, declared in OPTIONS.items() if declared["of_run"])
 _BETAS = ("beta1", "beta2")  # of a group, in the place of betas
 
 # Keys that torch itself puts into groups.
-_TORCH_KEYS = (
+TORCH_KEYS = (
     "params",
     "param_names",
     "initial_lr",
@@ -72,28 +71,30 @@ def check_group(group: dict[str, Any], where: str) -> _C.GroupOptions:
     return options
 
 
-def warn_of_near_misses(group: dict[str, Any], where: str) -> None:
-    """torch keeps unknown group keys, and so do we; one that looks like a misspelt option gets a warning."""
-    for key in group:
-        if key in DEFAULTS or key in _BETAS or key in _TORCH_KEYS or not isinstance(key, str):
+def near_misses(keys: Iterable[Any], where: str) -> dict[str, str]:
+    """A sentence for each unknown key that looks like a misspelt option; torch keeps unknown keys, and so do we."""
+    sentences = {}
+    for key in keys:
+        if key in DEFAULTS or key in _BETAS or key in TORCH_KEYS or not isinstance(key, str):
             continue
         near = _option_meant_by(key, DEFAULTS)
         if near:
-            warn(f"{front()}: unknown option {key!r}{where} is kept and ignored; did you mean {near!r}?")
+            sentences[key] = f"unknown option {key!r}{where} is kept and ignored; did you mean {near!r}?"
+    return sentences
 
 
-def warn_of_other_algorithms(
+def options_of_others(
     given: dict[str, Any], group: dict[str, Any], defaults: dict[str, Any], where: str
-) -> None:
-    """Of options in a group whose algorithms do not have them, where they say something else than the defaults."""
+) -> dict[str, str]:
+    """A sentence for each option that the group's algorithms do not have, where it says something else than before."""
     own = ALGORITHMS[group["algorithm"]]
     names = {own.name, group["scalar_algorithm"]} if own.takes_matrices else {own.name}
-    for key in given:
-        if key in OPTIONS and names.isdisjoint(OPTIONS[key]["algorithms"]) and given[key] != defaults[key]:
-            warn(
-                f"{front()}: the option {key!r}{where} is kept and ignored: it is one of "
-                f"{' and '.join(map(repr, OPTIONS[key]['algorithms']))}, not of {' or '.join(map(repr, sorted(names)))}"
-            )
+    return {
+        key: f"the option {key!r}{where} is kept and ignored: it is one of "
+        f"{' and '.join(map(repr, OPTIONS[key]['algorithms']))}, not of {' or '.join(map(repr, sorted(names)))}"
+        for key in given
+        if key in OPTIONS and names.isdisjoint(OPTIONS[key]["algorithms"]) and given[key] != defaults[key]
+    }
 
 
 def refuse_unknown(options: Iterable[str], taken: Iterable[str]) -> None:
@@ -156,15 +157,8 @@ def rename_saved_options(group: dict[str, Any]) -> None:
         group["lr_multiplier"] = group.pop("lr_scale")
 
 
-def resolve_betas(group: dict[str, Any], options: dict[str, Any]) -> None:
-    """Gives a group its betas as a tuple: its own, from ``beta1`` and ``beta2``, or its algorithm's.
-
-    Args:
-        group: gets ``betas`` and loses ``beta1`` and ``beta2``, so that a schedule of betas has the last word.
-        options: the group's with the defaults for those that it lacks.
-    """
-    own = ALGORITHMS[options["algorithm"]]
-    first, second = options["betas"] or own.betas or ALGORITHMS[options["scalar_algorithm"]].betas or (0.0, 0.0)
-    group["betas"] = float(options.get("beta1", first)), float(options.get("beta2", second))
-    for name in _BETAS:
-        group.pop(name, None)
+def resolve_betas(group: dict[str, Any]) -> None:
+    """Gives a group that has all other options its betas as a tuple: its own, or its algorithm's."""
+    own = ALGORITHMS[group["algorithm"]]
+    first, second = group["betas"] or own.betas or ALGORITHMS[group["scalar_algorithm"]].betas or (0.0, 0.0)
+    group["betas"] = float(first), float(second)

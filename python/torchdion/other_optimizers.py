@@ -3,7 +3,9 @@
 from typing import Any
 
 from torchdion.dion_package import is_one_of, named_as_here, resolve_flatten, tensors_of
-from torchdion.options import is_share
+from torchdion.options import as_plain_numbers, check_options, is_share, resolve_betas
+from torchdion.other_muons import SELECTORS
+from torchdion.other_names import OTHER_NAMES, Names, possible_algorithms
 from torchdion.parameters import is_passed_over
 from torchdion.table import OPTIONS, algorithm_of
 from torchdion.words import front, shown
@@ -43,9 +45,11 @@ def with_our_names(
     for index, saved in enumerate(groups):
         own = own_groups[index] if index < len(own_groups) else {}
         source = _source_of(saved, own)
+        where = f" (parameter group {index} of the state dict)"
         if source is None:
+            groups[index] = _with_options(saved, own, where)
             continue
-        renamed = _RENAMED[source](saved, own, f" (parameter group {index} of the state dict)")
+        renamed = _RENAMED[source](saved, own, where)
         step = renamed.pop("step", None)  # the dion package counts in the group
         groups[index] = group = {**{name: own[name] for name in OPTIONS if name in own}, **renamed}
         keys = group.get("params")
@@ -75,9 +79,30 @@ def _source_of(saved: Any, own: dict[str, Any]) -> str | None:
     return "dion" if "algorithm" in saved else None
 
 
+def _with_options(saved: Any, own: dict[str, Any], where: str) -> Any:
+    """A group of a program that is not known, with the options that its keys mean; our own as it is."""
+    if not own or not isinstance(saved, dict) or "scalar_algorithm" in saved:
+        return saved
+    if saved.keys().isdisjoint({*(OTHER_NAMES.keys() - OPTIONS.keys()), *SELECTORS}):
+        return saved
+    group = {**{name: own[name] for name in OPTIONS}, **as_plain_numbers(saved)}
+    check_options(group, where)
+    resolve_betas(group)
+    names = Names(group, set(saved), possible_algorithms(group), where)
+    for key in names.contradictions():
+        raise ValueError(f"{front()}: {names.contradiction(key)}")
+    names.unite()
+    return group
+
+
 def _of_dion(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str, Any]:
     entries = [param for param in own.get("params", ()) if not is_passed_over(param)]
-    group = named_as_here(saved, entries, "", where)
+    group = named_as_here(saved, entries, where)
+    first, second = (group.pop(name, None) for name in ("beta1", "beta2"))
+    if first is not None and second is not None:
+        group.setdefault("betas", (first, second))
+    if is_one_of(group["algorithm"], "dion3") and "mu" in group:
+        group.setdefault("ef_decay", group.pop("mu"))
     if "oversample" in group:
         group.setdefault("rcqr_oversample", group.pop("oversample"))
     group.pop("selection_scope", None)  # states are the same

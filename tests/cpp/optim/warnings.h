@@ -1,4 +1,4 @@
-// What an optimizer warns of in this thread.
+// The warnings of a test, in the order in which they came.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -116,12 +116,12 @@ def test_its_groups_are_ours_with_other_names() -> None:
             {"params": matrix(6, 4), "algorithm": "nordion2", "mu": 0.5},
             {"params": matrix(8, 4), "num_heads": 1, "split_sizes": [4, 4]},
             {"params": matrix(2, 6, 4), "flatten": False},
-            {"params": matrix(2, 6, 4), "flatten": True, "beta1": 0.8},
+            {"params": matrix(2, 6, 4) + matrix(5), "flatten": True, "beta1": 0.8},
         ]
     )
     heads, sizes, third, both, stack, convolution = optimizer.param_groups
     assert (heads["blocks"], sizes["blocks"], both["blocks"]) == (3, 2, 2)
-    assert (third["algorithm"], third["ef_decay"], third["mu"]) == ("dion3", 0.5, 0.95)
+    assert (third["algorithm"], third["ef_decay"], third["mu"]) == ("dion3", 0.5, 0.5)
     assert (stack["batch_dims"], convolution["batch_dims"], convolution["betas"][0]) == (1, 0, 0.8)
     assert not {"num_heads", "split_sizes", "flatten"} & {key for group in optimizer.param_groups for key in group}
 
@@ -175,7 +175,9 @@ def test_a_mesh_in_the_place_of_lr_is_told_from_it(made_by: Any, keyword: str) -
 def test_the_table_of_arguments_is_whole() -> None:
     """docs/guides/migrating.md has each of them, with the classes that take it."""
     page = (Path(__file__).parents[3] / "docs" / "guides" / "migrating.md").read_text()
-    rows = [line.split(" | ") for line in page.partition("\n## Checkpoints")[0].splitlines() if line.startswith("| `")]
+    rows = [
+        line.split(" | ") for line in page.partition("\n## From other Muons")[0].splitlines() if line.startswith("| `")
+    ]
     classes = {title: of for of, title in (("dion", "Dion"), ("muon", "Muon"), ("normuon", "NorMuon"),
                                            ("dion2", "Dion2"), ("dion3", "Dion3"))}  # fmt: skip
     of_page = {

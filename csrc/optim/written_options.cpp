@@ -1,0 +1,113 @@
+#include "optim/written_options.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "algorithms/all.h"
+#include "engine/shapes.h"
+#include "engine/state.h"
+#include "optim/groups.h"
+#include "optim/parameters.h"
+#include "words.h"
+
+namespace torchdion::optim {
+
+namespace {
+
+using algorithms::Option;
+
+// A state that a parameter has.
+struct Existing {
+  const at::Tensor& param;
+  const ParamState& state;
+  const algorithms::State& declared;
+};
+
+std::vector<Existing> existing_states(Optimizer& optimizer, const std::vector<at::Tensor>& params,
+                                      const Layouts& layouts, const algorithms::Options& values) {
+  std::vector<Existing> existing;
+  for (const at::Tensor& param : params) {
+    const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
+    if (found == optimizer.state().end() || engine::whole_numel(param, layout_of(layouts, param)) == 0) continue;
+    const ParamState& state = ours(*found->second);
+    for (const algorithms::State& declared : algorithms::algorithm_of(param.dim(), values).states) {
+      if (state.tensor(std::string(declared.name)).defined()) existing.push_back({param, state, declared});
+    }
+  }
+  return existing;
+}
+
+bool is_of_factor(const Existing& one) { return one.declared.shape == algorithms::StateShape::factor; }
+
+bool has_other_rank(const Existing& one, const Layouts& layouts, const algorithms::Options& values) {
+  if (!is_of_factor(one)) return false;
+  const at::IntArrayRef sizes = engine::whole_sizes(one.param, layout_of(layouts, one.param));
+  return one.state.whole_sizes(std::string(one.declared.name)).back() !=
+         engine::whole_state_sizes(one.declared, sizes, values).back();
+}
+
+bool has_other_dtype(const Existing& one, std::string_view option, const algorithms::Options& values) {
+  const at::Tensor& state = one.state.tensor(std::string(one.declared.name));
+  return one.declared.dtype_option == option && state.scalar_type() != values.dtype_or(option, one.param.scalar_type());
+}
+
+bool group_has(const algorithms::Options& values, std::string_view option) {
+  const algorithms::Algorithm& own = algorithms::algorithm(values.text("algorithm"));
+  const algorithms::Algorithm& scalar = algorithms::algorithm(values.text("scalar_algorithm"));
+  return algorithms::has_option(own, option) || (own.takes_matrices() && algorithms::has_option(scalar, option));
+}
+
+// What is to be said of an option that was written; empty: it is obeyed.
+std::string warning_of(const Option& option, const std::vector<Existing>& existing, const Layouts& layouts,
+                       const algorithms::Options& values, const algorithms::Value& before, const std::string& where) {
+  const std::string is = algorithms::assigned(option, values.at(option.name)) + where;
+  const auto any = [&](const auto& holds) { return std::any_of(existing.begin(), existing.end(), holds); };
+  if (!group_has(values, option.name)) {
+    return c10::str("the option '", option.name, "'", where, " is kept and ignored: the algorithm '",
+                    values.text("algorithm"), "' does not have it");
+  }
+  if (option.name == "orientation" && any(is_of_factor)) {
+    return c10::str(is, " is not taken: it stays ", algorithms::shown(option, before), ", which Q was made for");
+  }
+  if (option.allowed.kind == algorithms::Allowed::Kind::dtype &&
+      any([&](const Existing& one) { return has_other_dtype(one, option.name, values); })) {
+    return is +
+           " is the dtype of states that are still to be made: those that there are keep theirs until a state dict is "
+           "loaded";
+  }
+  const bool is_of_ranks = option.name == "rank_multiple_of" ||
+                           any([&](const Existing& one) { return one.declared.rank_option == option.name; });
+  if (is_of_ranks && any([&](const Existing& one) { return has_other_rank(one, layouts, values); })) {
+    return is +
+           " is that of Q that are still to be made: those that there are keep their rank until resize_rank() is "
+           "called";
+  }
+  return {};
+}
+
+}  // namespace
+
+void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
+             std::vector<SaidOptions>& said) {
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    algorithms::Options& values = options[i].values;
+    auto& group = optimizer.param_groups()[i];
+    for (const Option& option : algorithms::options()) {
+      const algorithms::Value before = said[i].values.at(option.name);
+      if (values.at(option.name) == before) continue;
+      const std::vector<Existing> existing = existing_states(optimizer, group.params(), layouts, values);
+      const std::string sentence = warning_of(option, existing, layouts, values, before, group_name(i));
+      if (option.name == "orientation" && std::any_of(existing.begin(), existing.end(), is_of_factor)) {
+        values.set(option.name, before);
+        static_cast<Options&>(group.options())
+            .orientation(
+                algorithms::enumerator<Orientation>(option.allowed.choices, std::get<std::string_view>(before)));
+      }
+      if (!sentence.empty() && said[i].told.emplace(option.name).second) TORCH_WARN(prefix(), sentence);
+    }
+    said[i].values = values;
+  }
+}
+
+}  // namespace torchdion::optim

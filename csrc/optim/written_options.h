@@ -1,0 +1,27 @@
+// What a program writes into the options of groups between steps: obeyed, or warned of once.
+#pragma once
+
+#include <torchdion/optimizer.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/groups.h"
+#include "optim/layouts.h"
+
+namespace torchdion::optim {
+
+// The options of a group as the last step found them.
+struct SaidOptions {
+  algorithms::Options values;
+  std::set<std::string, std::less<>> told = {};  // those that a warning was given for
+};
+
+// Warns of options that were written since, and that no algorithm of the group has or that are only those of states
+// that are still to be made. The orientation of factors stays what it was.
+// options: of the groups, as checked; gets what holds. said: of the same groups.
+void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
+             std::vector<SaidOptions>& said);
+
+}  // namespace torchdion::optim

@@ -1,0 +1,115 @@
+// What cannot change any more is one warning that says so, and what it says is so.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "optim/model.h"
+#include "optim/warnings.h"
+
+namespace torchdion {
+
+namespace {
+
+Options& options_of(Optimizer& optimizer) { return static_cast<Options&>(optimizer.param_groups()[0].options()); }
+
+at::Tensor start(at::IntArrayRef sizes) { return normal(sizes, 7, at::kFloat).requires_grad_(); }
+
+struct Written {
+  const char* name;
+  std::vector<int64_t> sizes;
+  std::function<void(Options&)> write;
+  const char* sentence;
+};
+
+class WrittenOptions : public testing::TestWithParam<Written> {};
+
+TEST_P(WrittenOptions, AreOneWarningAndChangeNothing) {
+  const at::Tensor X = start(GetParam().sizes), twin = X.detach().clone().requires_grad_();
+  Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5)), reference({twin}, DionOptions(0.1).rank_fraction(0.5));
+  for (const auto& [own, param] : {std::pair<Dion*, at::Tensor>(&optimizer, X), {&reference, twin}}) {
+    param.mutable_grad() = normal(param.sizes(), 1).to(at::kFloat);
+    own->step();
+  }
+  Warnings warnings;
+  for (int step = 0; step < 3; ++step) {
+    GetParam().write(options_of(optimizer));
+    for (const auto& [own, param] : {std::pair<Dion*, at::Tensor>(&optimizer, X), {&reference, twin}}) {
+      param.mutable_grad() = normal(param.sizes(), 2 + step).to(at::kFloat);
+      own->step();
+    }
+  }
+  EXPECT_EQ(warnings.messages, std::vector<std::string>{std::string("torchdion::Dion: ") + GetParam().sentence});
+  EXPECT_TRUE(bitwise_equal(X.detach(), twin.detach()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, WrittenOptions,
+    testing::Values(
+        Written{"Rank",
+                {12, 20},
+                [](Options& options) { options.rank_fraction(0.25); },
+                "rank_fraction(0.25) (parameter group 0) is that of Q that are still to be made: those that there are "
+                "keep their rank until resize_rank() is called"},
+        Written{"Multiple",
+                {12, 20},
+                [](Options& options) { options.rank_multiple_of(8); },
+                "rank_multiple_of(8) (parameter group 0) is that of Q that are still to be made: those that there are "
+                "keep their rank until resize_rank() is called"},
+        Written{"Dtype",
+                {12, 20},
+                [](Options& options) { options.momentum_dtype(at::kDouble); },
+                "momentum_dtype(Double) (parameter group 0) is the dtype of states that are still to be made: those "
+                "that there are keep theirs until a state dict is loaded"},
+        Written{"OrientationOfASquare",
+                {9, 9},
+                [](Options& options) { options.orientation(Orientation::left); },
+                "orientation(Orientation::left) (parameter group 0) is not taken: it stays Orientation::right, which Q "
+                "was made for"},
+        Written{"Orientation",
+                {12, 20},
+                [](Options& options) { options.orientation(Orientation::left); },
+                "orientation(Orientation::left) (parameter group 0) is not taken: it stays Orientation::right, which Q "
+                "was made for"},
+        Written{"OfOthers",
+                {12, 20},
+                [](Options& options) { options.ef_decay(0.5); },
+                "the option 'ef_decay' (parameter group 0) is kept and ignored: the algorithm 'dion' does not have "
+                "it"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(WrittenOptions, AreObeyedBeforeThereAreStatesAndWhereTheyStillCan) {
+  const at::Tensor X = start({12, 20});
+  Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5));
+  Warnings warnings;
+  options_of(optimizer).rank_fraction(0.25).orientation(Orientation::left).Q_dtype(at::kDouble);
+  X.mutable_grad() = normal(X.sizes(), 1).to(at::kFloat);
+  optimizer.step();
+  EXPECT_EQ(optimizer.state_of(X).Q().sizes(), (std::vector<int64_t>{20, 3}));
+  EXPECT_EQ(optimizer.state_of(X).Q().scalar_type(), at::kDouble);
+  options_of(optimizer).mu(0.5).lr(0.2).rank_fraction(0.2);  // of the same rank
+  optimizer.step();
+  EXPECT_TRUE(warnings.messages.empty());
+}
+
+TEST(WrittenOptions, OfALoadedStateAreComparedWithWhatWasLoaded) {
+  const at::Tensor X = start({12, 20}), other = start({12, 20});
+  Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5)), loaded({other}, DionOptions(0.1).rank_fraction(0.25));
+  X.mutable_grad() = normal(X.sizes(), 1).to(at::kFloat);
+  other.mutable_grad() = X.grad();
+  optimizer.step();
+  Warnings warnings;
+  loaded.load_state_dict(optimizer.state_dict());
+  loaded.step();
+  EXPECT_TRUE(warnings.messages.empty());
+  options_of(loaded).rank_fraction(0.25);
+  loaded.step();
+  ASSERT_EQ(warnings.messages.size(), 1u);
+  loaded.resize_rank();
+  loaded.step();
+  EXPECT_EQ(loaded.state_of(other).Q().size(-1), 3);
+  EXPECT_EQ(warnings.messages.size(), 1u);
+}
+
+}  // namespace
+
+}  // namespace torchdion
