@@ -43,6 +43,7 @@ namespace torchdion {
 //
 //   torchdion::Dion optimizer(torchdion::param_groups(*model, torchdion::DionOptions(0.02)));
 std::vector<torch::optim::OptimizerParamGroup> param_groups(const torch::nn::Module& model, const Options& options,
-                                                            const std::vector<std::string>& heads = {});
+                                                            const std::vector<std::string>& heads = {},
+                                                            bool strict = false);
 
 }  // namespace torchdion

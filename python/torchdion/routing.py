@@ -19,6 +19,7 @@ def param_groups(
     weight_decay: float = 0.01,
     scalar_algorithm: str = "lion",
     head: str | Iterable[str] | None = None,
+    strict: bool = False,
 ) -> list[dict[str, Any]]:
     """Groups for every optimizer here by the kind of each parameter (arXiv 2504.05295, Section 3.2 and Table 1).
 
@@ -77,8 +78,10 @@ def param_groups(
                 "torchdion.param_groups: head must name a module with a weight of two or more dimensions, got "
                 f"{shown(name)}"
             )
-    modules, parameters, declared, owned = described(model, names or ())
-    groups, warnings = _C.route(modules, parameters, declared, names)
+    if not isinstance(strict, bool):
+        raise TypeError(f"torchdion.param_groups: strict must be True or False, got {shown(strict)}")
+    modules, parameters, declared, absent, owned = described(model, names or ())
+    groups, warnings = _C.route(modules, parameters, declared, absent, names, strict)
     for warning in warnings:
         warn(warning)
     return [
