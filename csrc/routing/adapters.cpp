@@ -11,11 +11,12 @@ namespace {
 
 // Rows of an embedding, or factors of its change whose columns are looked up.
 constexpr const char* kRows = "trainable_tokens_delta|trainable_embedding|(lora|hira)_embedding_A";
-// Packed entries of skew-symmetric matrices, axes of reflections, kernels of circulant matrices, coefficients of vectors
-// or of fixed matrices, lengths of rows.
+// Packed entries of skew-symmetric matrices, axes of reflections, kernels of circulant matrices, coefficients of
+// vectors or of fixed matrices, lengths of rows.
 constexpr const char* kVectors =
     "oft_(embedding_)?[rRs]|hra_u|c3a_kernel|vblora_(vector_bank|logits_[AB])|randlora_(lambda|gamma)|"
-    "p?vera_lambda_[bd]|frod_lambda_l|ia3_l|boft_s|lora_(E|diag|magnitude_vector)|beft_bias|prefix_task_(rows|cols)|module_logits";
+    "p?vera_lambda_[bd]|frod_lambda_l|ia3_l|boft_s|lora_(E|diag|magnitude_vector)|beft_bias|prefix_task_(rows|cols)|"
+    "module_logits";
 // Factors of a change of weights, of which some are kernels where the layer is a convolution.
 constexpr const char* kMatrices =
     "(\\w*lora|hira|adamss|lily)_[AB]|(lora|hira)_embedding_B|deft_[PR]|[bp]s?oft_R|(miss|bone)_block|[UV]_low|"

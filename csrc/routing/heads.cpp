@@ -74,7 +74,8 @@ Ids given(const Model& model, const std::vector<std::string>& heads, const Weigh
     const auto is_named = [&](const Module& module) { return module.name == head; };
     const auto found = std::find_if(model.modules.begin(), model.modules.end(), is_named);
     Ids ids = found == model.modules.end() ? Ids() : weights.of(*found);
-    TORCH_CHECK_VALUE(!ids.empty(), prefix(), option_of_heads(), " must name a module with a weight of two or more dimensions, got ", shown_name(head));
+    TORCH_CHECK_VALUE(!ids.empty(), prefix(), option_of_heads(),
+                      " must name a module with a weight of two or more dimensions, got ", shown_name(head));
     all.merge(ids);
   }
   return all;

@@ -36,9 +36,9 @@ constexpr std::array kMatrix = {
     R"((^|_)(proj(ection)?s?|projector|linear|dense|fc\d*|qkv|router|gate)(_|\d|$))",
     R"(^[qkvor]$|^(in|out|up|down|kv)$|(^|_)lora_?([abAB]|up|down)$)",
 };
-constexpr const char* kTable = R"(^weight|^W_E$|^lora_)";           // an embedding's, and loralib's factors of its change
-constexpr const char* kStackOfLens = R"(^_?W_[QKVO]$)";             // transformer_lens' (heads, in, out)
-constexpr const char* kGain = R"(weight\w*_g$)";                    // a gate may be called W_g
+constexpr const char* kTable = R"(^weight|^W_E$|^lora_)";  // an embedding's, and loralib's factors of its change
+constexpr const char* kStackOfLens = R"(^_?W_[QKVO]$)";    // transformer_lens' (heads, in, out)
+constexpr const char* kGain = R"(weight\w*_g$)";           // a gate may be called W_g
 constexpr const char* kProjection = R"(proj(ection)?(_weight)?$)";  // a matrix, whatever it projects: prompts, dt
 constexpr const char* kRankOfKernel = R"((\d)[dD])";                // in the names of convolutions
 
@@ -102,7 +102,8 @@ Form form_of_experts(const Module& owner, const Parameter& parameter) {
   if (are_experts_of_rows(owner, parameter)) {
     return {.batch_dims = 0, .blocks = owner.experts, .skip_zero_gradients = true};
   }
-  Form form{.batch_dims = matrices_from(parameter), .fan_in_first = is_fan_in_first(owner), .skip_zero_gradients = true};
+  Form form{
+      .batch_dims = matrices_from(parameter), .fan_in_first = is_fan_in_first(owner), .skip_zero_gradients = true};
   // Fused along the columns (Llama 4) or interleaved (GPT-OSS) they are one matrix.
   const bool is_halved = parameter.sizes[*form.batch_dims] % 2 == 0;
   const bool is_fused = parameter.key == "gate_up_proj" && owner.is_concatenated && is_halved;

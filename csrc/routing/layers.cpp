@@ -17,25 +17,26 @@ using Sizes = std::vector<int64_t>;
 // What the classes of layers end in, and what may stand behind: Linear8bitLt, LinearWithBias, Conv2dSame.
 constexpr std::array kLinear = {"linear", "dense", "projection", "proj", "fc"};
 constexpr std::array kConvolution = {"conv", "convolution", "deconv", "deconvolution"};
-constexpr std::array kVariants = {"bit",  "lt",   "nf",   "fp", "int",  "e",         "m",         "layer", "base",
-                                  "with", "bias", "lora", "x",  "same", "transpose", "transposed", "d",    "module"};
+constexpr std::array kVariants = {"bit",  "lt",   "nf",   "fp", "int",  "e",         "m",          "layer", "base",
+                                  "with", "bias", "lora", "x",  "same", "transpose", "transposed", "d",     "module"};
 // What a class or the name of a module of a matrix consists of.
 constexpr std::array kMatrix = {
-    "linear", "lin",   "dense", "projection", "proj",     "projector", "fc",     "ff",         "ffn",  "mlp",
-    "attn",   "qkv",   "kv",    "q",          "k",        "v",         "o",      "query",      "key",  "value",
-    "up",     "down",  "gate",  "gating",     "router",   "expert",    "hidden", "w",          "wq",   "wk",
-    "wv",     "wo",    "wqkv",  "in",         "out",      "input",     "output", "classifier", "head", "attention",
-    "lora",   "score", "decoder", "logits",   "transform"};
-constexpr std::array kEmbedding = {"emb", "embed", "embeds", "embedder", "embedding", "embeddings", "wte", "wpe", "lut"};
+    "linear", "lin",        "dense", "projection", "proj", "projector", "fc",      "ff",     "ffn",
+    "mlp",    "attn",       "qkv",   "kv",         "q",    "k",         "v",       "o",      "query",
+    "key",    "value",      "up",    "down",       "gate", "gating",    "router",  "expert", "hidden",
+    "w",      "wq",         "wk",    "wv",         "wo",   "wqkv",      "in",      "out",    "input",
+    "output", "classifier", "head",  "attention",  "lora", "score",     "decoder", "logits", "transform"};
+constexpr std::array kEmbedding = {"emb",        "embed", "embeds", "embedder", "embedding",
+                                   "embeddings", "wte",   "wpe",    "lut"};
 // What is looked up row by row, as the last word.
-constexpr std::array kTable = {"token",    "tokens",   "table",     "tables",   "codebook", "codebooks", "vocab",
-                               "prompt",   "prompts",  "word",      "words",    "position", "positions", "lookup",
-                               "vocabulary"};
+constexpr std::array kTable = {"token",     "tokens",   "table",     "tables",  "codebook",
+                               "codebooks", "vocab",    "prompt",    "prompts", "word",
+                               "words",     "position", "positions", "lookup",  "vocabulary"};
 constexpr std::array kNorm = {"norm", "norms", "ln", "bn"};
 // Names of weights that tell which layer has them, of torch's parametrizations and transformer_lens.
 constexpr std::array kWeight = {"weight", "weight_orig", "weight_v"};
 constexpr const char* kEmbeddingOfLens = "W_E";
-constexpr const char* kHeadOfLens = "W_U";  // (in, out)
+constexpr const char* kHeadOfLens = "W_U";       // (in, out)
 constexpr const char* kLinearOfGpt2 = "Conv1D";  // transformers': a Linear of weight (in, out)
 
 bool has_any(const auto& names, const Words& words) {
@@ -54,8 +55,7 @@ Words::const_reverse_iterator last_of(const Words& words, const auto& holds) {
 }
 
 bool is_class_of_linears(const Words& words) {
-  const auto last = last_of(words, [](const std::string& word) { return contains(kLinear, word); });
-  return last != words.rend() && (last + 1 == words.rend() || *(last + 1) != "non");
+  return last_of(words, [](const std::string& word) { return contains(kLinear, word); }) != words.rend();
 }
 
 bool is_class_of_embeddings(const std::string& name, const Words& words) {

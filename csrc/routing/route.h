@@ -23,7 +23,7 @@ struct Routing {
 
 struct Wishes {
   std::optional<std::vector<std::string>> heads = {};  // names of the output layers; none: see head_weights()
-  bool is_strict = false;     // refuse parameters that are guessed or unknown
+  bool is_strict = false;                              // refuse parameters that are guessed or unknown
   bool knows_stacks = false;  // the caller says what parameters of three or more dimensions are, where no layer does
 };
 

@@ -37,18 +37,19 @@ void warn_of_what_is_unsure(const Model& model, const std::vector<Route>& routes
     if (route.kind == Kind::guessed) add_name(model, route, guessed[*route.form.batch_dims]);
     if (route.kind == Kind::unknown) add_name(model, route, unknown);
   }
-  Names does, remedies;
+  if (guessed.empty() && unknown.empty()) return;
+  Names does;
   for (const auto& [batch_dims, names] : guessed) does.push_back(c10::Join(", ", names) + taken_for(batch_dims));
-  if (!does.empty()) {
-    does.front().insert(0, "by their shapes takes ");
-    remedies.push_back("set batch_dims in the group of what is something else");
-  }
-  if (!unknown.empty()) {
+  if (!guessed.empty()) does.front().insert(0, "by their shapes takes ");
+  if (!unknown.empty())
     does.push_back(c10::str("does not know ", c10::Join(", ", unknown), " and updates them as vectors"));
-    remedies.push_back("leave algorithm out of the group of what is a matrix, and set batch_dims in that of a stack");
+  const char* remedy = "set batch_dims in the group of what is something else";
+  if (guessed.empty()) {
+    remedy = "leave algorithm out of the group of what is a matrix, and set batch_dims in that of a stack";
+  } else if (!unknown.empty()) {
+    remedy = "set batch_dims in the group of what is something else, and leave algorithm out of that of a matrix";
   }
-  if (does.empty()) return;
-  warnings.push_back(c10::str(prefix(), c10::Join(" and ", does), "; ", c10::Join(", and ", remedies)));
+  warnings.push_back(c10::str(prefix(), c10::Join(" and ", does), "; ", remedy));
 }
 
 void refuse_what_is_unsure(const Model& model, const std::vector<Route>& routes) {
