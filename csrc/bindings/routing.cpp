@@ -1,5 +1,6 @@
 // The groups of a model's parameters, as the rules of routing make them of what Python says of it.
 #include "bindings/bindings.h"
+#include "routing/guesses.h"
 #include "routing/route.h"
 
 namespace torchdion::bindings {
@@ -18,6 +19,8 @@ const char* title_of(Kind kind) {
       return "embedding";
     case Kind::vector:
       return "vector";
+    case Kind::unknown:
+      return "unknown";
     case Kind::head:
       return "head";
     default:
@@ -44,7 +47,8 @@ void bind_routing(py::module_& m) {
       .value("embedding_bag", Layer::embedding_bag)
       .value("convolution", Layer::convolution)
       .value("transposed_convolution", Layer::transposed_convolution)
-      .value("attention", Layer::attention);
+      .value("attention", Layer::attention)
+      .value("normalization", Layer::normalization);
   py::class_<routing::Module>(m, "ModelModule")
       .def(py::init([](std::string name, std::string class_name, Layer layer, int64_t width) {
              return routing::Module{
@@ -65,19 +69,23 @@ void bind_routing(py::module_& m) {
            }),
            py::kw_only(), py::arg("owner"), py::arg("key"), py::arg("name"), py::arg("id"), py::arg("sizes"),
            py::arg("is_trained"), py::arg("cut_dims") = std::vector<int64_t>());
+  m.def("is_doubtful_kernel", routing::is_doubtful_kernel);
   m.def(
       "route",
       [](std::vector<routing::Module> modules, std::vector<routing::Parameter> parameters,
-         std::vector<std::size_t> declared, const std::optional<std::vector<std::string>>& heads) {
+         std::vector<std::size_t> declared, std::vector<std::string> absent,
+         const std::optional<std::vector<std::string>>& heads, bool strict) {
         const routing::Routing found =
-            routing::route({std::move(modules), std::move(parameters), std::move(declared)}, heads);
+            routing::route({std::move(modules), std::move(parameters), std::move(declared), std::move(absent)},
+                           {.heads = heads, .is_strict = strict});
         py::list groups;
         for (const routing::Group& group : found.groups) {
           groups.append(py::make_tuple(title_of(group.kind), options_of(group.form), group.parameters));
         }
         return py::make_tuple(groups, found.warnings);
       },
-      py::arg("modules"), py::arg("parameters"), py::arg("declared"), py::arg("heads"), py::call_guard<PythonWords>());
+      py::arg("modules"), py::arg("parameters"), py::arg("declared"), py::arg("absent"), py::arg("heads"),
+      py::arg("strict"), py::call_guard<PythonWords>());
 }
 
 }  // namespace torchdion::bindings

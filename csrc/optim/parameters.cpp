@@ -1,5 +1,7 @@
 #include "optim/parameters.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
@@ -7,6 +9,7 @@
 #include "engine/checks.h"
 #include "engine/matrix_form.h"
 #include "linalg/backend.h"
+#include "routing/guesses.h"
 #include "words.h"
 
 namespace torchdion::optim {
@@ -78,11 +81,11 @@ void check_parameter(const at::Tensor& param, const Options& options, const std:
 }
 
 void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name) {
-  if (param.is_nested() || param.dim() != 3 || options.batch_dims() || !algorithm_of(param, options).takes_matrices())
-    return;
+  if (param.is_nested() || options.batch_dims() || !routing::is_doubtful_kernel(param.sizes().vec())) return;
+  if (!algorithm_of(param, options).takes_matrices()) return;
   TORCH_WARN(prefix(), name, " has shape ", param.sizes(), " and is taken for a convolution, one matrix of ",
-             param.size(0), "×", param.size(1) * param.size(2),
-             "; set batch_dims(1) in its group if it is a stack of matrices, batch_dims(0) if not");
+             param.size(0), "×", c10::multiply_integers(param.sizes().slice(1)), "; set batch_dims(", param.dim() - 2,
+             ") in its group if it is a stack of matrices, batch_dims(0) if not");
 }
 
 const ParamState& ours(const torch::optim::OptimizerParamState& state) {

@@ -19,10 +19,11 @@ namespace {
 
 using namespace torch::nn;
 
-// The name of a module's class without its namespaces.
+// The name of a module's class without its namespaces, as its holder is called.
 std::string class_of(const Module& module) {
   const std::string name = module.name().substr(0, module.name().find('<'));
-  return name.substr(name.rfind(':') + 1);
+  const std::string own = name.substr(name.rfind(':') + 1);
+  return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
 }
 
 template <class... Impls>
@@ -78,7 +79,8 @@ struct Described {
 
 Options options_for(const routing::Group& group, Options options) {
   const routing::Form& form = group.form;
-  if (group.kind == Kind::embedding || group.kind == Kind::vector || group.kind == Kind::head) {
+  if (group.kind == Kind::embedding || group.kind == Kind::vector || group.kind == Kind::unknown ||
+      group.kind == Kind::head) {
     optim::keep_options_of(options.scalar_algorithm(), options);
     options.weight_decay(0).weight_decay_tensor({});
   }
@@ -93,11 +95,12 @@ Options options_for(const routing::Group& group, Options options) {
 }  // namespace
 
 std::vector<OptimizerParamGroup> param_groups(const Module& model, const Options& options,
-                                              const std::vector<std::string>& heads) try {
+                                              const std::vector<std::string>& heads, bool strict) try {
   const Speaking speaking({"torchdion::param_groups"});
   const Described described(model);
   const auto named = heads.empty() ? std::nullopt : std::optional(heads);
-  const routing::Routing found = routing::route(described.model, named, options.batch_dims().has_value());
+  const routing::Routing found = routing::route(
+      described.model, {.heads = named, .is_strict = strict, .knows_stacks = options.batch_dims().has_value()});
   for (const std::string& warning : found.warnings) TORCH_WARN(warning);
   std::vector<OptimizerParamGroup> groups;
   for (const routing::Group& group : found.groups) {

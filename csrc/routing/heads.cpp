@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <regex>
-#include <sstream>
 
 #include "routing/kinds.h"
 #include "routing/names.h"
@@ -21,16 +19,14 @@ using Modules = std::vector<const Module*>;
 
 constexpr std::array kHeads = {"lm_head",     "head",      "head_dist",        "unembed",
                                "unembedding", "embed_out", "output_projection"};
-constexpr const char* kTopLevelHead = "output";  // torchtitan's; deeper in a model it is the name of any layer's output
+// torchtitan's and Megatron's; deeper in a model they are names of any layer's output.
+constexpr std::array kTopLevelHeads = {"output", "output_layer"};
 // Children of a model that are its classifiers, wherever they stand, and such as are none but at the end.
 constexpr std::array kClassifiers = {
     "classifier",         "classification_head", "cls_classifier", "distillation_classifier",
     "classifier_distill", "logits_proj",         "qa_outputs",     "qa_classifier",
     "answer_head"};
 constexpr std::array kLastClassifiers = {"head", "heads", "head_dist", "score", "fc"};
-// What wrappers add to the names of modules: anywhere, and in front of all.
-constexpr std::array kInserted = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
-constexpr std::array kWrapped = {"model", "base_model", "net"};
 // Words in the names of embeddings that count something else than tokens.
 constexpr std::array kNoVocabulary = {
     "pos",      "posemb",    "position", "positions", "positional", "wpe",       "relative", "rel",
@@ -38,20 +34,8 @@ constexpr std::array kNoVocabulary = {
     "timestep", "timesteps", "type",     "types",     "seg",        "segment",   "segments", "level",
     "levels",   "code",      "codes",    "codebook",  "codebooks",  "quantizer", "speaker",  "speakers",
     "lang",     "langs",     "mask",     "masks",     "query",      "queries"};
-constexpr const char* kWord = "[A-Z]+(?![a-z])|[A-Z]?[a-z]+";
-constexpr std::array kWeights = {"weight", "weight_orig", "weight_v"};
+constexpr std::array kWeights = {"weight", "weight_orig", "weight_v", "W_E", "W_U"};
 constexpr const char* kParametrized = "parametrizations.weight.";
-
-// A module's name, from the top of the model that wrappers hold.
-std::vector<std::string> path_of(const std::string& name) {
-  std::vector<std::string> path;
-  std::istringstream parts(name);
-  for (std::string part; std::getline(parts, part, '.');) {
-    if (!contains(kInserted, part)) path.push_back(part);
-  }
-  while (path.size() > 1 && contains(kWrapped, path.front())) path.erase(path.begin());
-  return path;
-}
 
 // The weights of modules, by the modules' names: of weight_norm its directions, of a LoRA parametrization its factors;
 // of a wrapper the weight that it shows.
@@ -90,7 +74,7 @@ Ids given(const Model& model, const std::vector<std::string>& heads, const Weigh
     const auto is_named = [&](const Module& module) { return module.name == head; };
     const auto found = std::find_if(model.modules.begin(), model.modules.end(), is_named);
     Ids ids = found == model.modules.end() ? Ids() : weights.of(*found);
-    TORCH_CHECK_VALUE(!ids.empty(), prefix(), in_python() ? "head" : "heads",
+    TORCH_CHECK_VALUE(!ids.empty(), prefix(), option_of_heads(),
                       " must name a module with a weight of two or more dimensions, got ", shown_name(head));
     all.merge(ids);
   }
@@ -126,33 +110,21 @@ Modules tied_or_named(const Model& model, const Modules& linears, const Weights&
   const auto is_tied = [&](int64_t id) { return embeddings.contains(id); };
   Modules found;
   for (const Module* linear : linears) {
-    const std::vector<std::string> path = path_of(linear->name);
-    const bool is_named =
-        !path.empty() && (contains(kHeads, path.back()) || (path.size() == 1 && path.front() == kTopLevelHead));
     const Ids own = weights.of(*linear);
-    if (is_named || std::any_of(own.begin(), own.end(), is_tied)) found.push_back(linear);
+    if (is_name_of_head(path_of(linear->name)) || std::any_of(own.begin(), own.end(), is_tied)) found.push_back(linear);
   }
   return found;
-}
-
-bool counts_no_tokens(const Module& embedding) {
-  static const std::regex word(kWord);
-  const std::string last = embedding.name.substr(embedding.name.rfind('.') + 1);
-  for (std::sregex_iterator found(last.begin(), last.end(), word), end; found != end; ++found) {
-    if (contains(kNoVocabulary, lower(found->str()))) return true;
-  }
-  return embedding.class_name.find("Position") != std::string::npos;
 }
 
 // The last Linear with as many outputs as the largest embedding of tokens has entries.
 Modules as_wide_as_the_vocabulary(const Model& model, const Modules& linears, std::vector<std::string>& warnings) {
   int64_t vocabulary = 0;
   for (const Module* embedding : of_layer(model, Layer::embedding)) {
-    if (!counts_no_tokens(*embedding)) vocabulary = std::max(vocabulary, embedding->width);
+    if (counts_tokens(*embedding)) vocabulary = std::max(vocabulary, embedding->width);
   }
   Modules wide;
   for (const Module* linear : linears) {
-    if (linear->width == vocabulary) wide.push_back(linear);
+    if (vocabulary > 0 && linear->width == vocabulary) wide.push_back(linear);
   }
   if (wide.size() > 1) {
     warnings.push_back(c10::str(prefix(), wide.size(), " Linears have the ", vocabulary,
@@ -186,6 +158,21 @@ Modules classifiers(const Modules& linears) {
 }
 
 }  // namespace
+
+const char* option_of_heads() { return in_python() ? "head" : "heads"; }
+
+bool is_name_of_head(const std::vector<std::string>& path) {
+  if (path.empty()) return false;
+  return contains(kHeads, path.back()) || (path.size() == 1 && contains(kTopLevelHeads, path.front()));
+}
+
+bool counts_tokens(const Module& embedding) {
+  if (embedding.class_name.find("Position") != std::string::npos) return false;
+  const std::vector<std::string> path = path_of(embedding.name);
+  const std::vector<std::string> words = path.empty() ? path : words_of(path.back());
+  const auto is_of_something_else = [](const std::string& word) { return contains(kNoVocabulary, word); };
+  return std::none_of(words.begin(), words.end(), is_of_something_else);
+}
 
 Ids head_weights(const Model& model, const std::optional<std::vector<std::string>>& heads,
                  std::vector<std::string>& warnings) {

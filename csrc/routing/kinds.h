@@ -12,10 +12,10 @@ bool is_embedding(const Module& owner, const Parameter& parameter);
 // Whether weight_norm has given a parameter this name: the lengths of its directions.
 bool is_gain(const std::string& key);
 
-// All but the head.
+// All but the head, in a model whose layers have been recognized.
 Kind kind_of(const Module& owner, const Parameter& parameter);
 
-// Of a guessed kind it is by its shape.
+// What of a guessed kind is by the shape alone.
 Form form_of(Kind kind, const Module& owner, const Parameter& parameter);
 
 }  // namespace torchdion::routing

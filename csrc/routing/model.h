@@ -8,8 +8,17 @@
 
 namespace torchdion::routing {
 
-// torch.nn's own layers that have rules of their own; a Bilinear is one of the convolutions.
-enum class Layer { other, linear, embedding, embedding_bag, convolution, transposed_convolution, attention };
+// Layers that have rules of their own; a Bilinear is one of the convolutions. A normalization is none by its type.
+enum class Layer {
+  other,
+  linear,
+  embedding,
+  embedding_bag,
+  convolution,
+  transposed_convolution,
+  attention,
+  normalization
+};
 
 struct Module {
   std::string name, class_name;  // in the model, itself ""; without namespaces
@@ -29,16 +38,19 @@ struct Parameter {
   std::vector<int64_t> sizes;
   bool is_trained = true;
   std::vector<int64_t> cut_dims = {};  // of a DTensor
+  bool is_fan_in_first = false;        // of transformer_lens' matrices, beside a bias as long as their last dimension
 };
 
 struct Model {
   std::vector<Module> modules;        // in the order of their registration
   std::vector<Parameter> parameters;  // in the order of their modules, more than once where modules share them
   std::vector<std::size_t> declared;  // modules that the model says are its output layers, or hold them
+  std::vector<std::string> absent;    // names of modules that are None: of layers that other stages of a pipeline have
 };
 
-// What a parameter is; groups stand in this order.
-enum class Kind { matrix, convolution, fused, stack, guessed, transposed, embedding, vector, head };
+// What a parameter is; groups stand in this order. A guessed one is matrices by its shape, or one by the name weight;
+// an unknown one is updated as a vector.
+enum class Kind { matrix, convolution, fused, stack, guessed, transposed, embedding, vector, unknown, head };
 
 // Options of a group that follow from what its parameters are; none: nothing is said.
 struct Form {
@@ -47,6 +59,13 @@ struct Form {
   double lr_multiplier = 1;
 
   bool operator==(const Form&) const = default;
+};
+
+// Of one parameter, the first of those that share it.
+struct Route {
+  std::size_t parameter;  // of the model
+  Kind kind;
+  Form form;
 };
 
 }  // namespace torchdion::routing

@@ -4,25 +4,19 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
-#include <regex>
 
-#include "algorithms/all.h"
 #include "routing/heads.h"
 #include "routing/kinds.h"
+#include "routing/layers.h"
+#include "routing/stages.h"
+#include "routing/unsure.h"
 #include "words.h"
 
 namespace torchdion::routing {
 
 namespace {
-
-struct Route {
-  std::size_t parameter;  // the first of those that share it
-  Kind kind;
-  Form form;
-};
 
 // A head's rate follows its inputs.
 double rate_of_head(const Form& form, at::IntArrayRef sizes) {
@@ -72,38 +66,22 @@ void fuse_what_is_cut(const Model& model, std::vector<Route>& routes, std::vecto
                               "matrix, unlike on one process; a cut of its columns leaves them apart"));
 }
 
-// One sentence of all forms that are guessed by shapes, in which layers that are alike have one name.
-void warn_of_guesses(const Model& model, const std::vector<Route>& routes, std::vector<std::string>& warnings) {
-  static const std::regex number("(^|\\.)\\d+(?=\\.)");
-  std::array<std::vector<std::string>, 2> names;  // by batch_dims
-  for (const Route& route : routes) {
-    if (route.kind != Kind::guessed) continue;
-    std::vector<std::string>& alike = names[*route.form.batch_dims];
-    std::string name = shown_name(std::regex_replace(model.parameters[route.parameter].name, number, "$1*"));
-    if (std::find(alike.begin(), alike.end(), name) == alike.end()) alike.push_back(std::move(name));
-  }
-  std::vector<std::string> taken;
-  for (const int64_t batch_dims : {0, 1}) {
-    if (names[batch_dims].empty()) continue;
-    taken.push_back(c10::str(c10::Join(", ", names[batch_dims]),
-                             batch_dims == 0 ? " for one matrix each (" : " for stacks of matrices (",
-                             algorithms::assigned(*algorithms::option("batch_dims"), batch_dims), ")"));
-  }
-  if (taken.empty()) return;
-  warnings.push_back(c10::str(prefix(), "by their shapes takes ", c10::Join(" and ", taken),
-                              "; set batch_dims in the group of what is something else"));
-}
-
 }  // namespace
 
-Routing route(const Model& model, const std::optional<std::vector<std::string>>& heads, bool knows_stacks) {
+Routing route(Model model, const Wishes& wishes) {
+  recognize_layers(model);
   Routing routing;
-  std::vector<Route> routes = routes_of(model, head_weights(model, heads, routing.warnings));
+  const std::unordered_set<int64_t> heads = head_weights(model, wishes.heads, routing.warnings);
+  std::vector<Route> routes = routes_of(model, heads);
   for (Route& route : routes) {
-    if (route.kind == Kind::guessed && knows_stacks) route = {route.parameter, Kind::matrix, {}};
+    const bool is_unsure = route.kind == Kind::guessed || route.kind == Kind::unknown;
+    const bool is_said = wishes.knows_stacks && model.parameters[route.parameter].sizes.size() > 2;
+    if (is_unsure && is_said) route = {route.parameter, Kind::matrix, {}};
   }
   fuse_what_is_cut(model, routes, routing.warnings);
-  warn_of_guesses(model, routes, routing.warnings);
+  if (wishes.is_strict) refuse_what_is_unsure(model, routes);
+  warn_of_what_is_unsure(model, routes, routing.warnings);
+  if (!wishes.heads) warn_of_half_a_tie(model, heads, routing.warnings);
   std::stable_sort(routes.begin(), routes.end(), [](const Route& a, const Route& b) { return a.kind < b.kind; });
   for (const Route& route : routes) {
     const auto is_alike = [&](const Group& group) { return group.kind == route.kind && group.form == route.form; };

@@ -21,9 +21,14 @@ struct Routing {
   std::vector<std::string> warnings;  // for the caller to give
 };
 
+struct Wishes {
+  std::optional<std::vector<std::string>> heads = {};  // names of the output layers; none: see head_weights()
+  bool is_strict = false;                              // refuse parameters that are guessed or unknown
+  bool knows_stacks = false;  // the caller says what parameters of three or more dimensions are, where no layer does
+};
+
 // Every trained parameter once, by the first module that has it; an embedding is one whoever shares it, and tied to a
-// head it is the head. heads: names of the output layers; none: see head_weights(). knows_stacks: the caller says what
-// parameters of three dimensions are, where only their shapes do. Throws c10::ValueError for a head that is none.
-Routing route(const Model& model, const std::optional<std::vector<std::string>>& heads, bool knows_stacks = false);
+// head it is the head. Throws c10::ValueError for a head that is none, and for what is refused.
+Routing route(Model model, const Wishes& wishes);
 
 }  // namespace torchdion::routing

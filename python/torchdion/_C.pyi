@@ -275,6 +275,7 @@ class Layer:
     convolution: ClassVar[Layer]
     transposed_convolution: ClassVar[Layer]
     attention: ClassVar[Layer]
+    normalization: ClassVar[Layer]
 
 class ModelModule:
     shown_weight: int
@@ -298,9 +299,12 @@ class ModelParameter:
         cut_dims: Sequence[int] = (),
     ) -> None: ...
 
+def is_doubtful_kernel(sizes: Sequence[int]) -> bool: ...
 def route(
     modules: Sequence[ModelModule],
     parameters: Sequence[ModelParameter],
     declared: Sequence[int],
+    absent: Sequence[str],
     heads: Sequence[str] | None,
+    strict: bool,
 ) -> tuple[list[tuple[str, dict[str, Any], list[int]]], list[str]]: ...

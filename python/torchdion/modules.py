@@ -9,6 +9,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
+from torchdion.original_classes import original_classes
 from torchdion.torch_versions import WeightNorm as _WeightNorm
 
 _LAYERS: tuple[tuple[_C.Layer, tuple[type[nn.Module], ...]], ...] = (
@@ -37,6 +38,7 @@ class Described(NamedTuple):
     modules: list[_C.ModelModule]
     parameters: list[_C.ModelParameter]
     declared: list[int]
+    absent: list[str]
     owned: list[Owned]
 
 
@@ -50,7 +52,8 @@ def described(model: nn.Module, heads: Iterable[str]) -> Described:
     numbers = {id(module): number for number, module in enumerate(modules.values())}
     declared = [numbers[id(layer)] for layer in _declared(modules.values()) if id(layer) in numbers]
     owned = list(_owned_parameters(model))
-    facts = [_facts(name, module) for name, module in modules.items()]
+    classes = original_classes(model)
+    facts = [_facts(name, module, classes.get(name)) for name, module in modules.items()]
     for number, (name, module) in enumerate(modules.items()):
         if isinstance(module, (nn.Linear, nn.Embedding)) or number in declared or name in heads:
             facts[number].shown_weight = _shown_weight(module)
@@ -66,7 +69,7 @@ def described(model: nn.Module, heads: Iterable[str]) -> Described:
         )
         for one in owned
     ]
-    return Described(facts, parameters, declared, owned)
+    return Described(facts, parameters, declared, list(_absent(modules)), owned)
 
 
 def _owned_parameters(model: nn.Module) -> Iterator[Owned]:
@@ -83,14 +86,23 @@ def _owned_parameters(model: nn.Module) -> Iterator[Owned]:
             yield Owned(owner, "weight_g" if is_gain else weight, name, param)
 
 
-def _facts(name: str, module: nn.Module) -> _C.ModelModule:
+def _absent(modules: dict[str, nn.Module]) -> Iterator[str]:
+    """The names of modules that were removed, as the stages of pipelines do it: model.lm_head = None."""
+    for prefix, module in modules.items():
+        for key, child in module._modules.items():
+            if child is None:
+                yield f"{prefix}.{key}" if prefix else key
+
+
+def _facts(name: str, module: nn.Module, original_class: str | None) -> _C.ModelModule:
     layer = next((layer for layer, types in _LAYERS if isinstance(module, types)), _C.Layer.other)
     is_named = any(base.__name__ == _LINEAR_OF_GPT2 for base in type(module).__mro__)
     if is_named and layer in (_C.Layer.other, _C.Layer.linear):
         layer = _C.Layer.transposed_convolution
     width = module.out_features if isinstance(module, nn.Linear) else getattr(module, "num_embeddings", 0)
+    class_name = type(module).__name__ if original_class is None else original_class
     is_counted = layer in (_C.Layer.linear, _C.Layer.embedding)
-    facts = _C.ModelModule(name=name, class_name=type(module).__name__, layer=layer, width=width if is_counted else 0)
+    facts = _C.ModelModule(name=name, class_name=class_name, layer=layer, width=width if is_counted else 0)
     if not any(True for _ in module.parameters(recurse=False)) and not hasattr(module, "parametrizations"):
         return facts
     experts = getattr(module, "moe_num_experts", None)

@@ -177,11 +177,11 @@ def check_batch_dims(param: Tensor, group: dict[str, Any], name: str) -> None:
 
 
 def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
-    if param.dim() == 3 and group["batch_dims"] is None:
+    if group["batch_dims"] is None and _C.is_doubtful_kernel(list(param.shape)):
         warn(
             f"{front()}: {name} has shape {tuple(param.shape)} and is taken for a convolution, one matrix of "
-            f"{param.shape[0]}×{param.shape[1] * param.shape[2]}; set batch_dims=1 in its group if it is a stack of "
-            "matrices, batch_dims=0 if not"
+            f"{param.shape[0]}×{param.shape[1:].numel()}; set batch_dims={param.dim() - 2} in its group if it is a "
+            "stack of matrices, batch_dims=0 if not"
         )
 
 

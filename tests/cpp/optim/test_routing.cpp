@@ -9,6 +9,7 @@
 
 #include "optim/model.h"
 #include "optim/options_of.h"
+#include "optim/warnings_of_routing.h"
 
 namespace torchdion {
 
@@ -156,7 +157,7 @@ TEST(ParamGroups, KnowRawParametersByTheirNames) {
     EXPECT_EQ(algorithm_of(key, {4, 6, 5}), "lion") << key;
   }
   for (const char* key : {"prompts_visual_projection", "embed_proj", "dt_proj_weight", "token_proj", "W_g", "w_beta",
-                          "composition", "time_decay_w1"}) {
+                          "fc1_weight", "wq", "time_decay_w1"}) {
     EXPECT_EQ(algorithm_of(key, {6, 4}), kOfTheOptimizer) << key;
   }
 }
@@ -187,12 +188,6 @@ TEST(ParamGroups, TakeNoNamespaceForAClass) {
   const position::norm::expert::EmbeddingsImpl embeddings;
   EXPECT_EQ(param_groups(embeddings, {}).size(), 1u);
 }
-
-struct WarningsOfRouting : c10::WarningHandler {
-  std::vector<std::string> sentences;
-  c10::WarningUtils::WarningHandlerGuard guard{this};
-  void process(const c10::Warning& warning) override { sentences.push_back(warning.msg()); }
-};
 
 struct GuessedImpl : torch::nn::Module {
   at::Tensor kernel = register_parameter("kernel", at::ones({7, 5, 6}));

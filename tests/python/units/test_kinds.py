@@ -130,10 +130,17 @@ def test_no_architecture_is_warned_of_but_once_of_what_was_guessed(name):
         ("A_log", (8, 4)),
         ("D", (4, 8)),
         ("dt_bias", (4, 8)),
+        ("b_Q", (4, 8)),
+        ("q_norm_weight", (4, 8)),
+        ("wte", (9, 8)),
+        ("plane", (1, 4, 9, 9)),
+        ("triplanes", (3, 4, 9, 9)),
+        ("voxel_grid", (1, 4, 6, 6, 6)),
         ("time_decay", (4, 8)),
         ("time_faaaa", (4, 8)),
     ],
 )
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_raw_parameters_by_their_names(key, shape):
     module = nn.Module()
     module.register_parameter(key, Parameter(torch.zeros(shape)))
@@ -143,10 +150,11 @@ def test_raw_parameters_by_their_names(key, shape):
 @pytest.mark.parametrize(
     "key",
     [
-        *("weight", "text_projection", "kernel", "time_decay_w1", "prompts_visual_projection", "embed_proj", "W_g"),
-        *("w_beta", "dt_proj_weight", "token_proj", "composition"),
+        *("fc1_weight", "text_projection", "kernel", "time_decay_w1", "prompts_visual_projection", "embed_proj", "W_g"),
+        *("w_beta", "dt_proj_weight", "token_proj", "wq", "W1", "weight_ih_l0", "input_proj_w", "lora_A", "in_proj"),
     ],
 )
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_other_raw_parameters_are_matrices(key):
     module = nn.Module()
     module.register_parameter(key, Parameter(torch.zeros(6, 4)))
@@ -172,15 +180,136 @@ def test_weight_norm_leaves_a_matrix_and_its_gains(old):
         ("weight", (2, 6, 4), 1),  # ConvBERT's groups
         ("kernel", (6, 4, 3), 0),
         ("square", (4, 4, 4), 1),
+        ("heads", (3, 4, 8, 6), 2),  # layers first
+        ("mixers", (2, 3, 4, 9, 7), 3),
+        ("filters", (16, 8, 5, 5), 0),
+        ("filters", (8, 4, 3, 3, 3), 0),
+        ("modulated", (1, 16, 12, 3, 3), 1),
+        ("bank", (4, 16, 12, 3, 3), 1),
+        ("weight", (64, 32, 4, 4), 0),
+        ("weight", (1, 8, 9), 1),
+        ("weight", (6, 4), 0),  # which may be a table
     ],
 )
-def test_the_form_of_three_dimensions_is_guessed_by_the_shape(key, shape, batch_dims):
+def test_the_form_of_several_dimensions_is_guessed_by_the_shape(key, shape, batch_dims):
     model = nn.ModuleDict({"7": nn.Module()})
     model["7"].register_parameter(key, Parameter(torch.ones(shape)))
     what = "stacks of matrices" if batch_dims else "one matrix each"
     sentence = f"torchdion.param_groups: by their shapes takes '*.{key}' for {what} (batch_dims={batch_dims}); set "
     with pytest.warns(UserWarning, match=re.escape(sentence)):
         assert route_of(model, key)["batch_dims"] == batch_dims
+
+
+UNKNOWN = {
+    "composition": (6, 4),
+    "points": (9, 2),
+    "seeds": (1, 16, 8),
+    "r_rel": (9, 4, 3),
+    "field": (1, 8, 16, 16),
+    "state": (1, 4, 6, 6, 6),
+    "cube": (1, 4, 5, 5, 5),
+    "constant": (1, 12, 4, 4),
+    "wide": (40, 2, 8, 8),
+}
+
+
+@pytest.mark.parametrize("key", UNKNOWN)
+def test_what_neither_name_nor_shape_tells_is_updated_as_a_vector_and_a_warning_names_it(key):
+    model = nn.ModuleDict({"3": nn.Module()})
+    model["3"].register_parameter(key, Parameter(torch.ones(UNKNOWN[key])))
+    sentence = (
+        f"torchdion.param_groups: does not know '*.{key}' and updates them as vectors; leave algorithm out of the group "
+        "of what is a matrix, and set batch_dims in that of a stack"
+    )
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        route = route_of(model, key)
+    assert route == {"kind": "unknown", "algorithm": "lion", "lr_multiplier": 1.0, "weight_decay": 0.0}
+
+
+def unsure_model() -> nn.Module:
+    model = nn.Module()
+    model.layers = nn.ModuleList(nn.Module() for _ in range(2))
+    for layer in model.layers:
+        layer.kernel = Parameter(torch.ones(7, 5, 6))
+        layer.composition = Parameter(torch.ones(6, 4))
+        layer.heads = Parameter(torch.ones(2, 3, 8, 6))
+    model.seeds = Parameter(torch.ones(1, 16, 8))
+    model.linear = nn.Linear(4, 4)
+    return model
+
+
+def test_one_sentence_of_a_model_names_all_that_is_guessed_or_unknown():
+    with pytest.warns(UserWarning) as seen:
+        groups = torchdion.param_groups(unsure_model())
+    assert [str(warning.message) for warning in seen] == [
+        "torchdion.param_groups: by their shapes takes 'layers.*.kernel' for one matrix each (batch_dims=0) and "
+        "'layers.*.heads' for stacks of matrices (batch_dims=2) and does not know 'seeds', 'layers.*.composition' and "
+        "updates them as vectors; set batch_dims in the group of what is something else, and leave algorithm out of "
+        "that of a matrix"
+    ]
+    assert [group["kind"] for group in groups] == ["matrix", "matrix", "matrix", "vector", "unknown"]
+
+
+def test_strict_refuses_what_is_guessed_or_unknown_in_one_sentence():
+    sentence = (
+        "torchdion.param_groups: strict must be False where no layer and no name says what a parameter is, got True "
+        "with 'seeds', 'layers.*.kernel', 'layers.*.composition', 'layers.*.heads'; freeze them for this call and give "
+        "them a group of their own, with batch_dims for a stack"
+    )
+    model = unsure_model()
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        torchdion.param_groups(model, strict=True)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_what_strict_refuses_may_have_a_group_of_its_own():
+    model = unsure_model()
+    unsure = [(name, param) for name, param in model.named_parameters() if not name.startswith("linear")]
+    for _, param in unsure:
+        param.requires_grad_(False)
+    groups = torchdion.param_groups(model, strict=True)
+    for _, param in unsure:
+        param.requires_grad_(True)
+    stacks = [(name, param) for name, param in unsure if name.endswith("heads")]
+    others = [(name, param) for name, param in unsure if not name.endswith("heads")]
+    groups += [{"params": stacks, "batch_dims": 2}, {"params": others, "algorithm": "lion"}]
+    optimizer = torchdion.Dion(groups)
+    for param in model.parameters():
+        param.grad = torch.randn_like(param)
+    optimizer.step()
+    assert optimizer.state[model.layers[0].heads]["Q"].shape[:2] == (2, 3)
+
+
+def test_a_group_that_says_otherwise_makes_a_matrix_of_the_unknown():
+    model = nn.Module()
+    model.composition = Parameter(torch.randn(6, 4))
+    with pytest.warns(UserWarning, match="does not know 'composition'"):
+        [group] = torchdion.param_groups(model)
+    del group["algorithm"]
+    optimizer = torchdion.Dion([group])
+    model.composition.grad = torch.randn(6, 4)
+    optimizer.step()
+    assert "Q" in optimizer.state[model.composition]
+
+
+@pytest.mark.parametrize("strict", [1, "yes", None])
+def test_strict_is_true_or_false(strict):
+    with pytest.raises(TypeError, match=rf"^torchdion.param_groups: strict must be True or False, got {strict!r}$"):
+        torchdion.param_groups(nn.Linear(3, 3), strict=strict)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in GUESSED])
+def test_nothing_of_an_architecture_is_unknown(name):
+    torchdion.param_groups(on_meta(name), strict=True)
+
+
+def test_a_stack_of_layers_of_experts_is_orthonormalized_matrix_by_matrix():
+    model = nn.ModuleDict({"experts": nn.Module()})
+    model["experts"].up = Parameter(torch.ones(4, 3, 8, 6))
+    model["experts"].gate_up_proj = Parameter(torch.ones(4, 3, 12, 8))
+    assert route_of(model, "up") == route_of(model, "up") | {"batch_dims": 2, "skip_zero_gradients": True}
+    assert route_of(model, "gate_up_proj") == route_of(model, "gate_up_proj") | {"batch_dims": 2, "blocks": 2}
 
 
 def test_the_experts_of_dbrx_are_orthonormalized_one_by_one():
@@ -251,7 +380,8 @@ def test_the_parameters_of_a_list_go_by_its_name(name):
     model = nn.Module()
     model.register_module(name, nn.ParameterList([torch.ones(4, 8)]))
     assert route_of(model, f"{name}.0")["kind"] == "vector"
-    assert route_of(nn.ParameterList([torch.ones(4, 8)]), "0")["kind"] == "matrix"
+    model.register_module("weights", nn.ParameterDict({"mine": torch.ones(4, 8)}))
+    assert route_of(model, "weights.mine")["kind"] == "matrix"
 
 
 def test_a_parameter_with_one_long_side_is_a_vector_whatever_its_name():
