@@ -57,7 +57,8 @@ def engine_groups(
         for position, param in enumerate(group["params"]):
             member = _member(param, group, layouts, name_of(group, position, where), missing.get(param))
             if member is not None:
-                check_batch_dims(param, group, member.name)
+                if group["batch_dims"] is not None:
+                    check_batch_dims(param, group, member.name)
                 members[algorithm_of(param, group).name].append(member)
         for name, ours in members.items():
             if ours:
@@ -116,7 +117,7 @@ def _make_states(
     states = [optimizer.state.get(member.param, {}) for member in members]
     for member, state in zip(members, states, strict=True):
         check_is_state(state, member.name)
-    if all("step" in state for state in states):
+    if not [state for state in states if "step" not in state]:
         return
     indices = _indices(optimizer)
     for (param, _, piece, name), state in zip(members, states, strict=True):
@@ -168,13 +169,20 @@ def _add(
         X=[writes.to(local_piece(member.param, member.piece.shape), member.name) for member in members],
         G=[member.gradient for member in members],
         states=[[local_part(state[key]) for state in states] for key in keys],
-        steps=[counter_of(member.param, state, group) for member, state in zip(members, states, strict=True)],
+        steps=_counters(members, states, group),
         layouts=[] if is_local else layouts,
         whole_factors=[]
         if is_local
         else [[list(state[factor.name].shape) for state in states] for factor in algorithm.factors],
         shares=[parts[member.param].shares for member in members] if parts else [],
     )
+
+
+def _counters(members: list[Member], states: list[dict[str, Any]], group: dict[str, Any]) -> list[Tensor]:
+    steps = [local_part(state["step"]) for state in states]
+    if group["capturable"] or [step for step in steps if not step.is_cpu]:
+        return [counter_of(member.param, state, group) for member, state in zip(members, states, strict=True)]
+    return steps
 
 
 def _indices(optimizer: Optimizer) -> dict[Tensor, int]:
