@@ -92,6 +92,7 @@ def _with_options(saved: Any, own: dict[str, Any], where: str) -> Any:
     for key in names.contradictions():
         raise ValueError(f"{front()}: {names.contradiction(key)}")
     names.unite()
+    del group["scalar_algorithm"]  # by which groups of ours are known
     return group
 
 

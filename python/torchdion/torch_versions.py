@@ -67,7 +67,7 @@ def one_thread_per_gloo_group() -> None:
 
     In torch 2.10 to 2.15 both threads write the name of what their group has done last to one string, without a lock
     (``ProcessGroupGloo::runLoop``). Where they do so at once and the name is longer than a string holds in itself, as
-    is that of the coalesced all-gather behind ``DTensor.full_tensor()``, its memory is freed twice: the process dies of
+    is that of the coalesced all-gather that makes a DTensor whole, its memory is freed twice: the process dies of
     SIGABRT or SIGSEGV, then or later, and anywhere. Under one thread collectives of a group wait for each other, which
     a slow network shows.
     """
