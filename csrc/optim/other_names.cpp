@@ -58,7 +58,7 @@ c10::IValue value_under(const Entries& options, const char* option, int place) {
 
 bool is_plain_number(const c10::IValue& value) { return value.isDouble() || value.isInt(); }
 
-// What a key asks for: the algorithms that do it, and the one that it names. None: it asks for nothing.
+// The algorithms that do what a key asks for, and the one that it names. None: it asks for nothing.
 struct AskedFor {
   std::vector<std::string_view> allowed;
   std::string name;

@@ -12,7 +12,7 @@ namespace torchdion::optim {
 // options of the group that is to have them.
 void name_as_here(Entries& saved, const Options& own, const std::string& where);
 
-// Of the entries of a loaded group that are no options of ours: throws c10::ValueError where one asks for another
+// Looks at the entries of a loaded group that are no options of ours. Throws c10::ValueError where one asks for another
 // algorithm, and warns where one says something else than the option that it is another name of, which holds.
 void check_other_names(const Entries& unknown, const Options& options, const std::string& where);
 

@@ -58,7 +58,7 @@ bool group_has(const algorithms::Options& values, std::string_view option) {
   return algorithms::has_option(own, option) || (own.takes_matrices() && algorithms::has_option(scalar, option));
 }
 
-// What is to be said of an option that was written; empty: it is obeyed.
+// The warning of an option that was written; empty: it is obeyed.
 std::string warning_of(const Option& option, const std::vector<Existing>& existing, const Layouts& layouts,
                        const algorithms::Options& values, const algorithms::Value& before, const std::string& where) {
   const std::string is = algorithms::assigned(option, values.at(option.name)) + where;

@@ -1,4 +1,4 @@
-// What a program writes into the options of groups between steps: obeyed, or warned of once.
+// A look at the options of groups that a program has written into since the last step: obeyed, or warned of once.
 #pragma once
 
 #include <torchdion/optimizer.h>

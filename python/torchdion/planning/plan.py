@@ -12,6 +12,7 @@ from torchdion.layouts import Layouts
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
 from torchdion.options import DEFAULTS, Orientation, Orthonormalize, Precision, check_options
+from torchdion.other_muons import choose_algorithm
 from torchdion.planning.costs import Cost, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid, check_described
@@ -232,7 +233,9 @@ def _groups_of(model: Any, options: dict[str, Any]) -> list[dict[str, Any]]:
             )
     groups = [{**DEFAULTS, **options, **group} for group in given]
     for index, group in enumerate(groups):
-        check_options(group, f" (parameter group {index})")
+        where = f" (parameter group {index})"
+        check_options(group, where)
+        choose_algorithm(group, "muon", "algorithm" in given[index], where)
         if not isinstance(group["params"], Iterable):
             raise TypeError(
                 f"torchdion.plan: groups must hold (name, parameter) pairs, got {type(group['params']).__name__} "

@@ -1,4 +1,4 @@
-// What cannot change any more is one warning that says so, and what it says is so.
+// An option that cannot change any more is one warning that says so, and nothing else changes.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -89,6 +89,19 @@ TEST(WrittenOptions, AreObeyedBeforeThereAreStatesAndWhereTheyStillCan) {
   options_of(optimizer).mu(0.5).lr(0.2).rank_fraction(0.2);  // of the same rank
   optimizer.step();
   EXPECT_TRUE(warnings.messages.empty());
+}
+
+TEST(WrittenOptions, AreToldOnceHoweverOftenTheyChange) {
+  const at::Tensor X = start({12, 20});
+  Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5));
+  X.mutable_grad() = normal(X.sizes(), 1).to(at::kFloat);
+  optimizer.step();
+  Warnings warnings;
+  for (const double written : {0.25, 0.75, 0.3}) {
+    options_of(optimizer).rank_fraction(written).ef_decay(written).orientation(Orientation::left);
+    optimizer.step();
+  }
+  EXPECT_EQ(warnings.messages.size(), 3u);
 }
 
 TEST(WrittenOptions, OfALoadedStateAreComparedWithWhatWasLoaded) {

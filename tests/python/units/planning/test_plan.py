@@ -312,3 +312,15 @@ def test_a_list_that_holds_no_groups_is_refused_in_one_sentence(groups):
     sentence = r"^torchdion.plan: model must be a module or a list of groups of \(name, parameter\) pairs, such as "
     with pytest.raises(TypeError, match=sentence + rf".*got a list that holds {type(groups[0]).__name__}$"):
         torchdion.plan(groups, {"dp": 2})
+
+
+def test_groups_of_other_muons_are_planned_as_the_algorithms_that_they_mean() -> None:
+    def planned(*choices: dict[str, Any]) -> str:
+        params = [nn.Parameter(torch.empty(64, 32)), nn.Parameter(torch.empty(96, 32))]
+        groups = [{"params": [(f"p{i}", p)], **choices[i]} for i, p in enumerate(params)]
+        return str(torchdion.plan(groups, {"dp": 2}))
+
+    ours = planned({"algorithm": "muon"}, {"algorithm": "adamw"})
+    assert planned({"use_muon": True}, {"use_muon": False}) == planned({"kind": "muon"}, {"kind": "adam"}) == ours
+    with pytest.raises(ValueError, match=r"^torchdion.plan: use_muon=False means algorithm='adamw', got .* \(param"):
+        planned({"use_muon": False, "algorithm": "muon"}, {})
