@@ -48,8 +48,8 @@ def param_groups(
     stacks (layers, heads, m, n) where no dimension in front of the last two is longer than these (``batch_dims=2``
     there), kernels (out, in, k, k) and (copies, out, in, k, k), and of three dimensions one matrix each
     (``batch_dims=0``) where the name says that they are matrices. What neither a layer nor a name nor a shape tells has
-    ``kind="unknown"`` and the rule of vectors, and the same warning names it. To say otherwise, change its group: delete
-    ``algorithm`` from that of a matrix, and set ``batch_dims`` in that of a stack.
+    ``kind="unknown"`` and the rule of vectors, and the same warning names it. To say otherwise, change its group:
+    delete ``algorithm`` from that of a matrix, and set ``batch_dims`` in that of a stack.
 
     A weight that several stages of a pipeline hold, an embedding on the first and the output layer on the last, needs
     one rule on all of them: give ``head`` on each stage, the embedding's name on the first. Both copies then have the
@@ -62,9 +62,9 @@ def param_groups(
         scalar_algorithm: "lion" or "adamw" for what is no matrix.
         head: the module name or names of the output layer. None: what the model's get_output_embeddings() returns or
             holds, every Linear tied to an Embedding, every one called lm_head, head, head_dist, unembed, unembedding,
-            embed_out or output_projection, and ``output`` or ``output_layer`` of the model itself. Where there is none: the last Linear
-            with as many outputs as the largest embedding of tokens has entries, with a warning if there are several.
-            Else the last Linear of each child of the model that is called classifier, classification_head,
+            embed_out or output_projection, and ``output`` or ``output_layer`` of the model itself. Where there is none:
+            the last Linear with as many outputs as the largest embedding of tokens has entries, with a warning if there
+            are several. Else the last Linear of each child of the model that is called classifier, classification_head,
             cls_classifier, distillation_classifier, classifier_distill, logits_proj, qa_outputs, qa_classifier or
             answer_head, or else head, heads, head_dist, score or fc and stands at the end. Of a weight that is computed
             (weight_norm, spectral_norm, other parametrizations) it is what it is computed from. []: there is none.

@@ -34,7 +34,7 @@ c10::IValue saved_with(const Items& items, const Optimizer* optimizer = nullptr)
   return all;
 }
 
-const Options& options_of(const Optimizer& optimizer) {
+const Options& options_in(const Optimizer& optimizer) {
   return static_cast<const Options&>(optimizer.param_groups()[0].options());
 }
 
@@ -48,14 +48,14 @@ TEST(OtherNames, OfAGroupThatAnotherProgramSavedAreItsOptions) {
   Warnings warnings;
   muon.load_state_dict(
       saved_with({{"momentum", 0.5}, {"wd", 0.25}, {"eps", 1e-5}, {"beta2", 0.5}, {"use_muon", true}, {"lr", 0.3}}));
-  EXPECT_EQ(options_of(muon).mu(), 0.5);
-  EXPECT_EQ(options_of(muon).weight_decay(), 0.25);
-  EXPECT_EQ(options_of(muon).epsilon(), 1e-5);
-  EXPECT_EQ(std::get<1>(*options_of(muon).betas()), 0.5);
-  EXPECT_EQ(options_of(muon).lr(), 0.3);
+  EXPECT_EQ(options_in(muon).mu(), 0.5);
+  EXPECT_EQ(options_in(muon).weight_decay(), 0.25);
+  EXPECT_EQ(options_in(muon).epsilon(), 1e-5);
+  EXPECT_EQ(std::get<1>(*options_in(muon).betas()), 0.5);
+  EXPECT_EQ(options_in(muon).lr(), 0.3);
   Dion2 dion2({model.square});
   dion2.load_state_dict(saved_with({{"momentum", 0.5}}));
-  EXPECT_EQ(options_of(dion2).ef_decay(), 0.5);
+  EXPECT_EQ(options_in(dion2).ef_decay(), 0.5);
   EXPECT_TRUE(warnings.messages.empty());
   EXPECT_EQ(message_of([&] {
               muon.load_state_dict(saved_with({{"momentum", 1.5}}));
@@ -73,7 +73,7 @@ TEST(OtherNames, OfOurGroupsSayWhatOursSay) {
   EXPECT_EQ(first_group_of(optimizer).at("momentum").toDouble(), 0.75);
   EXPECT_EQ(first_group_of(optimizer).at("beta1").toDouble(), 0.5);
   optimizer.load_state_dict(saved_with({{"momentum", 0.25}}, &optimizer));
-  EXPECT_EQ(options_of(optimizer).mu(), 0.75);
+  EXPECT_EQ(options_in(optimizer).mu(), 0.75);
   EXPECT_EQ(warnings.messages, std::vector<std::string>{"torchdion::Muon: momentum=0.25 means mu=0.25, got mu=0.75 too "
                                                         "(parameter group 0 of the state dict), which holds"});
 }
@@ -98,7 +98,9 @@ TEST_P(OtherMuons, GroupsAreTakenByTheAlgorithmThatTheySayAndByNoOther) {
               optimizer.load_state_dict(saved_with({{choice.key, choice.value}}, &optimizer));
             }),
             expected);
-  if (sentence.empty()) EXPECT_EQ(first_group_of(optimizer).at(choice.key), choice.value);
+  if (sentence.empty()) {
+    EXPECT_EQ(first_group_of(optimizer).at(choice.key), choice.value);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

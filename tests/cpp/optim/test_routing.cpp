@@ -9,7 +9,7 @@
 
 #include "optim/model.h"
 #include "optim/options_of.h"
-#include "optim/warnings_of_routing.h"
+#include "optim/warnings.h"
 
 namespace torchdion {
 
@@ -197,7 +197,7 @@ struct GuessedImpl : torch::nn::Module {
 TEST(ParamGroups, GuessTheFormOfThreeDimensionsAndSaySoOnce) {
   torch::nn::Module model;
   for (const char* layer : {"0", "1"}) model.register_module(layer, std::make_shared<GuessedImpl>());
-  WarningsOfRouting warnings;
+  Warnings warnings;
   const auto groups = param_groups(model, {});
   const Dion optimizer(groups);
   for (const char* layer : {"0", "1"}) {
@@ -205,22 +205,21 @@ TEST(ParamGroups, GuessTheFormOfThreeDimensionsAndSaySoOnce) {
     EXPECT_EQ(options_of(groups, known[std::string(layer) + ".kernel"]).batch_dims(), 0);
     EXPECT_EQ(options_of(groups, known[std::string(layer) + ".stack"]).batch_dims(), 1);
   }
-  EXPECT_EQ(
-      warnings.sentences,
-      std::vector<std::string>{"torchdion::param_groups: by their shapes takes *.kernel for one matrix each "
-                               "(batch_dims(0)) and *.stack for stacks of matrices (batch_dims(1)); set batch_dims "
-                               "in the group of what is something else"});
+  EXPECT_EQ(warnings.messages, std::vector<std::string>{
+                                   "torchdion::param_groups: by their shapes takes *.kernel for one matrix each "
+                                   "(batch_dims(0)) and *.stack for stacks of matrices (batch_dims(1)); set batch_dims "
+                                   "in the group of what is something else"});
 }
 
 TEST(ParamGroups, GuessNoFormThatTheOptionsSay) {
   GuessedImpl model;
-  WarningsOfRouting warnings;
+  Warnings warnings;
   const auto groups = param_groups(model, DionOptions(0.02).batch_dims(1).fan_in_first(true));
   for (const at::Tensor& param : {model.kernel, model.stack}) {
     EXPECT_EQ(options_of(groups, param).batch_dims(), 1);
     EXPECT_TRUE(options_of(groups, param).fan_in_first());
   }
-  EXPECT_TRUE(warnings.sentences.empty());
+  EXPECT_TRUE(warnings.messages.empty());
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "optim/model.h"
 #include "optim/options_of.h"
-#include "optim/warnings_of_routing.h"
+#include "optim/warnings.h"
 
 namespace torchdion {
 
@@ -32,13 +32,13 @@ TEST(ParamGroups, KnowLayersOfOtherLibrariesByTheirClasses) {
   model.register_module("0", tokens.ptr());
   model.register_module("1", body.ptr());
   model.register_module("lm_head", head.ptr());
-  WarningsOfRouting warnings;
+  Warnings warnings;
   const auto groups = param_groups(model, {}, {}, /*strict=*/true);
   EXPECT_EQ(options_of(groups, tokens->weight).algorithm(), "lion");
   EXPECT_EQ(options_of(groups, tokens->weight).lr_multiplier(), 1);
   EXPECT_EQ(options_of(groups, body->weight).algorithm(), kOfTheOptimizer);
   EXPECT_EQ(options_of(groups, head->weight).lr_multiplier(), 1 / std::sqrt(8.0));
-  EXPECT_TRUE(warnings.sentences.empty());
+  EXPECT_TRUE(warnings.messages.empty());
 }
 
 TEST(ParamGroups, KnowThePartsOfAdaptersByTheirNames) {
@@ -67,7 +67,7 @@ struct UnsureImpl : torch::nn::Module {
 
 TEST(ParamGroups, UpdateTheUnknownAsVectorsAndSaySoOnce) {
   const UnsureImpl model;
-  WarningsOfRouting warnings;
+  Warnings warnings;
   const auto groups = param_groups(model, DionOptions().weight_decay(0.25));
   for (const at::Tensor& param : {model.field, model.composition}) {
     EXPECT_EQ(options_of(groups, param).algorithm(), "lion");
@@ -75,7 +75,7 @@ TEST(ParamGroups, UpdateTheUnknownAsVectorsAndSaySoOnce) {
   }
   EXPECT_EQ(options_of(groups, model.heads).batch_dims(), 2);
   EXPECT_EQ(options_of(groups, model.modulated).batch_dims(), 1);
-  EXPECT_EQ(warnings.sentences,
+  EXPECT_EQ(warnings.messages,
             std::vector<std::string>{
                 "torchdion::param_groups: by their shapes takes modulated for stacks of matrices (batch_dims(1)) and "
                 "heads for stacks of matrices (batch_dims(2)) and does not know field, composition and updates them as "
@@ -123,11 +123,11 @@ TEST(ParamGroups, KeepCopiesOnTwoStagesEqualWhereBothAreNamedAsHeads) {
 TEST(ParamGroups, SpeakOfAHeadAloneUntilItIsNamed) {
   torch::nn::Module model;
   model.register_module("lm_head", torch::nn::Linear(torch::nn::LinearOptions(8, 32).bias(false)).ptr());
-  WarningsOfRouting warnings;
+  Warnings warnings;
   param_groups(model, {}, {"lm_head"});
-  EXPECT_TRUE(warnings.sentences.empty());
+  EXPECT_TRUE(warnings.messages.empty());
   param_groups(model, {});
-  EXPECT_EQ(warnings.sentences,
+  EXPECT_EQ(warnings.messages,
             std::vector<std::string>{
                 "torchdion::param_groups: lm_head is an output layer in a model without an embedding, as on the last "
                 "stage of a pipeline; heads must name it here and, if the two are tied, the embedding on its stage, so "
@@ -136,9 +136,9 @@ TEST(ParamGroups, SpeakOfAHeadAloneUntilItIsNamed) {
 
 TEST(AnOptimizer, SpeaksOfFeaturePlanesAndStacksButOfNoKernels) {
   const auto said_of = [](at::IntArrayRef sizes) {
-    WarningsOfRouting warnings;
+    Warnings warnings;
     const Dion optimizer(std::vector<at::Tensor>{at::ones(sizes).requires_grad_()});
-    return warnings.sentences;
+    return warnings.messages;
   };
   EXPECT_EQ(said_of({1, 4, 6, 9}),
             std::vector<std::string>{

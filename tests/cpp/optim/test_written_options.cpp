@@ -10,7 +10,7 @@ namespace torchdion {
 
 namespace {
 
-Options& options_of(Optimizer& optimizer) { return static_cast<Options&>(optimizer.param_groups()[0].options()); }
+Options& first_options(Optimizer& optimizer) { return static_cast<Options&>(optimizer.param_groups()[0].options()); }
 
 at::Tensor start(at::IntArrayRef sizes) { return normal(sizes, 7, at::kFloat).requires_grad_(); }
 
@@ -32,7 +32,7 @@ TEST_P(WrittenOptions, AreOneWarningAndChangeNothing) {
   }
   Warnings warnings;
   for (int step = 0; step < 3; ++step) {
-    GetParam().write(options_of(optimizer));
+    GetParam().write(first_options(optimizer));
     for (const auto& [own, param] : {std::pair<Dion*, at::Tensor>(&optimizer, X), {&reference, twin}}) {
       param.mutable_grad() = normal(param.sizes(), 2 + step).to(at::kFloat);
       own->step();
@@ -81,12 +81,12 @@ TEST(WrittenOptions, AreObeyedBeforeThereAreStatesAndWhereTheyStillCan) {
   const at::Tensor X = start({12, 20});
   Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5));
   Warnings warnings;
-  options_of(optimizer).rank_fraction(0.25).orientation(Orientation::left).Q_dtype(at::kDouble);
+  first_options(optimizer).rank_fraction(0.25).orientation(Orientation::left).Q_dtype(at::kDouble);
   X.mutable_grad() = normal(X.sizes(), 1).to(at::kFloat);
   optimizer.step();
   EXPECT_EQ(optimizer.state_of(X).Q().sizes(), (std::vector<int64_t>{20, 3}));
   EXPECT_EQ(optimizer.state_of(X).Q().scalar_type(), at::kDouble);
-  options_of(optimizer).mu(0.5).lr(0.2).rank_fraction(0.2);  // of the same rank
+  first_options(optimizer).mu(0.5).lr(0.2).rank_fraction(0.2);  // of the same rank
   optimizer.step();
   EXPECT_TRUE(warnings.messages.empty());
 }
@@ -98,7 +98,7 @@ TEST(WrittenOptions, AreToldOnceHoweverOftenTheyChange) {
   optimizer.step();
   Warnings warnings;
   for (const double written : {0.25, 0.75, 0.3}) {
-    options_of(optimizer).rank_fraction(written).ef_decay(written).orientation(Orientation::left);
+    first_options(optimizer).rank_fraction(written).ef_decay(written).orientation(Orientation::left);
     optimizer.step();
   }
   EXPECT_EQ(warnings.messages.size(), 3u);
@@ -114,7 +114,7 @@ TEST(WrittenOptions, OfALoadedStateAreComparedWithWhatWasLoaded) {
   loaded.load_state_dict(optimizer.state_dict());
   loaded.step();
   EXPECT_TRUE(warnings.messages.empty());
-  options_of(loaded).rank_fraction(0.25);
+  first_options(loaded).rank_fraction(0.25);
   loaded.step();
   ASSERT_EQ(warnings.messages.size(), 1u);
   loaded.resize_rank();

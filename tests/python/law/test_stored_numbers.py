@@ -4,7 +4,7 @@
 process and on meshes. Where this machine's own products have other bits than those of the machine that wrote it, the
 norms of the same tensors are compared instead. After a change that is meant to change numbers, write it anew:
 
-    .venv/bin/python tests/python/law/test_stored_numbers.py
+    PYTHONPATH=tests/python/support:tests/python/law .venv/bin/python -c "import test_stored_numbers as t; t.write()"
 """
 
 import hashlib

@@ -32,8 +32,8 @@ def test_a_parameter_that_may_be_a_stack_or_has_one_row_is_spoken_of(shape, batc
     [sentence] = said_of(shape)
     size = torch.Size(shape)
     assert sentence == (
-        f"torchdion.Dion: parameter 0 (parameter group 0) has shape {shape} and is taken for a convolution, one matrix of "
-        f"{size[0]}×{size[1:].numel()}; set batch_dims={batch_dims} in its group if it is a stack of matrices, "
+        f"torchdion.Dion: parameter 0 (parameter group 0) has shape {shape} and is taken for a convolution, one matrix "
+        f"of {size[0]}×{size[1:].numel()}; set batch_dims={batch_dims} in its group if it is a stack of matrices, "
         "batch_dims=0 if not"
     )
     assert said_of(shape, batch_dims=batch_dims) == said_of(shape, batch_dims=0) == []

@@ -218,8 +218,8 @@ def test_what_neither_name_nor_shape_tells_is_updated_as_a_vector_and_a_warning_
     model = nn.ModuleDict({"3": nn.Module()})
     model["3"].register_parameter(key, Parameter(torch.ones(UNKNOWN[key])))
     sentence = (
-        f"torchdion.param_groups: does not know '*.{key}' and updates them as vectors; leave algorithm out of the group "
-        "of what is a matrix, and set batch_dims in that of a stack"
+        f"torchdion.param_groups: does not know '*.{key}' and updates them as vectors; leave algorithm out of the "
+        "group of what is a matrix, and set batch_dims in that of a stack"
     )
     with pytest.warns(UserWarning, match=re.escape(sentence)):
         route = route_of(model, key)

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 import torchdion
 
 ALONE = (
-    "torchdion.param_groups: {} is an output layer in a model without an embedding, as on the last stage of a pipeline; "
-    "head must name it here and, if the two are tied, the embedding on its stage, so that their copies stay equal"
+    "torchdion.param_groups: {} is an output layer in a model without an embedding, as on the last stage of a "
+    "pipeline; head must name it here and, if the two are tied, the embedding on its stage, so that their copies stay "
+    "equal"
 )
 REMOVED = (
     "torchdion.param_groups: {} is an embedding in a model without its output layer, as on the first stage of a "
