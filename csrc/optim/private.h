@@ -28,6 +28,7 @@ struct Replica {
   Axis equals;                        // the ranks that hold the same once they are equal: replicas, or those of owners
   std::vector<at::Tensor> common;     // alike on all replicas, to the last bit
   std::vector<at::Tensor> decoupled;  // each replica's own: the momentum of a compressed matrix
+  bool has_stepped = false;           // else its state is new, or will be
 };
 
 // The options of a group that say which algorithm updates a parameter, and whether its replicas average factors.

@@ -70,6 +70,7 @@ std::vector<Replica> Optimizer::Private::replicas(const Optimizer& optimizer) co
       const auto found = optimizer.state().find(params[k].unsafeGetTensorImpl());
       if (found != optimizer.state().end()) {
         const auto& state = optim::ours(*found->second);
+        replica.has_stepped = state.step().item<double>() > 0;
         const std::vector<std::string> own = optim::decoupled_states(params[k], state, *replica.layout, options);
         for (const algorithms::State& declared : optim::algorithm_of(params[k], options).states) {
           const at::Tensor& tensor = state.tensor(std::string(declared.name));
@@ -220,7 +221,8 @@ std::vector<optim::Common> Optimizer::Private::common(const Optimizer& optimizer
   for (const Replica& replica : replicas(optimizer)) {
     if (replica.equals.absent()) continue;
     std::string digests;  // none of a tensor without memory, which has no numbers to compare
-    for (const at::Tensor& tensor : replica.common) {
+    const std::size_t compared = replica.has_stepped ? replica.common.size() : 1;  // the parameter is the first
+    for (const at::Tensor& tensor : at::TensorList(replica.common).slice(0, compared)) {
       digests += c10::str(linalg::has_memory(tensor) ? comm::digest_of(tensor) : 0, '\n');
     }
     all.push_back({replica.param, replica.equals, comm::digest(digests)});

@@ -68,25 +68,6 @@ TEST(DelayedStep, IsWaitedForByAllThatLooksAtStates) {
   });
 }
 
-TEST(DelayedStep, GoesOnInTheOptimizerThatItsOwnIsMovedToAndIsWaitedForWhereThatIsReplaced) {
-  comm::Meeting first(2), second(2);
-  second.delay = [](int, int) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
-  comm::on_every_rank(&first, [&](Axis replicas) {
-    Delayed expected(replicas, &second), delayed(replicas, &second);
-    for (int step = 0; step < 2; ++step) expected.step();
-    delayed.step();
-    DoubleDion moved(std::move(delayed.optimizer));
-    moved.step();
-    EXPECT_EQ(moved.stats().steps, 2);
-    EXPECT_TRUE(bitwise_equal(delayed.param.detach(), expected.param.detach()));
-    const at::Tensor momentum = moved.state_of(delayed.param).tensor("momentum");
-    moved.step();
-    expected.step();
-    moved = DoubleDion(std::vector<at::Tensor>{Model::leaf({3, 4}, 2)});
-    EXPECT_TRUE(bitwise_equal(momentum, expected.optimizer.state_of(expected.param).tensor("momentum")));
-  });
-}
-
 TEST(DelayedStep, WhoseRestFailsIsAnErrorOfTheNextCallAndMendedByLoading) {
   comm::Meeting first(2), second(2);
   second.fails_at = 0;
