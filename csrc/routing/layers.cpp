@@ -20,7 +20,7 @@ constexpr std::array kConvolution = {"conv", "convolution", "deconv", "deconvolu
 constexpr std::array kVariants = {"bit",  "lt",   "nf",   "fp", "int",  "e",         "m",          "layer", "base",
                                   "with", "bias", "lora", "x",  "same", "transpose", "transposed", "d",     "module"};
 // What a class or the name of a module of a matrix consists of.
-constexpr std::array kMatrix = {
+constexpr std::array kMatrixWords = {
     "linear", "lin",        "dense", "projection", "proj", "projector", "fc",      "ff",     "ffn",
     "mlp",    "attn",       "qkv",   "kv",         "q",    "k",         "v",       "o",      "query",
     "key",    "value",      "up",    "down",       "gate", "gating",    "router",  "expert", "hidden",
@@ -29,9 +29,9 @@ constexpr std::array kMatrix = {
 constexpr std::array kEmbedding = {"emb",        "embed", "embeds", "embedder", "embedding",
                                    "embeddings", "wte",   "wpe",    "lut"};
 // What is looked up row by row, as the last word.
-constexpr std::array kTable = {"token",     "tokens",   "table",     "tables",  "codebook",
-                               "codebooks", "vocab",    "prompt",    "prompts", "word",
-                               "words",     "position", "positions", "lookup",  "vocabulary"};
+constexpr std::array kTableWords = {"token",     "tokens",   "table",     "tables",  "codebook",
+                                    "codebooks", "vocab",    "prompt",    "prompts", "word",
+                                    "words",     "position", "positions", "lookup",  "vocabulary"};
 constexpr std::array kNorm = {"norm", "norms", "ln", "bn"};
 // Names of weights that tell which layer has them, of torch's parametrizations and transformer_lens.
 constexpr std::array kWeight = {"weight", "weight_orig", "weight_v"};
@@ -79,11 +79,12 @@ Layer layer_by_name(const Module& module) {
   const auto named = std::find_if_not(path.rbegin(), path.rend(), is_number);  // of a list's members that of the list
   const Words words = named == path.rend() ? Words() : words_of(*named);
   const Words of_class = words_of(module.class_name);
-  if (!words.empty() && contains(kMatrix, words.back())) return Layer::linear;
-  if (has_any(kEmbedding, words) || (!of_class.empty() && contains(kTable, of_class.back()))) return Layer::embedding;
-  if (!words.empty() && contains(kTable, words.back())) return Layer::embedding;
+  if (!words.empty() && contains(kMatrixWords, words.back())) return Layer::linear;
+  if (has_any(kEmbedding, words) || (!of_class.empty() && contains(kTableWords, of_class.back())))
+    return Layer::embedding;
+  if (!words.empty() && contains(kTableWords, words.back())) return Layer::embedding;
   if (std::any_of(words.begin(), words.end(), is_norm)) return Layer::normalization;
-  return has_any(kMatrix, words) || has_any(kMatrix, of_class) ? Layer::linear : Layer::other;
+  return has_any(kMatrixWords, words) || has_any(kMatrixWords, of_class) ? Layer::linear : Layer::other;
 }
 
 // By sizes of its weight and of its bias, which an embedding has not.
