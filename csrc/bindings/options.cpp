@@ -37,7 +37,7 @@ std::optional<Value> number_of(py::handle given) {
   return static_cast<int64_t>(integer);
 }
 
-// What is given, as far as some option may be it, of Python's own types. A text is the object's own.
+// Converts a given value to one of Python's own types, where some option may be of it. A text is the object's own.
 std::optional<Value> plain_value_of(py::handle given) {
   if (given.is_none()) return Value();
   if (PyBool_Check(given.ptr())) return given.ptr() == Py_True;

@@ -235,7 +235,7 @@ void check_none_refused(bool refused, Operation operation) {
               operation == Operation::step ? "this step" : name_of(operation), ", and its error says why");
 }
 
-// What may throw on this rank alone, which `tell` lets the others know.
+// The call may throw on this rank alone; `tell` lets the others know.
 template <class Call, class Tell>
 void call_or_tell(const Call& call, const Tell& tell) {
   try {
