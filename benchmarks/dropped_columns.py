@@ -1,6 +1,6 @@
 """How many columns of B Q a step takes for rounding, and what that costs.
 
-    python benchmarks/dropped_columns.py [--seeds 3] [--steps 120] [--precisions highest medium]
+    python benchmarks/dropped_columns.py [--seeds 3] [--steps 120] [--precisions highest medium] [--device cpu]
 
 Two parts, JSON lines each. First one step from a momentum of zero: gradients with singular values from 1 to 1/κ. A line
 gives κ(BQ), the dropped columns and the error of the update P Qᵀ, relative to the update that a Householder QR gives in
@@ -11,7 +11,7 @@ Then trainings of the GPT of examples/gpt with two layers of width 128 and Dion 
 share of columns that was dropped in the first steps and after, and the validation loss. A line for each precision and
 seed, and their means.
 
-On a CPU "high" is "highest". The operations of a GPU, run by the host, have it:
+On a CPU "high" is "highest"; --device cuda has it, and so have the operations of a GPU, run by the host:
 
     TORCHDION_TEST_BACKEND=emulated TORCHDION_EMULATED=build/package/tests/cpp/libtorchdion_emulated.so \\
       python benchmarks/dropped_columns.py --precisions high
@@ -48,13 +48,18 @@ FIRST = 20
 EMULATED = os.environ.get("TORCHDION_EMULATED")
 if EMULATED:
     ctypes.CDLL(EMULATED)  # its operations take the place of the CPU's own
-LEAST_BITS = {"medium": 16} | ({"high": 13} if EMULATED else {})
-"""Of FP32, which products of a precision do not read."""
+
+
+def unread_bits(precision: str, device: torch.device) -> int:
+    """The last bits of FP32, which products of a precision do not read."""
+    if precision == "high" and not EMULATED and device.type == "cpu":
+        return 0
+    return {"medium": 16, "high": 13}.get(precision, 0)
 
 
 def rounded(operand: Tensor, precision: str) -> Tensor:
     """An operand, to the nearest number that products of this precision read."""
-    bits = LEAST_BITS.get(precision, 0)
+    bits = unread_bits(precision, operand.device)
     if bits == 0:
         return operand
     half = 1 << (bits - 1)
@@ -69,8 +74,10 @@ def update(G: Tensor, Q: Tensor, precision: str, dtype: torch.dtype) -> Tensor:
     return torch.mm(P, (R / torch.linalg.vector_norm(R, dim=0)).mT)
 
 
-def one_step(d: int, fraction: float, condition: float, precision: Any, seed: int) -> dict[str, Any]:
-    G = conditioned(d, d, condition, torch.float32, seed)
+def one_step(
+    d: int, fraction: float, condition: float, precision: Any, seed: int, device: torch.device
+) -> dict[str, Any]:
+    G = conditioned(d, d, condition, torch.float32, seed).to(device)
     X = Parameter(torch.zeros_like(G))
     optimizer = torchdion.Dion(
         [X], lr=1.0, weight_decay=0.0, rank_fraction=fraction, orientation="left", precision=precision, seed=seed
@@ -96,12 +103,12 @@ def one_step(d: int, fraction: float, condition: float, precision: Any, seed: in
     }
 
 
-def training(precision: str, seed: int, steps: int) -> dict[str, Any]:
+def training(precision: str, seed: int, steps: int, device: torch.device) -> dict[str, Any]:
     """The last validation loss, and the share of dropped columns over the first steps and over all others."""
     flags = [*RECIPE, "--precision", precision, "--seed", str(seed), "--steps", str(steps)]
     given = options.parse(flags)
-    recipe = options.recipe(given, torch.device("cpu"), None)
-    trainer = Trainer(recipe, torch.device("cpu"), *open_data(recipe), False, OneProcess())
+    recipe = options.recipe(given, device, None)
+    trainer = Trainer(recipe, device, *open_data(recipe), False, OneProcess())
     optimizer = trainer.optimizers[0]
     assert isinstance(optimizer, torchdion.Dion)
     dropped = []
@@ -133,9 +140,12 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=3, help="of each training and each matrix")
     parser.add_argument("--steps", type=int, default=120, help="of each training")
     parser.add_argument("--precisions", nargs="+", default=["highest", "medium"])
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     given = parser.parse_args()
+    if given.steps <= FIRST:
+        parser.error(f"--steps must be more than {FIRST}, which are counted apart")
     steps = [
-        emit(one_step(d, fraction, condition, precision, seed))
+        emit(one_step(d, fraction, condition, precision, seed, given.device))
         for precision in given.precisions
         for d, fraction in SIZES
         for condition in CONDITIONS
@@ -143,6 +153,6 @@ if __name__ == "__main__":
     ]
     trained = []
     for precision in given.precisions:
-        rows = [emit(training(precision, seed, given.steps)) for seed in range(given.seeds)]
+        rows = [emit(training(precision, seed, given.steps, given.device)) for seed in range(given.seeds)]
         trained += [*rows, means(rows)]
     print(table(steps, list(steps[0])), table(trained, list(trained[0])), sep="\n\n")

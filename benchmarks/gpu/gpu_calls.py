@@ -30,10 +30,10 @@ SANITIZED = tuple(
         "test_cuda.py::test_factors_of_rounded_operands_are_orthonormal[medium-0.001]",
         "test_cuda.py::test_sketches_are_the_cpus[(3, 5)-torch.float32]",
         "test_cuda.py::test_steps_are_the_cpus[torch.float32-0.0001-right-auto]",
-        "test_cuda.py::test_half_precision_states_train[torch.float16]",
         "test_cuda.py::test_columns_without_signal_are_counted_on_the_device",
         "test_cuda_graphs.py::test_the_host_does_not_wait_for_a_capturable_step[skip_step]",
         "test_cuda.py::test_policies_that_look_before_they_write[skip_step-None]",
+        "test_cuda.py::test_half_precision_states_train[torch.float16]",  # last: racecheck of CUDA 13.0 dies of it
     )
 )
 TESTS = ("gpu/test_cuda.py", "units/test_linalg.py", "units/test_orthonormalize.py", "gpu/test_cuda_graphs.py")
@@ -87,9 +87,9 @@ def peers(given: Settings) -> Iterator[Part]:
     yield Part("dion", 150, [measured(given, "gpu_rivals.py", "--of", "dion")._replace(paths=paths)])
     yield Part("accuracy", 50, [measured(given, "gpu_accuracy.py")])
     yield Part("ranks", 120, [tests(given, "ranks", "tests/python/gpu/test_cuda_ranks.py")])
-    yield Part("nccl", 40, [tests(given, "nccl", "tests/python/gpu/test_cuda_nccl.py")])
-    for tool in ("memcheck", "racecheck"):
-        yield Part(tool, 45, [sanitizer(given, tool)])
+    yield Part("nccl", 60, [tests(given, "nccl", "tests/python/gpu/test_cuda_nccl.py")])
+    yield Part("memcheck", 45, [sanitizer(given, "memcheck")])
+    yield Part("racecheck", 90, [sanitizer(given, "racecheck")])
     yield Part("verify", 60, [verify(given)])
 
 
