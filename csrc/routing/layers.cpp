@@ -73,9 +73,6 @@ Layer layer_of_convolutions(const Words& words) {
 Layer layer_by_name(const Module& module) {
   const std::vector<std::string> path = path_of(module.name);
   if (is_name_of_head(path)) return Layer::linear;
-  const auto is_number = [](const std::string& part) {
-    return part.find_first_not_of("0123456789") == std::string::npos;
-  };
   const auto named = std::find_if_not(path.rbegin(), path.rend(), is_number);  // of a list's members that of the list
   const Words words = named == path.rend() ? Words() : words_of(*named);
   const Words of_class = words_of(module.class_name);

@@ -16,9 +16,9 @@ constexpr std::array kWrapped = {"model", "base_model", "net"};
 constexpr std::array kContainers = {"ParameterDict", "ParameterList"};
 constexpr const char* kWord = "[A-Z]+(?![a-z])|[A-Z]?[a-z]+";
 
-bool is_number(const std::string& part) { return part.find_first_not_of("0123456789") == std::string::npos; }
-
 }  // namespace
+
+bool is_number(const std::string& part) { return part.find_first_not_of("0123456789") == std::string::npos; }
 
 std::vector<std::string> parts_of(const std::string& name) {
   std::vector<std::string> parts;

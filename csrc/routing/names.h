@@ -19,6 +19,9 @@ inline std::string lower(std::string text) {
   return text;
 }
 
+// Digits alone, as members of a list are named.
+bool is_number(const std::string& part);
+
 // "layers.0.attn" in its parts.
 std::vector<std::string> parts_of(const std::string& name);
 

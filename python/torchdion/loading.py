@@ -58,7 +58,6 @@ def load_checked(
         for param, state in states.items():
             optimizer.state[param] = state | optimizer.state.get(param, {})
         optimizer._broken = None
-        optimizer._compared = False
         optimizer._momenta_are_equal()
 
     hooks = [  # around torch's part: the last before it, which sees what the others made of it, the first after it

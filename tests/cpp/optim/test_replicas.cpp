@@ -198,6 +198,26 @@ TEST(DionReplicas, ThatStartFromOtherWeightsSayWhichOnceAndTrainAsTheFirst) {
   }
 }
 
+// What was planned for other weights is planned again.
+TEST(DionReplicas, WhoseWeightsNoKernelFollowsStartAlikeToo) {
+  Mesh({2, 1, 1}).run([](MeshAxes axes) {
+    std::vector<at::Tensor> trained;
+    for (const bool differs : {false, true}) {
+      const at::Tensor weight = normal({12, 40}, 1).add(differs * axes.rank).slice(1, 0, 40, 2).requires_grad_();
+      Dion optimizer(std::vector<at::Tensor>{weight}, kCompressed);
+      optimizer.set_layout(weight, {.replicas = axes.dp});
+      Warnings warnings;
+      for (int step = 0; step < 2; ++step) {
+        at::Tensor(weight).mutable_grad() = normal(weight.sizes(), 10 * step + axes.rank);
+        optimizer.step();
+      }
+      EXPECT_EQ(warnings.messages.size(), differs ? 1u : 0u);
+      trained.push_back(weight.detach());
+    }
+    EXPECT_TRUE(bitwise_equal(trained[0].contiguous(), trained[1].contiguous()));
+  });
+}
+
 TEST(DionReplicas, ThatStartAlikeAreComparedOnceByNoMessageMore) {
   const Model model;
   Mesh({2, 1, 1}).run([&](MeshAxes axes) {

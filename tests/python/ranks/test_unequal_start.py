@@ -14,26 +14,27 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.nn import Linear, Parameter, Sequential
-from wrapped import Refusing
+from wrapped import Copying, Refusing
 
 import torchdion
 from torchdion import replicas
 from torchdion.dtensor import local_part
 
 SIZES = {"tall": (16, 6), "square": (12, 12), "vector": (5,)}
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "Dion": {"rank_fraction": 0.25},
-    "Muon": {},
-    "NorMuon": {},
-    "Dion2": {},
-    "Dion3": {},
-    "DoubleDion": {},
-    "DeMo": {},
-    "Lion": {},
-    "AdamW": {},
-    "DistMuon": {},
-    "DistAdamW": {"replicate_mesh_grad_sync": False},
-}
+OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
+    ("Dion", {"rank_fraction": 0.25}),
+    ("Muon", {}),
+    ("NorMuon", {}),
+    ("Dion2", {}),
+    ("Dion3", {}),
+    ("DoubleDion", {}),
+    ("DoubleDion", {"delayed": True}),
+    ("DeMo", {}),
+    ("Lion", {}),
+    ("AdamW", {"capturable": True}),
+    ("DistMuon", {}),
+    ("DistAdamW", {"replicate_mesh_grad_sync": False}),
+]
 END = (
     "; all get the first one's weights and states now, as synchronize_replicas() before the first backward pass gives "
     "them"
@@ -96,7 +97,7 @@ def of_one_bit(rank: int, world_size: int, name: str, options: dict[str, Any]) -
     optimizer.check_replicas()
 
 
-@pytest.mark.parametrize(("name", "options"), ALGORITHMS.items(), ids=ALGORITHMS)
+@pytest.mark.parametrize(("name", "options"), OPTIMIZERS, ids=[" ".join((name, *given)) for name, given in OPTIMIZERS])
 def test_replicas_of_which_one_bit_differs_say_so_once_and_train_as_the_first(
     name: str, options: dict[str, Any]
 ) -> None:
@@ -151,6 +152,29 @@ def owned(rank: int, world_size: int) -> None:
 
 def test_states_that_have_owners_are_nothing_to_compare() -> None:
     run_ranks(owned, 2)
+
+
+def through_copies(rank: int, world_size: int) -> None:
+    """Weights that a step does not write where they lie: what was planned for others is planned again."""
+
+    def start(difference: int) -> list[Parameter]:
+        strided = torch.arange(288.0).sin().view(12, 24)[:, ::2] + difference
+        wrapped = torch.arange(96.0).cos().view(12, 8) + difference
+        return [Parameter(torch.stack([strided, strided], -1)[..., 0]), Parameter(Copying(wrapped))]
+
+    expected, params = start(0), start(rank)
+    assert 1 not in params[0].stride()
+    numbers = []
+    for each in (expected, params):
+        optimizer = made("Dion", each, rank_fraction=0.25)
+        for number in range(2):
+            said_by(lambda number=number, optimizer=optimizer: step(optimizer, rank, number))
+        numbers.append([each[0].detach(), each[1].inner])
+    assert all(map(torch.equal, *numbers))
+
+
+def test_weights_that_are_written_through_copies_start_alike_too() -> None:
+    run_ranks(through_copies, 2)
 
 
 def in_pieces(rank: int, world_size: int) -> None:
