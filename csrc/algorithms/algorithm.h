@@ -107,7 +107,7 @@ struct Algorithm {
   OwnedWork (*owned_work)(const BatchShape& shape, const Layout& layout, const Options& options) = nullptr;
   // Whether its owners are also among the ranks of Layout::copies; else its body sees no such axis.
   bool shares_among_copies = false;
-  // Whether a batch may hold only parameters that have taken the same number of steps.
+  // True if a batch may hold only parameters that have taken the same number of steps.
   bool needs_equal_steps = false;
   // Whether replicas of matrices whose largest pieces are rows×cols have states of their own (Holder::each_replica),
   // because they exchange something else than gradients: factors of r columns, say (ranks: those of all its factors).

@@ -1,4 +1,4 @@
-// What goes by the CPU: gloo reads and writes the host's memory. For tensors on a GPU it copies in some of its
+// Tensors that go by the CPU: gloo reads and writes the host's memory. For tensors on a GPU it copies in some of its
 // collectives, has nothing in others (messages, coalesced ones), and follows the GPU's address on the host there. So
 // none of them reaches it.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace torchdion::comm {
 
-// Whether the axis' group has gloo, or nothing, for the device of the tensor, which is not the CPU, and moves what lies
+// True if the axis' group has gloo, or nothing, for the device of the tensor, which is not the CPU, and moves what lies
 // on the CPU.
 bool goes_by_cpu(const at::Tensor& tensor, const Axis& axis);
 

@@ -17,7 +17,7 @@ struct Line {
   bool is_under_way = false;             // of a second one: it carries what a step has left
 };
 
-// Whether the group has something that moves tensors on such devices: NCCL alone moves none on the CPU.
+// True if the group has something that moves tensors on such devices: NCCL alone moves none on the CPU.
 inline bool moves(const c10d::ProcessGroup& group, c10::DeviceType type) {
   const std::vector<c10::Device> devices = group.getDeviceTypes();
   return std::any_of(devices.begin(), devices.end(), [type](c10::Device device) { return device.type() == type; });

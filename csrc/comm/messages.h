@@ -13,7 +13,7 @@ namespace torchdion::comm {
 // Communications under way.
 using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-// Whether exchanges of tensors like this one are made of messages: on the CPU, where gloo moves them.
+// True if exchanges of tensors like this one are made of messages: on the CPU, where gloo moves them.
 bool as_messages(const at::Tensor& tensor, const Axis& axis);
 
 // received[k] ← what rank k has for this one, sent[k] → rank k, for all k but this rank's own. One-dimensional

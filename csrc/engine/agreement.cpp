@@ -90,7 +90,7 @@ std::string joined(const std::vector<Text>& texts) {
   return all;
 }
 
-// With the copies of the same axis, where they are compared.
+// Includes the copies of the same axis where they are compared.
 int64_t digest_of_claims(const std::vector<Claim>& claims, const Members& members, const std::vector<Copy>& copies) {
   std::string all = joined(texts_of(claims, members));
   for (const Copy& copy : copies) {
@@ -249,7 +249,7 @@ void call_or_tell(const Call& call, const Tell& tell) {
   }
 }
 
-// What ranks find out only now that they know of each other, before any of them goes on.
+// For checks that ranks make only after the opening: all hear of a failure before any goes on.
 template <class Call>
 void call_on_all(const Call& call, Operation operation, const std::vector<Members>& axes) {
   call_or_tell(call, [&] { is_anywhere(true, axes); });

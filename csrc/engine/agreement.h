@@ -33,7 +33,7 @@ struct Claim {
   std::vector<Axis> shared = {};                 // along which a missing gradient is zero where another rank has one
 };
 
-// What this rank holds of a parameter of which all ranks of an axis must hold the same.
+// This rank's copy of a parameter that must be equal on all ranks of an axis.
 struct Copy {
   std::size_t claim;  // the parameter's
   Axis axis;
@@ -50,7 +50,7 @@ struct Comparison {
 // Called with the gradients that agree() returns; may throw on this rank alone.
 using Provide = std::function<void(const std::vector<std::optional<c10::ScalarType>>&)>;
 
-// What is so of each claim.
+// The result, claim by claim.
 struct Agreed {
   std::vector<std::optional<c10::ScalarType>> gradients;  // the dtype that any of its `shared` ranks has
   std::vector<bool> apart;  // whether ranks hold unequal copies of the parameter; empty: no ranks of the job do
@@ -67,7 +67,7 @@ struct Agreed {
 Agreed agree(Operation operation, bool refuses, const std::vector<Claim>& claims, const Provide& provide = {},
              const Comparison& comparison = {});
 
-// What is said of parameters whose copies are apart: they get those of the first replica.
+// The warning about parameters whose copies differ: all get those of the first replica.
 std::string sentence_of_apart(const std::vector<std::string>& names);
 
 }  // namespace torchdion::engine

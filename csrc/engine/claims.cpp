@@ -40,7 +40,7 @@ std::string text_of(const std::string& name, at::ScalarType dtype, at::IntArrayR
   return factor.empty() ? text : c10::str(text, " and shape ", factor);
 }
 
-// Whether a first step may make factors of it: a frozen parameter may have a form that no algorithm takes.
+// True if a first step may make factors of it: a frozen parameter may have a form that no algorithm takes.
 bool has_factors(const Held& held, const GroupOptions& group) {
   const MatrixForm form = form_of(group.values);
   return is_computed(held.dtype) && held.sizes[form.batch_dims] % form.blocks == 0;

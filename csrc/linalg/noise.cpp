@@ -6,7 +6,7 @@ namespace torchdion::linalg {
 
 namespace {
 
-// Of the roundings of B's entries and of P's, in units of the last place that is read: each has a root mean square of
+// Rounding B's entries and P's, in units of the last place that is read: each error has a root mean square of
 // sqrt(3 / (8 ln 2) / 12) = 0.21 where mantissas are spread evenly by their logarithms.
 constexpr double kTwoRoundings = 0.3;
 

@@ -20,7 +20,7 @@ struct Noise {
   int64_t steps_taken() const { return steps_before ? static_cast<int64_t>(*steps_before) + 1 : steps; }
 };
 
-// That of P's columns where so many of those before them carry signal.
+// For columns of P with `rows` entries, `live` of which carry signal before them.
 NoiseLeft<double> noise_left_of(int64_t rows, int64_t live);
 
 // Columns without signal. In the memory of P's device, or null.

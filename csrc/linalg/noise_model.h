@@ -15,7 +15,7 @@ TORCHDION_HOST_DEVICE double mean_after(double mean, double momentum, double ste
   return sqrt(mean * mean + momentum * momentum * steps);
 }
 
-// What is left of noise of length 1.
+// The rest of noise of length 1 after orthogonalization.
 template <class T>
 struct NoiseLeft {
   T mean;     // its root mean square

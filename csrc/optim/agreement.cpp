@@ -119,7 +119,7 @@ Missing missing_of(const std::vector<Shared>& shared, const std::vector<std::opt
   return missing;
 }
 
-// Of a handshake for these parameters, whose claims come after others.
+// For a handshake about these parameters, whose claims come after others.
 engine::Comparison comparison_of(const std::vector<Shared>& shared, const Handshake& handshake, std::size_t before) {
   engine::Comparison comparison{handshake.compares};
   if (!handshake.common) return comparison;

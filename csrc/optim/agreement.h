@@ -35,7 +35,7 @@ struct Handshake {
   std::function<std::vector<Common>()> common = {};
 };
 
-// Of which parameters ranks do not hold the same; none: they have found no difference, or not looked.
+// The parameters of which ranks hold unequal copies; none: they found no difference, or did not compare.
 using Apart = std::optional<std::unordered_set<const void*>>;
 
 // Waits for the ranks of all layouts, which say what they are about to do and what they take everything for, also

@@ -131,7 +131,7 @@ void check_owner(const IValue& owner, const optim::Part* part, const std::string
                     "; whole_state_dict() has those of all", where);
 }
 
-// Whether its parameter has taken a step: before, a group of ours has nothing there but what others keep.
+// True if its parameter has taken a step: before, a group of ours has nothing there but what others keep.
 bool is_of_some_step(const GenericDict& saved, const SavedGroup& group) {
   if (!group.is_ours) return !saved.empty();
   const auto& ours = algorithms::states();

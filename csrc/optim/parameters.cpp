@@ -20,7 +20,7 @@ const algorithms::Algorithm& own_algorithm(const Options& options) {
   return options.algorithm().empty() ? *algorithms::all().front() : algorithms::algorithm(options.algorithm());
 }
 
-// That steps compute with.
+// Steps compute with dense tensors of these dtypes alone.
 bool has_numbers(const at::Tensor& param) {
   return param.layout() == at::kStrided && !param.is_nested() && engine::is_computed(param.scalar_type());
 }

@@ -17,13 +17,13 @@ const algorithms::Algorithm& algorithm_of(const at::Tensor& param, const Options
 // Leaves out what a group's parameters hold again, of which a warning tells, as torch does in Python.
 void keep_each_once(std::vector<at::Tensor>& params, const std::string& where);
 
-// Whether it neither asks for a gradient nor has one.
+// True if it neither asks for a gradient nor has one.
 bool is_left_alone(const at::Tensor& param);
 
-// Whether no step asks more of it than that it gets no gradient: it is left alone, and none could compute with it.
+// True if no step asks more of it than that it gets no gradient: it is left alone, and none could compute with it.
 bool is_passed_over(const at::Tensor& param);
 
-// Whether it may ever have states, by what does not change in a training.
+// True if it may ever have states, by what does not change in a training.
 bool may_have_states(const at::Tensor& param, const Options& options);
 
 // Throws c10::ValueError or c10::NotImplementedError with one sentence for a parameter with which no step can compute.
@@ -38,7 +38,7 @@ void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, con
 // Throws c10::ValueError for a state that another optimizer's code has put there.
 const ParamState& ours(const torch::optim::OptimizerParamState& state);
 
-// Whether some of its tensors are ours: before the first step a program may keep its own there.
+// True if some of its tensors are ours: before the first step a program may keep its own there.
 bool is_begun(const ParamState& state);
 
 // The tensors of a state, but for the count of steps.

@@ -80,7 +80,7 @@ struct Optimizer::Private {
   bool may_be_decoupled(const Optimizer& optimizer) const;
   void momenta_are_equal(const Optimizer& optimizer);
   void average_momenta(const Optimizer& optimizer);  // together, after a handshake
-  // What replicas must have in common before a step, and what makes it so where they have not.
+  // The values that replicas must share before a step, and the copies that make them equal.
   std::vector<optim::Common> common(const Optimizer& optimizer) const;
   void start_alike(const Optimizer& optimizer, const std::unordered_set<const void*>& params);
   void refuse_if_decoupled(const Optimizer& optimizer) const;

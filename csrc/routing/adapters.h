@@ -1,4 +1,4 @@
-// What the parameters of adapters are: PEFT's, loralib's and torchtune's names for them.
+// Parameters of adapters, recognized by PEFT's, loralib's and torchtune's names.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// What the shape of a parameter of three or more dimensions says, where no layer and no name does.
+// Guesses from the shape of a parameter of three or more dimensions, where no layer and no name decides.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace torchdion::routing {
 // (d, heads, n) is (d, heads · n), and a leading 1 may be a stack of one.
 std::optional<int64_t> batch_dims_by_shape(const std::vector<int64_t>& sizes, bool is_named);
 
-// Whether a parameter that is taken for a convolution, one matrix of its first dimension, has the shape of something
+// True if a parameter that is taken for a convolution, one matrix of its first dimension, has the shape of something
 // else: all of three dimensions, and those of more which are no kernel and have one row or may be a stack.
 bool is_doubtful_kernel(const std::vector<int64_t>& sizes);
 

@@ -10,13 +10,13 @@
 
 namespace torchdion::routing {
 
-// What either language calls the option that names the output layers.
+// The name, in the caller's language, of the option that names the output layers.
 const char* option_of_heads();
 
-// Whether a module that is called so, from the top of a model, is an output layer whatever its class.
+// True if a module that is called so, from the top of a model, is an output layer whatever its class.
 bool is_name_of_head(const std::vector<std::string>& path);
 
-// Whether an embedding may have an entry for each token, by its name and class: others are of positions, types, ...
+// True if an embedding may have an entry for each token, by its name and class: others are of positions, types, ...
 bool counts_tokens(const Module& embedding);
 
 // The ids of the parameters that output layers' weights are, or are computed from: of the modules of these names, or,

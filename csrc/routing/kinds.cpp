@@ -16,8 +16,8 @@ using Sizes = std::vector<int64_t>;
 
 constexpr std::array kExperts = {"gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"};
 constexpr std::array kExpertsOfRows = {"w1", "v1", "w2"};  // DBRX's
-// What has several dimensions and is no matrix: vectors that are looked up or added, factors entry by entry, samples of
-// fields.
+// Names of parameters that have several dimensions and are no matrices: vectors that are looked up or added, factors
+// entry by entry, samples of fields.
 constexpr std::array kNoMatrix = {
     R"(bias|^rpb$|^_?b_)",  // of positions and of experts; DiNAT calls those of relative positions rpb
     R"((^|_)pos(_|$)|(^|_)position|encoding|^_?W_pos$)",
@@ -29,7 +29,7 @@ constexpr std::array kNoMatrix = {
     R"(^A_logs?$|^Ds?$|^dt_b)",                                                                // of state space models
     R"(^time_(?!\w*_w\d))",  // RWKV's factors, whose time_..._w1 are matrices
 };
-// What only matrices are called.
+// Names that only matrices have.
 constexpr std::array kMatrix = {
     R"((^|_)weights?(_|\d|$)|weights?$|(^|_)kernels?(_|\d|$)|(^|_)matri(x|ces)(_|\d|$))",
     R"(^_?[wW]\d*$|^_?[wW]_\w+$|_[wW]\d*$|^[wW](q|k|v|o|r|i|h|x|g|in|out|qkv|kv)(_?\d+)?$)",
@@ -53,7 +53,7 @@ Name name_of(const std::string& key) {
   return std::any_of(matrix.begin(), matrix.end(), finds) ? Name::of_a_matrix : Name::says_nothing;
 }
 
-// By its key, or else by that of the list that holds it.
+// Reads its key, or else that of the list that holds it.
 Name name_of(const Module& owner, const Parameter& parameter) {
   for (const std::string& key : keys_of(owner, parameter)) {
     if (name_of(key) != Name::says_nothing) return name_of(key);
@@ -120,7 +120,7 @@ Form form_of_convolution(const Module& owner, const Parameter& parameter) {
   return {.batch_dims = std::max<int64_t>(0, further), .fan_in_first = false};
 }
 
-// Of what is guessed; none where nothing says that it is matrices.
+// For guessed parameters; none where nothing says that they are matrices.
 std::optional<int64_t> batch_dims_of(const Module& owner, const Parameter& parameter) {
   if (parameter.sizes.size() == 2) return 0;
   return batch_dims_by_shape(parameter.sizes, name_of(owner, parameter) == Name::of_a_matrix);

@@ -15,7 +15,7 @@ bool is_gain(const std::string& key);
 // All but the head, in a model whose layers have been recognized.
 Kind kind_of(const Module& owner, const Parameter& parameter);
 
-// What of a guessed kind is by the shape alone.
+// The part of a guess that the shape alone decides.
 Form form_of(Kind kind, const Module& owner, const Parameter& parameter);
 
 }  // namespace torchdion::routing

@@ -14,12 +14,12 @@ namespace {
 using Words = std::vector<std::string>;
 using Sizes = std::vector<int64_t>;
 
-// What the classes of layers end in, and what may stand behind: Linear8bitLt, LinearWithBias, Conv2dSame.
+// Last words of layers' class names, and words that may follow: Linear8bitLt, LinearWithBias, Conv2dSame.
 constexpr std::array kLinear = {"linear", "dense", "projection", "proj", "fc"};
 constexpr std::array kConvolution = {"conv", "convolution", "deconv", "deconvolution"};
 constexpr std::array kVariants = {"bit",  "lt",   "nf",   "fp", "int",  "e",         "m",          "layer", "base",
                                   "with", "bias", "lora", "x",  "same", "transpose", "transposed", "d",     "module"};
-// What a class or the name of a module of a matrix consists of.
+// Words in the class or the name of a module that holds a matrix.
 constexpr std::array kMatrixWords = {
     "linear", "lin",        "dense", "projection", "proj", "projector", "fc",      "ff",     "ffn",
     "mlp",    "attn",       "qkv",   "kv",         "q",    "k",         "v",       "o",      "query",
@@ -28,7 +28,7 @@ constexpr std::array kMatrixWords = {
     "output", "classifier", "head",  "attention",  "lora", "score",     "decoder", "logits", "transform"};
 constexpr std::array kEmbedding = {"emb",        "embed", "embeds", "embedder", "embedding",
                                    "embeddings", "wte",   "wpe",    "lut"};
-// What is looked up row by row, as the last word.
+// Last words of tables that are looked up row by row.
 constexpr std::array kTableWords = {"token",     "tokens",   "table",     "tables",  "codebook",
                                     "codebooks", "vocab",    "prompt",    "prompts", "word",
                                     "words",     "position", "positions", "lookup",  "vocabulary"};
@@ -62,7 +62,7 @@ bool is_class_of_embeddings(const std::string& name, const Words& words) {
   return name.find("Embedding") != std::string::npos || (!words.empty() && contains(kEmbedding, words.back()));
 }
 
-// Of weights (out, in, sizes of the kernel), or with more dimensions in front.
+// Weights are (out, in, sizes of the kernel), or have more dimensions in front.
 Layer layer_of_convolutions(const Words& words) {
   const auto last = last_of(words, [](const std::string& word) { return contains(kConvolution, word); });
   if (last == words.rend()) return Layer::other;
@@ -84,7 +84,7 @@ Layer layer_by_name(const Module& module) {
   return has_any(kMatrixWords, words) || has_any(kMatrixWords, of_class) ? Layer::linear : Layer::other;
 }
 
-// By sizes of its weight and of its bias, which an embedding has not.
+// Decides by the sizes of its weight and of its bias; an embedding has no bias.
 Layer layer_of(const Module& module, const Sizes& weight, const Sizes& bias) {
   const Words words = words_of(module.class_name);
   if (weight.size() > 2) return module.class_name == "Bilinear" ? Layer::convolution : layer_of_convolutions(words);
@@ -118,7 +118,7 @@ class SizesOf {
   std::map<std::pair<std::size_t, std::string>, Sizes> sizes_;
 };
 
-// Of W_in (in, out) beside b_in (out), and W_Q (heads, in, out) beside b_Q (heads, out).
+// True for W_in (in, out) beside b_in (out), and W_Q (heads, in, out) beside b_Q (heads, out).
 bool is_fan_in_first(const Parameter& parameter, const SizesOf& sizes_of) {
   if (parameter.sizes.size() < 2 || !(parameter.key.starts_with("W_") || parameter.key.starts_with("_W_"))) {
     return false;

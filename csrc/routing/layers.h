@@ -1,4 +1,4 @@
-// Which layer a module is that is none of torch's own by its type: one of another package, or one whose type is lost.
+// The layer of a module that is none of torch's by its type: of another package, or of a type that was lost.
 #pragma once
 
 #include "routing/model.h"

@@ -48,7 +48,7 @@ struct Model {
   std::vector<std::string> absent;    // names of modules that are None: of layers that other stages of a pipeline have
 };
 
-// What a parameter is; groups stand in this order. A guessed one is matrices by its shape, or one by the name weight;
+// The kind of a parameter; groups stand in this order. A guessed one is matrices by its shape, or one by the name weight;
 // an unknown one is updated as a vector.
 enum class Kind { matrix, convolution, fused, stack, guessed, transposed, embedding, vector, unknown, head };
 
@@ -61,7 +61,7 @@ struct Form {
   bool operator==(const Form&) const = default;
 };
 
-// Of one parameter, the first of those that share it.
+// The kind and the form of one parameter; where modules share it, of the first of them.
 struct Route {
   std::size_t parameter;  // of the model
   Kind kind;

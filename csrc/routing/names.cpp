@@ -8,7 +8,7 @@ namespace torchdion::routing {
 
 namespace {
 
-// What wrappers add to the names of modules: anywhere, with the name of an adapter behind, and in front of all.
+// Parts that wrappers add to names of modules: anywhere, before the name of an adapter, and in front of all.
 constexpr std::array kInserted = {"module",     "_orig_mod",      "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
                                   "base_layer", "original_module"};
 constexpr const char* kSavedByPeft = "modules_to_save";

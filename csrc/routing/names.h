@@ -31,8 +31,8 @@ std::vector<std::string> path_of(const std::string& name);
 // The words of one part, parted by case, digits and other signs, in small letters: "LayerNormMLP" is layer, norm, mlp.
 std::vector<std::string> words_of(const std::string& part);
 
-// What may name a parameter, the most telling first: its key, and that of the list or dict that holds it. A number says
-// nothing.
+// Keys that may name a parameter, the most telling first: its own, and that of the list or dict that holds it. A number
+// says nothing.
 std::vector<std::string> keys_of(const Module& owner, const Parameter& parameter);
 
 }  // namespace torchdion::routing

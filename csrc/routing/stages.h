@@ -1,4 +1,4 @@
-// What is said of one stage of a pipeline whose embedding may be tied to the head of another stage.
+// The warning about one stage of a pipeline whose embedding may be tied to the head of another stage.
 #pragma once
 
 #include <cstdint>

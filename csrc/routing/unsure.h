@@ -1,4 +1,4 @@
-// What is said of parameters whose kind no layer and no name tells.
+// The warning about parameters whose kind no layer and no name tells.
 #pragma once
 
 #include <string>

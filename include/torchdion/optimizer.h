@@ -112,8 +112,8 @@ struct Stats {
   // Columns of P that were zero or not well above rounding, which is where a plain Cholesky factorization fails, and
   // became exactly zero, in the matrices that this rank orthonormalized.
   int64_t columns_without_signal = 0;
-  // Those of them that were longer than their rounding, but not by the factor that counts as signal: there, runs on
-  // different layouts may part (docs/reference/limits.md).
+  // The number of them that were longer than their rounding, but not by the factor that counts as signal: there, runs
+  // on different layouts may part (docs/reference/limits.md).
   int64_t columns_in_margin = 0;
   int64_t batches = 0;          // of the last step
   int64_t workspace_bytes = 0;  // of the last step

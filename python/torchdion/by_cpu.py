@@ -1,4 +1,4 @@
-"""What goes by the CPU: tensors of a device for which their process group has gloo, which reads the host's memory.
+"""Tensors that go by the CPU: those on a device for which their process group has gloo, which reads the host's memory.
 
 For tensors on a GPU gloo copies in some of its collectives. It has nothing in others, such as the coalesced all-gather
 behind ``DTensor.full_tensor()``, and follows the GPU's address on the host there. ``csrc/comm/by_cpu.h`` is the same
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # at run time its import costs 0.4 s, which only those who ha
 
 
 def goes_by_cpu(group: ProcessGroup, device_type: str) -> bool:
-    """Whether the group has gloo, or nothing, for such devices, which are no CPUs, and moves what lies on the CPU."""
+    """True if the group has gloo, or nothing, for such devices, which are no CPUs, and moves what lies on the CPU."""
     served = {device.type for device in group._device_types}
     if device_type == "cpu" or "cpu" not in served:
         return False

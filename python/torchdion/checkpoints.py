@@ -96,7 +96,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         return state_dict
 
     def _refuse_states_of_no_group(self) -> None:
-        """Of parameters that others have taken out of their groups: a state dict has no key for them."""
+        """For parameters that others have taken out of their groups: a state dict has no key for them."""
         known = {id(param) for group in self.param_groups for param in group["params"]}
         for param in self.state:
             if isinstance(param, Tensor) and id(param) not in known:

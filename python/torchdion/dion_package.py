@@ -36,7 +36,7 @@ def ours(given: Arguments, params: list[Any], algorithm: str) -> Arguments:
 
 
 KEYS = ("num_heads", "split_sizes", "flatten", "selection_scope")
-"""Of groups: what takes their place stays, and they do not."""
+"""Keys of groups that are translated and removed."""
 
 
 def named_as_here(group: Arguments, entries: list[Any], where: str) -> Arguments:

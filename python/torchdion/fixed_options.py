@@ -76,7 +76,7 @@ def _has_other_rank(param: Tensor, group: Group, declared: State, state: Tensor)
 
 
 def _cycled(group: Group, changed: set[str], said: Group, where: str) -> dict[str, str]:
-    """Of the momentum that CyclicLR and OneCycleLR cycle, which is β₁ wherever an optimizer has betas."""
+    """About the momentum that CyclicLR and OneCycleLR cycle: β₁ wherever an optimizer has betas."""
     own = ALGORITHMS[group["algorithm"]]
     decay = next((name for name in ("mu", "ef_decay") if own.name in OPTIONS[name]["algorithms"]), None)
     if "betas" not in changed or decay is None or decay in changed or not group["betas"] or not said["betas"]:

@@ -167,7 +167,7 @@ def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_of_some_step(state: dict[str, Any], saved: dict[str, Any]) -> bool:
-    """Whether its parameter has taken one: before, a group of ours has nothing there but what others keep.
+    """True if its parameter has taken one: before, a group of ours has nothing there but what others keep.
 
     A state that another optimizer has saved is no such.
     """

@@ -48,7 +48,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
     title: ClassVar[str]
     """What sentences call the class."""
     exchanges: ClassVar[str] = "replicas average in the step (replicate_mesh)"
-    """What ranks send each other in a step, in the words of plans."""
+    """The messages of a step, in the words of plans."""
 
     @classmethod
     def of(cls, algorithm: str) -> "type[Optimizer]":

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import fx, jit, nn
 
-# By what a graph does with the weight of a module: the class of torch.nn that does it.
+# Operator of a graph that reads a module's weight → the class of torch.nn that calls it.
 _CLASSES = {
     "embedding": "Embedding",
     "embedding_bag": "EmbeddingBag",
@@ -22,7 +22,7 @@ _MOST_STEPS = 4  # between them
 
 
 def original_classes(model: nn.Module) -> dict[str, str]:
-    """By the names of modules: their classes, without packages, where their types do not say them."""
+    """Name of a module → its class, without packages, where its type does not say it."""
     classes: dict[str, str] = {}
     for name, module in model.named_modules():
         if isinstance(module, jit.ScriptModule):
@@ -43,7 +43,7 @@ def _is_plain(whole: nn.Module, path: str) -> bool:
 
 
 def _classes_in(whole: fx.GraphModule) -> Iterator[tuple[str, str]]:
-    """What its nodes remember of the modules that made them, then what it does with weights, which counts more."""
+    """Reads the modules that its nodes remember, then the operators that read weights, which count more."""
     for node in whole.graph.nodes:
         for path, made_by in node.meta.get("nn_module_stack", {}).values():
             yield path, (made_by if isinstance(made_by, str) else made_by.__name__).rpartition(".")[2]

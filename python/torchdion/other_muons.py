@@ -15,7 +15,7 @@ Group = dict[str, Any]
 
 
 class _Choice(NamedTuple):
-    """What a key of a group asks for.
+    """The rule that a key of a group asks for.
 
     Args:
         allowed: the algorithms that do what it says.
@@ -30,13 +30,13 @@ _MUON = _Choice(("muon", "normuon"), "muon")
 _NO_MUON = _Choice(tuple(name for name, known in ALGORITHMS.items() if not known.takes_matrices), "adamw")
 
 FLAGS = ("use_muon", "is_muon")
-"""Of KellerJordan/Muon, NorMuon, ms-swift: True or False."""
+"""KellerJordan/Muon, NorMuon, ms-swift: True or False."""
 
 NAMES = ("optim_type", "optimizer_type", "optimizer", "optim")
-"""Of trainers that mix rules: the name of one."""
+"""Trainers that mix rules: the name of one."""
 
 LABELS = ("kind",)
-"""Of nanochat, and of our own param_groups(): the name of a rule, or what the parameters are."""
+"""nanochat, and our own param_groups(): the name of a rule, or the kind of the parameters."""
 
 SELECTORS = (*NAMES, *LABELS, *FLAGS)
 """The most exact ones first: use_muon=False says only what a rule is not."""
@@ -82,7 +82,7 @@ def choose_algorithm(group: Group, default: str, is_named: bool, where: str) -> 
 
 
 def says_muon(group: Group) -> bool:
-    """Whether a group that was checked asks for Muon in the words of another package."""
+    """True if a group that was checked asks for Muon in the words of another package."""
     return any(_choice(key, group.get(key), "") is _MUON for key in SELECTORS)
 
 

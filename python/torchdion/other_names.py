@@ -27,11 +27,11 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "beta1": ("betas",),
     "beta2": ("betas",),
 }
-"""Of each, the options that it may be: the first that an algorithm of the group has."""
+"""Other name → the options that it may mean: the first that an algorithm of the group has."""
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, without waiting for a device: its tensors are equal to themselves alone."""
+    """True if two values are equal, without waiting for a device: its tensors are equal to themselves alone."""
     if one is other:
         return True
     if any(isinstance(value, Tensor) and not value.is_cpu for value in (one, other)):
@@ -43,7 +43,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def possible_algorithms(group: Group) -> set[str]:
-    """Those that may update a parameter of the group."""
+    """The algorithms that may update a parameter of the group."""
     own = ALGORITHMS[group["algorithm"]]
     return {own.name, group["scalar_algorithm"]} if own.takes_matrices else {own.name}
 

@@ -88,7 +88,7 @@ def check_owners(entries: list[Any], options: dict[str, Any], meshes: Meshes, wh
 
 
 def _may_have_states(param: Tensor, group: dict[str, Any]) -> bool:
-    """By what does not change in a training: one that is unfrozen later has had a part all the time."""
+    """Reads only properties that last for a training, so that a parameter that is unfrozen later has a part already."""
     if param.dtype not in DTYPES or param.layout != torch.strided or param.is_nested:
         return False
     if group["blocks"] == 1 or is_lazy(param) or not algorithm_of(param, group).takes_matrices:

@@ -88,7 +88,7 @@ def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def can_be_trained(param: Tensor) -> bool:
-    """Whether a step can compute with it: with integers, FP8, complex, sparse, nested or Meta tensors none can."""
+    """True if a step can compute with it: with integers, FP8, complex, sparse, nested or Meta tensors none can."""
     return (
         param.dtype in DTYPES
         and param.layout == torch.strided
@@ -98,17 +98,17 @@ def can_be_trained(param: Tensor) -> bool:
 
 
 def is_left_alone(param: Tensor) -> bool:
-    """Whether it neither asks for a gradient nor has one."""
+    """True if it neither asks for a gradient nor has one."""
     return not param.requires_grad and param.grad is None
 
 
 def is_passed_over(param: Any) -> bool:
-    """Whether no step asks more of it than that it gets no gradient."""
+    """True if no step asks more of it than that it gets no gradient."""
     return isinstance(param, Tensor) and is_left_alone(param) and not can_be_trained(param)
 
 
 def tensor_of(entry: Any) -> Any:
-    """That of a group's entry, which may have a name."""
+    """The tensor of a group's entry, which may be a pair with its name."""
     return entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
 
 

@@ -114,7 +114,7 @@ def check_is_state(state: Any, name: str) -> None:
 
 
 def is_begun(state: dict[str, Any] | None) -> bool:
-    """Whether there are entries of ours: before the first step others may keep theirs there, and ours lie beside."""
+    """True if there are entries of ours: before the first step others may keep theirs there, and ours lie beside."""
     return state is not None and ("step" in state or any(key in state for key in STATE_DTYPES))
 
 

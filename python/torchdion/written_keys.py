@@ -1,4 +1,4 @@
-"""What is written into a group is looked at, when it is added and at each step: obeyed, or warned of once."""
+"""Keys that are written into a group are looked at when it is added and at each step: obeyed, or warned of once."""
 
 from collections.abc import Iterable
 from operator import is_, itemgetter
@@ -44,7 +44,7 @@ class Look:
         self._count = len(self.group)
 
     def is_current(self) -> bool:
-        """Whether nobody has written into the group since. Asked at each step, so that it compares no values."""
+        """True if nobody has written into the group since. Asked at each step, so that it compares no values."""
         if len(self.group) != self._count:
             return False
         try:
@@ -119,7 +119,7 @@ def heed_at_the_door(group: Group, given: Group, entries: list[Any], defaults: G
 
 
 def _heed(look: Look, defaults: Group, states: States, where: str) -> tuple[Group, dict[str, str]]:
-    """What the group is to be, and a sentence for each key that is to be warned of."""
+    """The group as it will be, and a sentence for each key that is to be warned of."""
     group = dict(look.group)
     name_dtypes(group)
     written = look.written_in(group)
@@ -148,7 +148,7 @@ def _replace(group: Group, meant: Group) -> None:
 
 
 def _kept(keys: Iterable[Any], names: Names, group: Group, params: list[Tensor], where: str) -> dict[str, str]:
-    """What is to be said of keys that change nothing."""
+    """The warnings about keys that change nothing."""
     sentences: dict[str, str] = {}
     for key in keys:
         if key in OTHER_NAMES and key not in OPTIONS:
@@ -160,7 +160,7 @@ def _kept(keys: Iterable[Any], names: Names, group: Group, params: list[Tensor],
 
 
 def algorithms_of(params: list[Tensor], group: Group) -> set[str]:
-    """Those that update one."""
+    """The algorithms that update a parameter."""
     if not params or any(map(is_lazy, params)):  # a lazy module's has no shape before its first input
         return possible_algorithms(group)
     return {algorithm_of(param, group).name for param in params}

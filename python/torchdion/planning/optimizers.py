@@ -1,4 +1,4 @@
-"""What a plan compares: both forms of Dion, every other optimizer of the library, and Muon as it is elsewhere."""
+"""The optimizers that a plan compares: both forms of Dion, every other one here, and Muon as it is elsewhere."""
 
 from torchdion.optimizer import Optimizer
 from torchdion.owners import with_owners
@@ -22,12 +22,12 @@ OPTIMIZERS = {
     **{name: made_by.exchanges for name, made_by in with_owners().items()},
     **dict.fromkeys(OF_ENTRIES, "gradients are averaged"),
 }
-"""What is compared, and what ranks send each other."""
+"""Optimizer in a plan → its messages between ranks."""
 
 
 _ALGORITHMS = {"dion_compressed": "dion", "dion_dense": "dion", "muon_gathering": "muon", **WITH_OWNERS}
 
 
 def own_precision(name: str) -> str:
-    """Of the products of an optimizer, where nothing else is said."""
+    """The default for the products of an optimizer."""
     return ALGORITHMS[_ALGORITHMS.get(name, name)].precision

@@ -144,7 +144,7 @@ def _dimensions_in_use(training: Training) -> set[str]:
 
 
 def _cutting_dimensions_in_use(training: Training) -> set[str]:
-    """Of fs and tp, those on which a plan of the same network lets the algorithm send anything."""
+    """Those of fs and tp on which a plan of the same network lets the algorithm send anything."""
     sizes = asdict(training.sizes)
     groups = param_groups(Network(training.shape.on(training.sizes.tp)))
     planned = plan([{**group, **training.options} for group in groups], sizes, tp_plan=CUTS)

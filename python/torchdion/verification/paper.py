@@ -158,7 +158,7 @@ def _method(algorithm: str) -> str:
 
 
 def has_paper_form(algorithm: str) -> bool:
-    """Whether its paper's form is written down here."""
+    """True if its paper's form is written down here."""
     return hasattr(PaperOptimizer, _method(algorithm))
 
 

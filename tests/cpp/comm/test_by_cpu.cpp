@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// What a group has for the stand-in device.
+// The backend of a group for the stand-in device.
 enum class Has { gloo, nothing };
 
 // body(axis) on a thread for each rank, over gloo, which refuses the tensors of the stand-in device.

@@ -79,7 +79,7 @@ TEST_P(CholeskyInverse, WeightsTheNoiseOfEveryColumnWithItsShareInTheOrthonormal
 // The columns are factored 32 at a time on the CPU, 64 on a GPU, where other blocks clear 256 rows each below them.
 INSTANTIATE_TEST_SUITE_P(Sizes, CholeskyInverse, testing::Values(1, 2, 3, 32, 33, 60, 64, 65, 131, 400));
 
-// Which columns, each orthogonal to all others, are longer than what those before them leave of their noise.
+// The columns, all orthogonal, that are longer than the rest of their noise after those before them.
 at::Tensor longer_than_noise(const at::Tensor& noise, int64_t rows) {
   const at::Tensor alive = at::zeros(noise.sizes(), at::kBool);
   for (int64_t i = 0; i < noise.size(0); ++i) {

@@ -20,7 +20,7 @@ TEST(RelativeNoise, IsThatOfTheMeanLengthOverEachButAtLeastItsOwn) {
   EXPECT_LE((noise - expected.view({2, 3})).abs().max().item<double>(), 1e-15);
 }
 
-// Of 1 for the product and 0.1 for each of 300 steps.
+// The root of 1² of the product and 300 · 0.1² of the steps is 2.
 TEST(RelativeNoise, GrowsAsIndependentRoundingsOfEachStepDo) {
   const at::Tensor lengths = at::ones({1, 4}, at::kDouble);
   const float before = 299;

@@ -60,7 +60,7 @@ class MovedOptimizer : public testing::Test {
     optimizer.step();
   }
 
-  // Whether it says so itself, whatever is called.
+  // Every method throws, and the sentence is its own.
   static void expect_moved_from(Class& moved, const Model& model) {
     for (const auto& [name, call] : methods(model)) {
       EXPECT_EQ(message_of([&] { call(moved); }),

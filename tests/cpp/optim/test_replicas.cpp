@@ -198,7 +198,7 @@ TEST(DionReplicas, ThatStartFromOtherWeightsSayWhichOnceAndTrainAsTheFirst) {
   }
 }
 
-// What was planned for other weights is planned again.
+// A plan for other weights is made again.
 TEST(DionReplicas, WhoseWeightsNoKernelFollowsStartAlikeToo) {
   Mesh({2, 1, 1}).run([](MeshAxes axes) {
     std::vector<at::Tensor> trained;

@@ -17,7 +17,7 @@ NAMED = re.compile(
 )
 PLACEHOLDER = re.compile(r"NAME|FILE|\bmine\.|\btest_x\.")  # of a file of a reader's own
 
-# Of torch, CUDA and NCCL; and what an installation writes.
+# Files of torch, CUDA and NCCL, and files that an installation writes.
 OF_OTHERS = {
     "ATen/core/Tensor.h",
     "Caffe2Targets.cmake",
@@ -45,7 +45,7 @@ SOURCES = [path for path in FILES if path.suffix not in {".json", ".svg", ".toml
 
 
 def words(path: Path) -> Iterator[str]:
-    """What is said to readers: comments, docstrings, pages without their blocks of code."""
+    """The text for readers: comments, docstrings, pages without their blocks of code."""
     text = path.read_text()
     if path.suffix in {".py", ".pyi"}:
         yield from (

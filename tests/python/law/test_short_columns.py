@@ -43,7 +43,7 @@ def disagreement(product: Tensor) -> float:
 
 
 def updates(place) -> list[Tensor]:  # type: ignore[no-untyped-def]
-    """Of each method and condition; no column is dropped."""
+    """For each method and condition; no column is dropped."""
     found = []
     for method in METHODS:
         for condition in CONDITIONS:

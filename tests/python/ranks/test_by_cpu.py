@@ -32,7 +32,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def terms(rank: int, placements: tuple[Placement, ...], mesh: Any) -> DTensor:
-    """Of a sum that is due yet, each rank's own term; of other placements, pieces of one tensor."""
+    """Each rank's own term of a sum that is still due; pieces of one tensor for other placements."""
     if any(placement.is_partial() for placement in placements):
         return DTensor.from_local(numbers(7, 5, seed=rank), mesh, placements)
     if any(isinstance(placement, _StridedShard) for placement in placements):  # as FSDP2 cuts what tp has cut
@@ -93,7 +93,7 @@ def test_other_placements_are_given_by_the_cpu(before: tuple[Placement, ...], af
 
 
 class Taken(Exception):
-    """What the engine was to be given."""
+    """The tensors that the engine was given."""
 
 
 def hand_over(rank: int, world: int) -> None:

@@ -1,4 +1,4 @@
-"""What makes, overlaps and drops groups, collectives and tensors over and over: no rank may die of a signal.
+"""Groups, collectives and tensors are made, overlapped and dropped over and over: no rank may die of a signal.
 
 Each test takes --stress seconds; a failure prints the stacks of all threads of the rank that died.
 """
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,13 @@ def rounds(seconds: float) -> Iterator[int]:
         dist.all_reduce(over, dist.ReduceOp.MAX)
 
 
+def assert_survived(ranks: int, seconds: float, body: Callable[..., int], *arguments: object) -> None:
+    """Each rank calls the body, which counts what it did."""
+    counts = run_ranks(body, ranks, seconds, *arguments, time_limit=seconds + 120)
+    print(f"{counts[0]} of {body.__name__}")
+    assert counts[0] > 0
+
+
 def gather_at_once(rank: int, world_size: int, seconds: float) -> int:
     """As DTensor.full_tensor() gathers, but many at a time, which end as fast as threads can end them."""
     group = dist.group.WORLD
@@ -56,9 +63,7 @@ def gather_at_once(rank: int, world_size: int, seconds: float) -> int:
 
 def test_gathers_of_one_group_that_end_at_once(seconds: float) -> None:
     """Under two threads, torch's default, this rank dies within half a minute (one_thread_per_gloo_group)."""
-    (count,) = run_ranks(gather_at_once, 1, seconds, time_limit=seconds + 120)
-    print(f"{count} gathers")
-    assert count > 0
+    assert_survived(1, seconds, gather_at_once)
 
 
 def make_and_drop_groups(rank: int, world_size: int, seconds: float) -> int:
@@ -78,9 +83,7 @@ def make_and_drop_groups(rank: int, world_size: int, seconds: float) -> int:
 
 
 def test_groups_that_are_made_and_dropped(seconds: float) -> None:
-    made = run_ranks(make_and_drop_groups, 2, seconds, time_limit=seconds + 120)
-    print(f"{made[0]} groups")
-    assert made[0] > 0
+    assert_survived(2, seconds, make_and_drop_groups)
 
 
 def drop_tensors(rank: int, world_size: int, seconds: float) -> int:
@@ -97,9 +100,7 @@ def drop_tensors(rank: int, world_size: int, seconds: float) -> int:
 
 
 def test_tensors_whose_last_reference_is_that_of_a_thread_of_gloo(seconds: float) -> None:
-    dropped = run_ranks(drop_tensors, 2, seconds, time_limit=seconds + 120)
-    print(f"{dropped[0]} tensors")
-    assert dropped[0] > 0
+    assert_survived(2, seconds, drop_tensors)
 
 
 COMPRESSED = Layout("compressed", (2,), ("dp",))
@@ -134,9 +135,7 @@ def train_and_save(rank: int, world_size: int, seconds: float, folder: Path) -> 
 
 
 def test_trainings_that_save_in_the_background_and_are_dropped(seconds: float, tmp_path: Path) -> None:
-    trained = run_ranks(train_and_save, 2, seconds, tmp_path, time_limit=seconds + 120)
-    print(f"{trained[0]} trainings")
-    assert trained[0] > 0
+    assert_survived(2, seconds, train_and_save, tmp_path)
 
 
 # The interpreter ends while gloo's threads may hold the tensors of the last step, and a thread what is in flight.

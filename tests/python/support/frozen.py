@@ -22,13 +22,13 @@ KINDS: dict[str, tuple[Callable[[Tensor], Tensor], type[Exception], str]] = {
         "must be dense, got nested",
     ),
 }
-"""By kind: how a matrix becomes one, and how it is refused where it has a gradient."""
+"""Kind → how a matrix becomes one, and how it is refused where it has a gradient."""
 
 WITHOUT_GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
     "nested": lambda t: torch.nested.nested_tensor([t, t]),
     "uint4": lambda t: t.to(torch.uint8).view(torch.uint4),
 }
-"""Those to which torch assigns none, or of which it makes no other."""
+"""Kinds to which torch assigns no gradient, or of which it makes no other tensor."""
 
 
 def frozen(kind: str, shape: tuple[int, ...] = (6, 4), fill: float = 1.0) -> Parameter:

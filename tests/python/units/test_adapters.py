@@ -1,4 +1,4 @@
-"""What the parameters of PEFT's adapters are: its names and shapes, without it."""
+"""Parameters of PEFT's adapters are recognized by names and shapes, without PEFT."""
 
 import warnings
 

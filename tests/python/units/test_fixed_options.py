@@ -1,4 +1,4 @@
-"""What cannot change any more is one warning that says so, and what it says is so."""
+"""An option that cannot change any more is one warning, and the warning is true."""
 
 import re
 import warnings

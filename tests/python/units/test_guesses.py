@@ -1,4 +1,4 @@
-"""What the shape of a parameter says that no layer knows, to an optimizer that was given no groups."""
+"""Guesses from shapes alone, in an optimizer that was given no groups."""
 
 import re
 import warnings

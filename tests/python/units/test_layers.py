@@ -1,4 +1,4 @@
-"""Which layer a module of another package is, by its class, its parameters or its name."""
+"""Layers of other packages are recognized by class, parameters or name."""
 
 import warnings
 
@@ -19,7 +19,7 @@ def of_class(name: str, **sizes: tuple[int, ...]) -> nn.Module:
 
 
 def kinds(model: nn.Module, **options: object) -> dict[str, str]:
-    """By the names of parameters; a warning is an error."""
+    """Parameter → its group's kind; a warning is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         groups = torchdion.param_groups(model, **options)

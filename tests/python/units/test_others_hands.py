@@ -1,4 +1,4 @@
-"""What others put into states and groups, take away, move and put back: a step goes on, or says one sentence."""
+"""Others write, remove, move and put back states and groups: a step goes on, or says one sentence."""
 
 import copy
 from collections.abc import Callable

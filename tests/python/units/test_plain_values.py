@@ -22,7 +22,7 @@ class Two(IntEnum):
     value_ = 2
 
 
-# By option: what is given, and what it is.
+# Option → the value that is given, and the value that it means.
 NUMBERS: dict[str, list[tuple[Any, Any]]] = {
     "lr": [(numpy.array(0.25), 0.25), (numpy.float32(0.25), 0.25), (numpy.array(1), 1), (Decimal("0.25"), 0.25)],
     "mu": [(numpy.array(0.5), 0.5), (numpy.float16(0.5), 0.5), (Fraction(1, 2), 0.5), (numpy.longdouble(0.5), 0.5)],
@@ -154,7 +154,7 @@ def test_what_others_keep_in_groups_stays_what_it_is():
 
 
 def test_other_numbers_are_judged_so_too():
-    """Of methods, of a gradient scaler, of the dion package and of its classes."""
+    """Arguments of methods, of a gradient scaler, of the dion package and of its classes."""
     optimizer = made()
     optimizer.step()
     optimizer.resize_rank(numpy.float32(0.5), numpy.array(1))

@@ -69,7 +69,7 @@ struct FactorDiagonal {
     // Of each column: 0 if it is zero; one over the root of its pivot, 0 without signal; 0 where no
     // later column is freed of it.
     T *length, *scale, *keep;
-    // Of each column, how many before it carry signal.
+    // The number of columns with signal before each column.
     float* live;
   };
   struct Pivot {

@@ -1,4 +1,4 @@
-"""What a plan compares is what the library has."""
+"""A plan compares every optimizer of the library."""
 
 import torch
 from torch import nn
