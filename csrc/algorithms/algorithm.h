@@ -107,8 +107,9 @@ struct Algorithm {
   OwnedWork (*owned_work)(const BatchShape& shape, const Layout& layout, const Options& options) = nullptr;
   // Whether its owners are also among the ranks of Layout::copies; else its body sees no such axis.
   bool shares_among_copies = false;
-  // True if a batch may hold only parameters that have taken the same number of steps.
-  bool needs_equal_steps = false;
+  // The class of a step: a batch holds only parameters whose steps have the same one, which is Batch::step. Null: all
+  // may share a batch.
+  int64_t (*class_of_step)(int64_t step, const Options& options) = nullptr;
   // Whether replicas of matrices whose largest pieces are rows×cols have states of their own (Holder::each_replica),
   // because they exchange something else than gradients: factors of r columns, say (ranks: those of all its factors).
   // Null: they never do.

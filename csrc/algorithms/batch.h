@@ -24,7 +24,7 @@ struct Batch {
   std::vector<linalg::Matrices> states;  // in the order of the declaration: m×n, factors n×r, rows m×1
   std::vector<at::Tensor> unchanged;     // of each matrix one FP32 number, not 0: it stays; empty: none does
   double shape_factor = 1;               // sqrt(fan-out / fan-in) of the user's X
-  int64_t step = 0;                      // this one included
+  int64_t step = 0;                      // this one included, or its class: Algorithm::class_of_step
   const float* steps_before = nullptr;   // in the memory of the device, where it is counted there: step − 1
 
   // Of one that takes elements: whole tensors. Where replicas average, its G are views of `mean`.

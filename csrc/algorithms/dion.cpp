@@ -179,7 +179,7 @@ constexpr Algorithm kDion{
     .cost = dion_cost,
     .update = dion,
     .owned_work = work_of_iterations,
-    .needs_equal_steps = true,  // of which noise and sketches are made
+    .class_of_step = class_of_step,
     .decouples = factors_are_fewer,
     .check_layout = check_orthonormalize,
 };

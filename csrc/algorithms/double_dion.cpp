@@ -209,7 +209,7 @@ constexpr Algorithm kDoubleDion{
     .update = double_dion,
     .delayed = &kDelayed,
     .owned_work = work_of_iterations,
-    .needs_equal_steps = true,  // of which noise and sketches are made
+    .class_of_step = class_of_step,
     .decouples = exchanged_factors_are_fewer,
     .check_layout = check_orthonormalize,
 };

@@ -5,6 +5,9 @@
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
 
+#include <bit>
+#include <limits>
+
 #include "algorithms/cost.h"
 #include "algorithms/exchange.h"
 #include "algorithms/truncated_svd.h"
@@ -35,6 +38,13 @@ Orthonormalize method_of(const Options& options) {
   return enumerator<Orthonormalize>(kOrthonormalize, options.text("orthonormalize"));
 }
 
+// Without error feedback M = μ M + G forgets: roundings weigh 1 + μ² + μ⁴ + … of one.
+double steps_in_momentum(const Options& options) {
+  if (!options.has("error_feedback") || options.flag("error_feedback")) return std::numeric_limits<double>::infinity();
+  const double mu = options.number("mu");
+  return 1 / (1 - mu * mu);
+}
+
 linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const Options& options) {
   linalg::OrthonormalizeOptions how;
   how.method = method_of(options);
@@ -44,6 +54,7 @@ linalg::OrthonormalizeOptions orthonormalize_options(const Batch& batch, const O
   how.precision = linalg::precision_on(batch.workspace.device(), precision_asked(options));
   const at::ScalarType dtype = batch.workspace.scalar_type();
   how.noise = linalg::noise_of_step(dtype, batch.shape.n, how.precision, batch.step, batch.steps_before);
+  how.noise.most_steps = steps_in_momentum(options);
   how.order = batch.order;
   how.counts = batch.counts;
   return how;
@@ -121,6 +132,11 @@ int64_t orthonormalize_operations(const BatchShape& shape, int64_t r, const Opti
 
 bool takes_svd(const Options& options) {
   return options.has("factorization") && options.text("factorization") == "svd";
+}
+
+int64_t class_of_step(int64_t step, const Options& options) {
+  if (method_of(options) == Orthonormalize::rcqr) return step;
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(step)));
 }
 
 void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name) {

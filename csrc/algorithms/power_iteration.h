@@ -41,6 +41,9 @@ bool takes_svd(const Options& options);
 // Householder QR has no distributed form here: P must have all of its rows on each rank.
 void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name);
 
+// Algorithm::class_of_step: sketches need the number itself, noise the next power of two.
+int64_t class_of_step(int64_t step, const Options& options);
+
 // One power iteration of a batch.
 struct PowerIteration {
   linalg::Matrices B, own_Q;  // where rows are cut, own_Q is a piece of Q's columns

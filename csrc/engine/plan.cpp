@@ -114,8 +114,9 @@ class Planner {
   }
 
   int64_t step_of(const Group& group, std::size_t i) const {
-    if (!group.algorithm->needs_equal_steps || groups_.capturable || group.steps.empty()) return 0;
-    return steps_taken(group.steps[i]) + 1;
+    const auto class_of_step = group.algorithm->class_of_step;
+    if (!class_of_step || groups_.capturable || group.steps.empty()) return 0;
+    return class_of_step(steps_taken(group.steps[i]) + 1, group.options);
   }
 
   Key key_of(const Group& group, std::size_t i, const ParameterShape& shape, int64_t layout_number, int64_t step) {

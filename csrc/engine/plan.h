@@ -24,7 +24,7 @@ struct Alike {
   Layout layout;                     // as the algorithm's body sees the matrices
   bool transposed = false;           // the body sees the transposes: the factor is m×r in the user's orientation
   double shape_factor = 1;           // sqrt(fan-out / fan-in)
-  int64_t step = 0;                  // that they take, where it must be equal
+  int64_t step = 0;                  // the class of those that they take; 0: they may differ
   int64_t most = 0;                  // matrices on the rank that holds most of them
   algorithms::OwnedWork owned;       // of each matrix
   std::vector<int64_t> owners;       // of each matrix here, by its place among the ranks of owned.axes; empty: none

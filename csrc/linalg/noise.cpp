@@ -1,5 +1,6 @@
 #include "linalg/noise.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace torchdion::linalg {
@@ -14,11 +15,14 @@ constexpr double kTwoRoundings = 0.3;
 // (benchmarks/noise.py).
 constexpr double kMomentumNoise = 1.65;
 
+// Columns must be longer than what earlier steps have left by this factor, however large the margin of a product is.
+constexpr double kMarginOfMomentum = 2;
+
 double unit_roundoff(at::ScalarType dtype) { return dtype == at::kDouble ? 0x1p-53 : 0x1p-24; }
 
 // FP32's noise is an upper bound of two to four times what products show, that of rounded operands is their root mean
-// square. FP64 asks for 2³⁰: the direction of what is kept is then known to 10⁻⁹, and runs on unlike layouts agree so
-// far. It drops columns below some 10⁻⁶ of the root mean square of all.
+// square. FP64 asks for 2³⁰ of its products: the direction of what is kept is then known to 10⁻⁹, and runs on unlike
+// layouts agree so far. It drops columns below some 10⁻⁶ of the root mean square of all.
 double signal_margin(at::ScalarType dtype, Precision precision) {
   if (dtype == at::kDouble) return 0x1p+30;
   return precision == Precision::highest ? 2 : 1.25;
@@ -27,7 +31,8 @@ double signal_margin(at::ScalarType dtype, Precision precision) {
 }  // namespace
 
 at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
-  const double of_mean = mean_after(noise.mean, noise.momentum, static_cast<double>(noise.steps_taken()));
+  const double of_mean =
+      mean_after(noise.mean, noise.momentum, static_cast<double>(noise.steps_taken()), noise.most_steps);
   const at::Tensor mean = lengths.square().mean(-1, /*keepdim=*/true).sqrt_();
   return mean.div(lengths).mul_(of_mean).clamp_(noise.own, kLargestNoise).masked_fill_(lengths.eq(0), kLargestNoise);
 }
@@ -39,11 +44,11 @@ NoiseLeft<double> noise_left_of(int64_t rows, int64_t live) {
 
 Noise noise_of_step(at::ScalarType dtype, int64_t inner, Precision precision, int64_t steps,
                     const float* steps_before) {
-  const double rounding = rounding_noise(dtype, inner, precision);
+  const double rounding = rounding_noise(dtype, inner, precision), margin = signal_margin(dtype, precision);
   return {.own = rounding,
           .mean = rounding,
-          .margin = signal_margin(dtype, precision),
-          .momentum = kMomentumNoise * unit_roundoff(dtype),
+          .margin = margin,
+          .momentum = kMomentumNoise * unit_roundoff(dtype) * std::min(1.0, kMarginOfMomentum / margin),
           .steps = steps,
           .steps_before = steps_before};
 }

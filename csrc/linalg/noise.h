@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <torchdion/options.h>
 
+#include <limits>
+
 #include "linalg/noise_model.h"
 
 namespace torchdion::linalg {
@@ -14,8 +16,9 @@ struct Noise {
   double mean = 0;      // relative to the root mean square of all lengths: a product has it, whose columns may cancel
   double margin = 1;    // a column is signal only if it is longer than the noise by this factor
   double momentum = 0;  // as `mean`, from each step that rounded the momentum; independent errors, so √steps of it
-  int64_t steps = 0;    // that rounded it
-  const float* steps_before = nullptr;  // in the memory of P's device, or null: `steps` is one more than this number
+  double most_steps = std::numeric_limits<double>::infinity();  // that the momentum remembers
+  int64_t steps = 0;                                            // that rounded it
+  const float* steps_before = nullptr;  // on P's device, or null; where it is there, `steps` is one more than it
 
   int64_t steps_taken() const { return steps_before ? static_cast<int64_t>(*steps_before) + 1 : steps; }
 };

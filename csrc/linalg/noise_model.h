@@ -10,25 +10,32 @@ namespace torchdion::linalg {
 // A column whose noise is longer, relative to it, is given this: it has no signal.
 inline constexpr double kLargestNoise = 1024;
 
-// Noise::mean with what so many steps have left in the momentum.
-TORCHDION_HOST_DEVICE double mean_after(double mean, double momentum, double steps) {
-  return sqrt(mean * mean + momentum * momentum * steps);
+// The number of steps, rounded up to a power of two: matrices whose numbers are near each other share a batch.
+TORCHDION_HOST_DEVICE double counted_steps(double steps) {
+  int exponent = 0;
+  return steps > 1 && frexp(steps, &exponent) != 0.5 ? ldexp(1.0, exponent) : steps;
+}
+
+// Noise::mean after so many steps, of which the momentum remembers `most`.
+TORCHDION_HOST_DEVICE double mean_after(double mean, double momentum, double steps, double most) {
+  const double counted = counted_steps(steps);
+  return sqrt(mean * mean + momentum * momentum * (counted < most ? counted : most));
 }
 
 // The rest of noise of length 1 after orthogonalization.
 template <class T>
 struct NoiseLeft {
-  T mean;     // its root mean square
-  T longest;  // it is longer in one case of a thousand
+  T rms;      // its root mean square
+  T longest;  // three in a thousand are longer
 };
 
 // Noise points anywhere among `rows` dimensions, and orthogonalization against `live` columns takes as many of them.
-// The length of f independent normal errors has the root mean square √f and is seldom more than √f + 2.
-// unit: 1 / sqrt(rows).
+// The length of f independent normal errors has the root mean square √f and is seldom more than √f + 2. Noise that
+// lies in a few rows alone loses less.
 template <class T>
-TORCHDION_HOST_DEVICE NoiseLeft<T> noise_left(T rows, T unit, T live) {
-  const T mean = sqrt(rows > live ? rows - live : T(0)) * unit;
-  return {mean, mean + 2 * unit};
+TORCHDION_HOST_DEVICE NoiseLeft<T> noise_left(T rows, T one_over_root_rows, T live) {
+  const T rms = sqrt(rows > live ? rows - live : T(0)) * one_over_root_rows;
+  return {rms, rms + 2 * one_over_root_rows};
 }
 
 }  // namespace torchdion::linalg

@@ -299,7 +299,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     unknown.push_back(optim::from_entries(group.options, options, where));
     optim::check_other_names(unknown.back(), options, where);
     const engine::GroupOptions values = optim::values_of(options, where);
-    said.push_back({values.values});
+    said.push_back(optim::said_by(groups[i], values));
     const optim::Parts parts = optim::parts_of(groups, held().layouts);  // no later group changes those of this one
     check_owner(group.owner, optim::part_of(parts, groups[i].params()), where);
     for (std::size_t k = 0; k < keys.size(); ++k) {

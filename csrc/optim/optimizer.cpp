@@ -96,7 +96,7 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
   const std::size_t index = param_groups().size() - 1;
   const OptimizerParamGroup& group = param_groups()[index];
   const Options& options = options_of(group, index);
-  held().said.push_back({optim::values_of(options, optim::group_name(index)).values});
+  held().said.push_back(optim::said_by(group, optim::values_of(options, optim::group_name(index))));
   for (const std::string& name : optim::foreign_options(options, static_cast<const Options&>(defaults()))) {
     TORCH_WARN(prefix(), "the option '", name, "'", optim::group_name(index), " is kept and ignored: the algorithm '",
                options.algorithm(), "' does not have it");

@@ -70,7 +70,7 @@ std::vector<Replica> Optimizer::Private::replicas(const Optimizer& optimizer) co
       const auto found = optimizer.state().find(params[k].unsafeGetTensorImpl());
       if (found != optimizer.state().end()) {
         const auto& state = optim::ours(*found->second);
-        replica.has_stepped = state.step().item<double>() > 0;
+        replica.has_stepped = state.tensor("step").defined() && state.step().item<double>() > 0;
         const std::vector<std::string> own = optim::decoupled_states(params[k], state, *replica.layout, options);
         for (const algorithms::State& declared : optim::algorithm_of(params[k], options).states) {
           const at::Tensor& tensor = state.tensor(std::string(declared.name));

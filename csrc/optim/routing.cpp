@@ -85,7 +85,7 @@ Options options_for(const routing::Group& group, Options options) {
     options.weight_decay(0).weight_decay_tensor({});
   }
   options.lr_multiplier(options.lr_multiplier() * form.lr_multiplier);
-  if (form.batch_dims) options.batch_dims(*form.batch_dims);
+  options.batch_dims(form.batch_dims);  // not what was said of others
   if (form.blocks) options.blocks(*form.blocks);
   if (form.fan_in_first) options.fan_in_first(*form.fan_in_first);
   if (form.skip_zero_gradients) options.skip_zero_gradients(*form.skip_zero_gradients);
@@ -99,8 +99,8 @@ std::vector<OptimizerParamGroup> param_groups(const Module& model, const Options
   const Speaking speaking({"torchdion::param_groups"});
   const Described described(model);
   const auto named = heads.empty() ? std::nullopt : std::optional(heads);
-  const routing::Routing found = routing::route(
-      described.model, {.heads = named, .is_strict = strict, .knows_stacks = options.batch_dims().has_value()});
+  const routing::Routing found =
+      routing::route(described.model, {.heads = named, .is_strict = strict, .batch_dims = options.batch_dims()});
   for (const std::string& warning : found.warnings) TORCH_WARN(warning);
   std::vector<OptimizerParamGroup> groups;
   for (const routing::Group& group : found.groups) {

@@ -58,6 +58,17 @@ bool group_has(const algorithms::Options& values, std::string_view option) {
   return algorithms::has_option(own, option) || (own.takes_matrices() && algorithms::has_option(scalar, option));
 }
 
+// True if states are made by it.
+bool is_of_states(const Option& option) {
+  const auto& all = algorithms::all();
+  return option.name == "orientation" || option.name == "rank_multiple_of" ||
+         option.allowed.kind == algorithms::Allowed::Kind::dtype ||
+         std::any_of(all.begin(), all.end(), [&](const algorithms::Algorithm* one) {
+           return std::any_of(one->states.begin(), one->states.end(),
+                              [&](const algorithms::State& state) { return state.rank_option == option.name; });
+         });
+}
+
 // The warning of an option that was written; empty: it is obeyed.
 std::string warning_of(const Option& option, const std::vector<Existing>& existing, const Layouts& layouts,
                        const algorithms::Options& values, const algorithms::Value& before, const std::string& where) {
@@ -88,15 +99,27 @@ std::string warning_of(const Option& option, const std::vector<Existing>& existi
 
 }  // namespace
 
+SaidOptions said_by(const torch::optim::OptimizerParamGroup& group, const engine::GroupOptions& options) {
+  return {options.values, group.params().empty() ? nullptr : group.params().front().unsafeGetTensorImpl()};
+}
+
 void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
              std::vector<SaidOptions>& said) {
+  said.resize(options.size());
   for (std::size_t i = 0; i < options.size(); ++i) {
     algorithms::Options& values = options[i].values;
     auto& group = optimizer.param_groups()[i];
+    SaidOptions now = said_by(group, options[i]);
+    if (!said[i].values || said[i].first != now.first) {
+      said[i] = std::move(now);  // another group than at the last step
+      continue;
+    }
+    std::optional<std::vector<Existing>> found;
     for (const Option& option : algorithms::options()) {
-      const algorithms::Value before = said[i].values.at(option.name);
-      if (values.at(option.name) == before) continue;
-      const std::vector<Existing> existing = existing_states(optimizer, group.params(), layouts, values);
+      const algorithms::Value before = said[i].values->at(option.name);
+      if (values.at(option.name) == before || (group_has(values, option.name) && !is_of_states(option))) continue;
+      if (!found) found = existing_states(optimizer, group.params(), layouts, values);
+      const std::vector<Existing>& existing = *found;
       const std::string sentence = warning_of(option, existing, layouts, values, before, group_name(i));
       if (option.name == "orientation" && std::any_of(existing.begin(), existing.end(), is_of_factor)) {
         values.set(option.name, before);

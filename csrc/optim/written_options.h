@@ -3,6 +3,7 @@
 
 #include <torchdion/optimizer.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,9 +15,12 @@ namespace torchdion::optim {
 
 // The options of a group as the last step found them.
 struct SaidOptions {
-  algorithms::Options values;
-  std::set<std::string, std::less<>> told = {};  // those that a warning was given for
+  std::optional<algorithms::Options> values = {};  // none: there was no such group
+  const void* first = nullptr;                     // the group's first parameter: programs may remove and insert groups
+  std::set<std::string, std::less<>> told = {};    // those that a warning was given for
 };
+
+SaidOptions said_by(const torch::optim::OptimizerParamGroup& group, const engine::GroupOptions& options);
 
 // Warns of options that were written since, and that no algorithm of the group has or that are only those of states
 // that are still to be made. The orientation of factors stays what it was.

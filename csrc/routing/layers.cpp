@@ -91,7 +91,7 @@ Layer layer_of(const Module& module, const Sizes& weight, const Sizes& bias) {
   if (weight.size() < 2) return Layer::other;
   if (module.class_name == kLinearOfGpt2) return Layer::transposed_convolution;
   if (is_class_of_linears(words)) return Layer::linear;
-  if (is_class_of_embeddings(module.class_name, words)) return Layer::embedding;
+  if (bias.empty() && is_class_of_embeddings(module.class_name, words)) return Layer::embedding;
   if (layer_of_convolutions(words) != Layer::other) return Layer::other;  // kernels in rows
   if (bias == Sizes{weight[0]}) return Layer::linear;
   if (bias == Sizes{weight[1]}) return Layer::transposed_convolution;
@@ -100,7 +100,8 @@ Layer layer_of(const Module& module, const Sizes& weight, const Sizes& bias) {
 
 bool is_class_of_norms(const Module& module) {
   const Words words = words_of(module.class_name);
-  return std::any_of(words.begin(), words.end(), is_norm) && !is_class_of_linears(words);
+  const bool is_named_norm = std::any_of(words.begin(), words.end(), is_norm);
+  return is_named_norm && !is_class_of_linears(words) && layer_of_convolutions(words) == Layer::other;
 }
 
 // The sizes of parameters by their modules and keys; empty: there is none.

@@ -48,8 +48,8 @@ struct Model {
   std::vector<std::string> absent;    // names of modules that are None: of layers that other stages of a pipeline have
 };
 
-// The kind of a parameter; groups stand in this order. A guessed one is matrices by its shape, or one by the name weight;
-// an unknown one is updated as a vector.
+// The kind of a parameter; groups stand in this order. A guessed one is matrices by its shape, or one by the name
+// weight; an unknown one is updated as a vector.
 enum class Kind { matrix, convolution, fused, stack, guessed, transposed, embedding, vector, unknown, head };
 
 // Options of a group that follow from what its parameters are; none: nothing is said.

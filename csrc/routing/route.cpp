@@ -75,8 +75,9 @@ Routing route(Model model, const Wishes& wishes) {
   std::vector<Route> routes = routes_of(model, heads);
   for (Route& route : routes) {
     const bool is_unsure = route.kind == Kind::guessed || route.kind == Kind::unknown;
-    const bool is_said = wishes.knows_stacks && model.parameters[route.parameter].sizes.size() > 2;
-    if (is_unsure && is_said) route = {route.parameter, Kind::matrix, {}};
+    const auto dims = static_cast<int64_t>(model.parameters[route.parameter].sizes.size());
+    const bool is_said = wishes.batch_dims && dims > 2 && dims - *wishes.batch_dims >= 2;
+    if (is_unsure && is_said) route = {route.parameter, Kind::matrix, {.batch_dims = *wishes.batch_dims}};
   }
   fuse_what_is_cut(model, routes, routing.warnings);
   if (wishes.is_strict) refuse_what_is_unsure(model, routes);

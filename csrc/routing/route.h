@@ -24,7 +24,7 @@ struct Routing {
 struct Wishes {
   std::optional<std::vector<std::string>> heads = {};  // names of the output layers; none: see head_weights()
   bool is_strict = false;                              // refuse parameters that are guessed or unknown
-  bool knows_stacks = false;  // the caller says what parameters of three or more dimensions are, where no layer does
+  std::optional<int64_t> batch_dims = {};  // of parameters of more dimensions, where no layer tells what they are
 };
 
 // Every trained parameter once, by the first module that has it; an embedding is one whoever shares it, and tied to a

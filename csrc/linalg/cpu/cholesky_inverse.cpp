@@ -104,7 +104,7 @@ class Factorization {
     const double rounding = combined_noise(j) / root;
     const NoiseLeft<double> left = noise_left_of(rows, live);
     dead[j] = margin * rounding * left.longest >= 1 || scale_of[j] == 0;
-    if (dead[j] && scale_of[j] != 0 && rounding * left.mean < 1 && !unclear[j]) ++found_in_margin;
+    if (dead[j] && scale_of[j] != 0 && rounding * left.rms < 1 && !unclear[j]) ++found_in_margin;
     if (!dead[j]) ++live;
     rounding_of[j] = rounding;
     const T scale = dead[j] ? 0 : 1 / root;
@@ -168,7 +168,7 @@ void equilibrate_noise(double* noise, double* shares, const double* scale, int64
   }
 }
 
-// Those of unit columns with this noise, of which Linv makes orthonormal ones.
+// The shares of the orthonormal columns that Linv makes of unit columns with this noise.
 void begin_shares(double* shares, const double* Linv, const double* noise, int64_t r) {
   for (int64_t j = 0; j < r; ++j) {
     for (int64_t i = 0; i <= j; ++i) shares[j * r + i] = Linv[j * r + i] * noise[i];
@@ -215,7 +215,7 @@ TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pa
   const bool is_first = !pass.noise.defined(), has_shares = pass.dtype == at::kDouble;
   if (is_first) pass.noise = at_first;
   if (is_first && has_shares) pass.shares = at::zeros({count, r, r}, at::kDouble);
-  // What products of BF16 leave of a Gram matrix, FP32 holds.
+  // FP32 holds all that products of BF16 leave of a Gram matrix.
   const bool in_single = pass.dtype == at::kFloat && pass.precision == Precision::medium;
   const double least_pivot = linalg::least_pivot(in_single ? at::kFloat : at::kDouble, pass.rows, r);
   TriangularInverse factor{at::empty({count, r}, at::kDouble), at::zeros({count, r, r}, pass.dtype)};

@@ -47,7 +47,7 @@ int64_t echelon_qr(double* A, int64_t k, int64_t r, const double* noise, double 
     const double of_noise = combined_noise(A, noise, r, j, columns_of_rows);
     const NoiseLeft<double> left = noise_left_of(k, top);
     dead[j] = top == k || length <= margin * of_noise * left.longest;
-    in_margin += top < k && dead[j] && length > of_noise * left.mean;
+    in_margin += top < k && dead[j] && length > of_noise * left.rms;
     if (dead[j]) continue;
     const double alpha = A[top * r + j] > 0 ? -length : length;
     double v_square = 0;

@@ -110,7 +110,7 @@ at::Tensor factor_panels(at::Tensor A, const at::Tensor& scale, const at::Tensor
     program.length = length.const_data_ptr<double>();
     program.live = live.mutable_data_ptr<int64_t>();
     program.rows = static_cast<float>(pass.rows);
-    program.row_unit = 1 / std::sqrt(program.rows);
+    program.one_over_root_rows = 1 / std::sqrt(program.rows);
     program.without_signal = pass.counts.without_signal;
     program.in_margin = pass.counts.in_margin;
     program.margin = static_cast<T>(pass.given.margin);
@@ -150,6 +150,7 @@ TriangularInverse inverse_of(at::Tensor H, CholeskyPass& pass) {
   equilibrate.own = pass.given.own;
   equilibrate.mean = pass.given.mean;
   equilibrate.momentum = pass.given.momentum;
+  equilibrate.most_steps = pass.given.most_steps;
   equilibrate.steps = pass.given.steps;
   equilibrate.steps_before = pass.given.steps_before;
   equilibrate.largest = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;

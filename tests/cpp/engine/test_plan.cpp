@@ -64,11 +64,16 @@ TEST(Plan, PutsMatricesAlikeInStridesTogether) {
 }
 
 TEST(Plan, KeepsStepsApartOfWhichNoiseAndSketchesAreMade) {
-  const Group group = group_of({{{12, 20}, {12, 4}}, {{12, 20}, {12, 4}, at::kFloat, 5}});
-  EXPECT_EQ(sort(group).batches, 2);
-  const Plan plan = plan_of({{group}});
-  EXPECT_EQ(plan.alike[0].step, 1);
-  EXPECT_EQ(plan.alike[1].step, 6);
+  const auto at_step = [](int64_t taken) { return Parameter{{12, 20}, {12, 4}, at::kFloat, taken}; };
+  Group group = group_of({at_step(0), at_step(5), at_step(7)});
+  const auto steps_of = [&] {
+    std::vector<int64_t> steps;
+    for (const Alike& alike : plan_of({{group}}).alike) steps.push_back(alike.step);
+    return steps;
+  };
+  EXPECT_EQ(steps_of(), (std::vector<int64_t>{1, 8})) << "noise counts to the next power of two";
+  group.options.set("orthonormalize", std::string_view("rcqr"));
+  EXPECT_EQ(steps_of(), (std::vector<int64_t>{1, 6, 8})) << "every step has a sketch of its own";
   EXPECT_EQ(plan_of({{group}, /*capturable=*/true}).batches.size(), 1u) << "the device knows its steps";
 }
 

@@ -20,14 +20,23 @@ TEST(RelativeNoise, IsThatOfTheMeanLengthOverEachButAtLeastItsOwn) {
   EXPECT_LE((noise - expected.view({2, 3})).abs().max().item<double>(), 1e-15);
 }
 
-// The root of 1² of the product and 300 · 0.1² of the steps is 2.
+// The root of 1² of the product and 300 · 0.1² of the steps is 2. 257 to 511 steps count as 512.
 TEST(RelativeNoise, GrowsAsIndependentRoundingsOfEachStepDo) {
   const at::Tensor lengths = at::ones({1, 4}, at::kDouble);
-  const float before = 299;
-  for (const Noise& noise :
-       {Noise{.mean = 1, .momentum = 0.1, .steps = 300}, Noise{.mean = 1, .momentum = 0.1, .steps_before = &before}}) {
+  const float before = 256;
+  const double rounding = std::sqrt(3.0 / 512);
+  for (const Noise& noise : {Noise{.mean = 1, .momentum = rounding, .steps = 512},
+                             Noise{.mean = 1, .momentum = rounding, .steps = 300},
+                             Noise{.mean = 1, .momentum = rounding, .steps_before = &before},
+                             Noise{.mean = 1, .momentum = 0.1, .most_steps = 300, .steps = 512}}) {
     EXPECT_TRUE(at::allclose(relative_noise(lengths, noise), at::full({1, 4}, 2.0, at::kDouble)));
   }
+}
+
+TEST(CountedSteps, AreTheNextPowerOfTwo) {
+  const std::vector<double> steps{0, 1, 2, 3, 4, 5, 256, 257, 0x1p+24 - 1, 0x1p+24};
+  const std::vector<double> counted{0, 1, 2, 4, 4, 8, 256, 512, 0x1p+24, 0x1p+24};
+  for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(counted_steps(steps[i]), counted[i]) << steps[i];
 }
 
 TEST(NoiseOfAStep, IsThatOfItsProductAfterOneStepAndOfTheMomentumAfterMany) {
@@ -35,11 +44,13 @@ TEST(NoiseOfAStep, IsThatOfItsProductAfterOneStepAndOfTheMomentumAfterMany) {
     const double epsilon = unit_roundoff(dtype);
     const auto mean_at = [&](int64_t steps) {
       const Noise noise = noise_of_step(dtype, 96, Precision::highest, steps);
-      return mean_after(noise.mean, noise.momentum, static_cast<double>(steps)) / epsilon;
+      // Columns are to be longer by a factor of 2, and in FP64 by 2³⁰ than the noise of the product alone.
+      const double of_momentum = noise.momentum * noise.margin / 2;
+      return mean_after(noise.mean, of_momentum, static_cast<double>(steps), noise.most_steps) / epsilon;
     };
     EXPECT_NEAR(mean_at(1), 10.6, 0.1);
-    EXPECT_NEAR(mean_at(200), 25.5, 0.1);
-    EXPECT_NEAR(mean_at(100'000), 522, 1);
+    EXPECT_NEAR(mean_at(200), 28.4, 0.1);
+    EXPECT_NEAR(mean_at(100'000), 598, 1);
   }
 }
 
@@ -51,7 +62,7 @@ TEST(NoiseLeft, IsWhatOrthogonalizationLeavesOfNoise) {
     const at::Tensor Q = orthonormal(rows, std::max<int64_t>(live, 1), 3).slice(1, 0, live);
     const at::Tensor lengths = at::linalg_vector_norm(noise - Q.matmul(Q.mT().matmul(noise)), 2, {1}).view({-1});
     const NoiseLeft<double> left = noise_left_of(rows, live);
-    EXPECT_NEAR(lengths.square().mean().sqrt().item<double>() / left.mean, 1, 0.2) << live;
+    EXPECT_NEAR(lengths.square().mean().sqrt().item<double>() / left.rms, 1, 0.2) << live;
     EXPECT_LE(lengths.max().item<double>(), 1.3 * left.longest) << live;
     EXPECT_LE(lengths.gt(left.longest).sum().item<int64_t>(), 6) << live;
   }

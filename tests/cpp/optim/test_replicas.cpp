@@ -148,6 +148,21 @@ TEST(DionReplicas, ThatDifferAreNamedOnEveryRankAndMadeEqual) {
   });
 }
 
+TEST(DionReplicas, StartBesideWhatAProgramKeepsInAStateBeforeTheFirstStep) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    ModelOnMesh training(model, axes, 2, kCompressed), expected(model, axes, 2, kCompressed);
+    auto state = std::make_unique<ParamState>();
+    state->tensor("z", at::ones({3}));
+    training.optimizer.state()[training.local.weight.unsafeGetTensorImpl()] = std::move(state);
+    training.optimizer.check_replicas();
+    training.optimizer.synchronize_replicas();
+    training.optimizer.resize_rank();
+    for (ModelOnMesh* each : {&training, &expected}) each->step(0);
+    expect_bitwise_equal(training.local.params(), expected.local.params());
+  });
+}
+
 TEST(DionReplicas, ThatOthersAverageAreComparedOverAnAxisThatIsGiven) {
   Mesh({2, 1, 1}).run([&](MeshAxes axes) {
     const Model model;

@@ -102,6 +102,20 @@ TEST(ParamGroups, TakeTheBatchDimsOfTheOptionsForTheUnknownOfThreeOrMoreDimensio
   EXPECT_EQ(options_of(groups, model.composition).algorithm(), "lion");
 }
 
+TEST(ParamGroups, GiveTheBatchDimsOfTheOptionsToNoLayer) {
+  torch::nn::Module model;
+  const torch::nn::Linear linear(8, 6);
+  model.register_module("linear", linear.ptr());
+  const at::Tensor stack = model.register_parameter("stack", at::ones({4, 8, 6}));
+  const auto groups = param_groups(model, DionOptions().batch_dims(1), {}, /*strict=*/true);
+  EXPECT_EQ(options_of(groups, stack).batch_dims(), 1);
+  EXPECT_EQ(options_of(groups, linear->weight).batch_dims(), std::nullopt);
+  Dion optimizer(groups);
+  linear->weight.mutable_grad() = at::ones({6, 8});
+  optimizer.step();
+  EXPECT_TRUE(optimizer.state_of(linear->weight).tensor("Q").defined());
+}
+
 TEST(ParamGroups, KeepCopiesOnTwoStagesEqualWhereBothAreNamedAsHeads) {
   torch::nn::Embedding embedding(32, 8);
   torch::nn::Linear head(torch::nn::LinearOptions(8, 32).bias(false));

@@ -104,6 +104,29 @@ TEST(WrittenOptions, AreToldOnceHoweverOftenTheyChange) {
   EXPECT_EQ(warnings.messages.size(), 3u);
 }
 
+// A program may insert, remove and exchange the groups of LibTorch's optimizers.
+TEST(WrittenOptions, AreThoseOfTheSameGroupWhereverItStands) {
+  const at::Tensor first = start({12, 20}), second = start({9, 9}), third = start({8, 8});
+  const auto group_of = [](const at::Tensor& param, Orientation orientation) {
+    return OptimizerParamGroup({param}, std::make_unique<DionOptions>(DionOptions(0.1).orientation(orientation)));
+  };
+  Dion optimizer(std::vector<OptimizerParamGroup>{group_of(first, Orientation::left),
+                                                  group_of(second, Orientation::right)});
+  const auto step = [&] {
+    for (const at::Tensor& param : {first, second, third}) param.mutable_grad() = at::ones_like(param);
+    optimizer.step();
+  };
+  step();
+  Warnings warnings;
+  optimizer.param_groups().push_back(group_of(third, Orientation::left));
+  step();
+  EXPECT_EQ(optimizer.state_of(third).step().item<int64_t>(), 1);
+  optimizer.param_groups().erase(optimizer.param_groups().begin());
+  step();
+  EXPECT_EQ(first_options(optimizer).orientation(), Orientation::right);
+  EXPECT_EQ(warnings.messages, std::vector<std::string>());
+}
+
 TEST(WrittenOptions, OfALoadedStateAreComparedWithWhatWasLoaded) {
   const at::Tensor X = start({12, 20}), other = start({12, 20});
   Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5)), loaded({other}, DionOptions(0.1).rank_fraction(0.25));

@@ -121,6 +121,25 @@ def test_at_medium_columns_are_kept_that_are_longer_than_the_rounding_of_operand
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_step_in_fp64_keeps_late_in_a_training_what_fp32_could_not(method: str) -> None:
+    """FP64 drops what is shorter than some 10⁻⁶, as layouts differ; a million roundings leave 10⁻¹³."""
+    for length in (1e-5, 1e-4):
+        B, Q = (matrix.double() for matrix in of_two_lengths(64, 64, length, 0))
+        _, dropped = stepped(B, Q, step=1_000_000, orthonormalize=method)
+        assert not dropped.any()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_error_feedback_the_momentum_forgets_its_roundings(method: str) -> None:
+    """M = μ M + G has those of 1 / (1 − μ²) steps, however many there were."""
+    length = 40 * 2.0**-24
+    B, Q = of_two_lengths(64, 64, length, 0)
+    for feeds_back, steps, is_dropped in ((True, 1, False), (True, 100_000, True), (False, 100_000, False)):
+        _, dropped = stepped(B, Q, step=steps, orthonormalize=method, mu=0.5, error_feedback=feeds_back)
+        assert bool(dropped.any()) == is_dropped
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_what_a_hundred_thousand_steps_may_have_rounded_counts_as_noise(method: str) -> None:
     """Each step rounds the momentum, by some 0.6 ε of its length: √steps of it."""
     epsilon, steps = 2.0**-24, 100_000

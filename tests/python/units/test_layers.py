@@ -56,6 +56,12 @@ def test_an_embedding_is_one_whatever_its_package(name):
     assert kind_of(of_class(name, weight=(12, 8))) == "embedding"
 
 
+@pytest.mark.parametrize("name", ["PatchEmbedding", "TimestepEmbedding"])
+def test_a_projection_that_is_called_an_embedding_is_a_matrix(name):
+    """An embedding has no bias."""
+    assert kind_of(of_class(name, weight=(32, 48), bias=(32,))) == "matrix"
+
+
 @pytest.mark.parametrize("name", ["FusedLayerNorm", "MixedFusedRMSNorm", "BatchNormAct2d", "RMSNormGated"])
 def test_a_norm_of_another_package_is_a_vector_in_all_its_dimensions(name):
     assert kinds(of_class(name, weight=(12, 8), gain=(2, 3))) == {"weight": "vector", "gain": "vector"}
@@ -183,6 +189,7 @@ def test_the_matrices_of_transformer_lens_have_their_inputs_first():
         ("SparseConv3d", (6, 3, 3, 3, 4), 0, False),
         ("ConvTranspose2dLayer", (4, 6, 4, 4), 0, True),
         ("EqualDeconv2d", (4, 6, 4, 4), 0, True),
+        ("SpectralNormConv2d", (6, 4, 3, 3), 0, False),
     ],
 )
 def test_convolutions_of_other_packages_are_kernels(name, shape, batch_dims, fan_in_first):

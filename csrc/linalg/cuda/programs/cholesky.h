@@ -33,7 +33,7 @@ struct Equilibrate {
   double* length;  // [count]
   bool all_begin;  // as if noise were below 0 everywhere
   int64_t r;
-  double own, mean, momentum;  // linalg::Noise
+  double own, mean, momentum, most_steps;  // linalg::Noise
   int64_t steps;
   const float* steps_before;  // or null
   double largest;             // length D, that the factor can hold
@@ -79,8 +79,8 @@ struct Equilibrate {
   }
 
   TORCHDION_DEVICE double noise_of_mean() const {
-    return mean_after(mean, momentum,
-                      steps_before ? static_cast<double>(*steps_before) + 1 : static_cast<double>(steps));
+    const double taken = steps_before ? static_cast<double>(*steps_before) + 1 : static_cast<double>(steps);
+    return mean_after(mean, momentum, taken, most_steps);
   }
 
   TORCHDION_DEVICE double scale_of(const T* h, int64_t j) const {

@@ -16,7 +16,7 @@ inline constexpr int kFactoredColumns = 64;
 // would spread noise. In A the block becomes diag(noise) and what is below it zero, where the products that follow put
 // L⁻¹ diag(noise).
 //
-// Whether a column carries signal depends on the length of its row of that. The row is a combination of the block's
+// The length of a column's row of L⁻¹ diag(noise) decides if it carries signal. The row is a combination of the block's
 // rows in the columns to the left (what these explain, before this block's elimination) and of diag(noise)'s rows; so
 // it is enough to carry their inner products S through the elimination.
 template <class T>
@@ -37,10 +37,10 @@ struct FactorDiagonal {
   int64_t* live;                        // [count]: the columns so far that carry signal
   int64_t *without_signal, *in_margin;  // or null: linalg::SignalCounts
   int64_t r, first;
-  float rows, row_unit;  // of P, and one over their root
+  float rows, one_over_root_rows;  // of P
   T margin, least_pivot;
 
-  // Of each matrix one block factors, and others clear the rows below.
+  // One block factors a matrix, others clear the rows below.
   int64_t blocks(int64_t count) const { return count * blocks_of_matrix(); }
 
   // For the elimination: for each of w³/6 entries of the block's inverse a product and a sum, for each of w³/6 of D and
@@ -63,11 +63,10 @@ struct FactorDiagonal {
   struct Shared {
     T* line;      // of k < j the inverse's row j; 1; of k > j D's column j
     T* S_column;  // from j on
-    // Of each column when those before it have been eliminated: the squares of its length and of the part that is
-    // noise.
+    // Squares of each column's length and of its noise, once the columns before it are eliminated.
     T *square, *noise;
-    // Of each column: 0 if it is zero; one over the root of its pivot, 0 without signal; 0 where no
-    // later column is freed of it.
+    // length: 0 for a zero column, else 1. scale: 1/√pivot, 0 without signal. keep: 0 for columns that later ones are
+    // not freed of.
     T *length, *scale, *keep;
     // The number of columns with signal before each column.
     float* live;
@@ -209,11 +208,11 @@ struct FactorDiagonal {
     const T square = shared.square[j], noise = shared.noise[j];
     const bool unclear = square < least_pivot;
     const T length = unclear ? least_pivot : square;
-    const NoiseLeft<float> left = noise_left(rows, row_unit, live_before);
-    const T longest = margin * left.longest, mean = left.mean;
+    const NoiseLeft<float> left = noise_left(rows, one_over_root_rows, live_before);
+    const T longest = margin * left.longest, rms = left.rms;
     // A column that is as long as its noise but for rounding must not be kept by that.
     const bool absent = shared.length[j] == 0, dead = absent || longest * longest * noise >= T(0.9999) * length;
-    return {length, noise, unclear, dead, dead && !absent && mean * mean * noise < T(0.9999) * length && !unclear};
+    return {length, noise, unclear, dead, dead && !absent && rms * rms * noise < T(0.9999) * length && !unclear};
   }
 
   // Frees the rows after j of column j, where it carries signal.
