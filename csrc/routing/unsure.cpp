@@ -24,7 +24,7 @@ void add_name(const Model& model, const Route& route, Names& names) {
 }
 
 std::string taken_for(int64_t batch_dims) {
-  return c10::str(batch_dims == 0 ? " for one matrix each (" : " for stacks of matrices (",
+  return c10::str(", taken by shape for ", batch_dims == 0 ? "one matrix each (" : "stacks of matrices (",
                   algorithms::assigned(*algorithms::option("batch_dims"), batch_dims), ")");
 }
 
@@ -38,18 +38,17 @@ void warn_of_what_is_unsure(const Model& model, const std::vector<Route>& routes
     if (route.kind == Kind::unknown) add_name(model, route, unknown);
   }
   if (guessed.empty() && unknown.empty()) return;
-  Names does;
-  for (const auto& [batch_dims, names] : guessed) does.push_back(c10::Join(", ", names) + taken_for(batch_dims));
-  if (!guessed.empty()) does.front().insert(0, "by their shapes takes ");
-  if (!unknown.empty())
-    does.push_back(c10::str("does not know ", c10::Join(", ", unknown), " and updates them as vectors"));
-  const char* remedy = "set batch_dims in the group of what is something else";
+  Names clauses;
+  for (const auto& [batch_dims, names] : guessed) clauses.push_back(c10::Join(", ", names) + taken_for(batch_dims));
+  if (!unknown.empty()) clauses.push_back(c10::Join(", ", unknown) + ", updated as vectors");
+  const char* remedy = "where this is wrong, set batch_dims in the group";
   if (guessed.empty()) {
-    remedy = "leave algorithm out of the group of what is a matrix, and set batch_dims in that of a stack";
+    remedy = "leave algorithm out of the group of a matrix, and set batch_dims in that of a stack";
   } else if (!unknown.empty()) {
-    remedy = "set batch_dims in the group of what is something else, and leave algorithm out of that of a matrix";
+    remedy = "where this is wrong, set batch_dims in the group, and leave algorithm out of that of a matrix";
   }
-  warnings.push_back(c10::str(prefix(), c10::Join(" and ", does), "; ", remedy));
+  warnings.push_back(c10::str(
+      prefix(), "no layer and no name says what these parameters are: ", c10::Join("; ", clauses), "; ", remedy));
 }
 
 void refuse_what_is_unsure(const Model& model, const std::vector<Route>& routes) {

@@ -205,10 +205,12 @@ TEST(ParamGroups, GuessTheFormOfThreeDimensionsAndSaySoOnce) {
     EXPECT_EQ(options_of(groups, known[std::string(layer) + ".kernel"]).batch_dims(), 0);
     EXPECT_EQ(options_of(groups, known[std::string(layer) + ".stack"]).batch_dims(), 1);
   }
-  EXPECT_EQ(warnings.messages, std::vector<std::string>{
-                                   "torchdion::param_groups: by their shapes takes *.kernel for one matrix each "
-                                   "(batch_dims(0)) and *.stack for stacks of matrices (batch_dims(1)); set batch_dims "
-                                   "in the group of what is something else"});
+  EXPECT_EQ(
+      warnings.messages,
+      std::vector<std::string>{
+          "torchdion::param_groups: no layer and no name says what these parameters are: *.kernel, taken by shape "
+          "for one matrix each (batch_dims(0)); *.stack, taken by shape for stacks of matrices (batch_dims(1)); "
+          "where this is wrong, set batch_dims in the group"});
 }
 
 TEST(ParamGroups, GuessNoFormThatTheOptionsSay) {

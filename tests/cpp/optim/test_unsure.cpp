@@ -77,10 +77,10 @@ TEST(ParamGroups, UpdateTheUnknownAsVectorsAndSaySoOnce) {
   EXPECT_EQ(options_of(groups, model.modulated).batch_dims(), 1);
   EXPECT_EQ(warnings.messages,
             std::vector<std::string>{
-                "torchdion::param_groups: by their shapes takes modulated for stacks of matrices (batch_dims(1)) and "
-                "heads for stacks of matrices (batch_dims(2)) and does not know field, composition and updates them as "
-                "vectors; set batch_dims in the group of what is something else, and leave algorithm out of that of a "
-                "matrix"});
+                "torchdion::param_groups: no layer and no name says what these parameters are: modulated, taken by "
+                "shape for stacks of matrices (batch_dims(1)); heads, taken by shape for stacks of matrices "
+                "(batch_dims(2)); field, composition, updated as vectors; where this is wrong, set batch_dims in the "
+                "group, and leave algorithm out of that of a matrix"});
 }
 
 TEST(ParamGroups, RefuseTheUnknownWhereTheyAreStrict) {

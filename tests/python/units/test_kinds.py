@@ -21,11 +21,12 @@ CONVOLUTION = {"batch_dims": 0, "fan_in_first": False}
 GUESSED_STACK = {"batch_dims": 1, "fan_in_first": False}
 # What the sentence about guessed forms says of an architecture.
 GUESSED = {
-    "xlnet": ", ".join(f"'transformer.layer.*.rel_attn.{key}'" for key in "qkvor") + " for one matrix each",
+    "xlnet": ", ".join(f"'transformer.layer.*.rel_attn.{key}'" for key in "qkvor")
+    + ", taken by shape for one matrix each",
     "recurrent-gemma": ", ".join(
         f"'model.layers.*.temporal_block.rg_lru.{gate}_gate_weight'" for gate in ("input", "recurrent")
     )
-    + " for stacks of matrices",
+    + ", taken by shape for stacks of matrices",
 }
 
 FORMS = {
@@ -98,7 +99,9 @@ def test_no_architecture_is_warned_of_but_once_of_what_was_guessed(name):
     sentences = [str(warning.message) for warning in seen if issubclass(warning.category, UserWarning)]
     assert len(sentences) == (name in GUESSED)
     assert all(
-        sentence.startswith(f"torchdion.param_groups: by their shapes takes {GUESSED[name]} (batch_dims=")
+        sentence.startswith(
+            f"torchdion.param_groups: no layer and no name says what these parameters are: {GUESSED[name]} (batch_dims="
+        )
         for sentence in sentences
     )
 
@@ -195,7 +198,7 @@ def test_the_form_of_several_dimensions_is_guessed_by_the_shape(key, shape, batc
     model = nn.ModuleDict({"7": nn.Module()})
     model["7"].register_parameter(key, Parameter(torch.ones(shape)))
     what = "stacks of matrices" if batch_dims else "one matrix each"
-    sentence = f"torchdion.param_groups: by their shapes takes '*.{key}' for {what} (batch_dims={batch_dims}); set "
+    sentence = f"'*.{key}', taken by shape for {what} (batch_dims={batch_dims}); where this is wrong, set batch_dims"
     with pytest.warns(UserWarning, match=re.escape(sentence)):
         assert route_of(model, key)["batch_dims"] == batch_dims
 
@@ -218,8 +221,8 @@ def test_what_neither_name_nor_shape_tells_is_updated_as_a_vector_and_a_warning_
     model = nn.ModuleDict({"3": nn.Module()})
     model["3"].register_parameter(key, Parameter(torch.ones(UNKNOWN[key])))
     sentence = (
-        f"torchdion.param_groups: does not know '*.{key}' and updates them as vectors; leave algorithm out of the "
-        "group of what is a matrix, and set batch_dims in that of a stack"
+        f"no layer and no name says what these parameters are: '*.{key}', updated as vectors; leave algorithm out of "
+        "the group of a matrix, and set batch_dims in that of a stack"
     )
     with pytest.warns(UserWarning, match=re.escape(sentence)):
         route = route_of(model, key)
@@ -242,10 +245,10 @@ def test_one_sentence_of_a_model_names_all_that_is_guessed_or_unknown():
     with pytest.warns(UserWarning) as seen:
         groups = torchdion.param_groups(unsure_model())
     assert [str(warning.message) for warning in seen] == [
-        "torchdion.param_groups: by their shapes takes 'layers.*.kernel' for one matrix each (batch_dims=0) and "
-        "'layers.*.heads' for stacks of matrices (batch_dims=2) and does not know 'seeds', 'layers.*.composition' and "
-        "updates them as vectors; set batch_dims in the group of what is something else, and leave algorithm out of "
-        "that of a matrix"
+        "torchdion.param_groups: no layer and no name says what these parameters are: 'layers.*.kernel', taken by "
+        "shape for one matrix each (batch_dims=0); 'layers.*.heads', taken by shape for stacks of matrices "
+        "(batch_dims=2); 'seeds', 'layers.*.composition', updated as vectors; where this is wrong, set batch_dims in "
+        "the group, and leave algorithm out of that of a matrix"
     ]
     assert [group["kind"] for group in groups] == ["matrix", "matrix", "matrix", "vector", "unknown"]
 
@@ -283,7 +286,7 @@ def test_what_strict_refuses_may_have_a_group_of_its_own():
 def test_a_group_that_says_otherwise_makes_a_matrix_of_the_unknown():
     model = nn.Module()
     model.composition = Parameter(torch.randn(6, 4))
-    with pytest.warns(UserWarning, match="does not know 'composition'"):
+    with pytest.warns(UserWarning, match="'composition', updated as vectors"):
         [group] = torchdion.param_groups(model)
     del group["algorithm"]
     optimizer = torchdion.Dion([group])

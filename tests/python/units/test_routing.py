@@ -166,8 +166,9 @@ def test_convolutions_and_experts_do_not_warn_but_raw_parameters_of_three_dimens
     with pytest.warns(UserWarning) as seen:
         torchdion.Dion(torchdion.param_groups(model))
     assert [str(warning.message) for warning in seen] == [
-        "torchdion.param_groups: by their shapes takes 'blocks.*.kernel' for one matrix each (batch_dims=0) and "
-        "'blocks.*.stack' for stacks of matrices (batch_dims=1); set batch_dims in the group of what is something else"
+        "torchdion.param_groups: no layer and no name says what these parameters are: 'blocks.*.kernel', taken by "
+        "shape for one matrix each (batch_dims=0); 'blocks.*.stack', taken by shape for stacks of matrices "
+        "(batch_dims=1); where this is wrong, set batch_dims in the group"
     ]
 
 
