@@ -112,12 +112,10 @@ void check_state_names(const algorithms::Algorithm& algorithm, const std::vector
                       state.name, "': it has ", listed.empty() ? "none" : listed,
                       "; is it the checkpoint of another optimizer or with other options?");
   }
-  if (algorithm.takes_matrices()) return;
   const algorithms::Algorithm* theirs = nullptr;  // whose these states are, and which of them this one does not have
   std::string_view foreign;
   int64_t most = 0;
   for (const algorithms::Algorithm* other : algorithms::all()) {
-    if (!other->takes_matrices()) continue;
     int64_t number = 0;
     std::string_view first;
     for (const algorithms::State& state : other->states) {
@@ -125,7 +123,7 @@ void check_state_names(const algorithms::Algorithm& algorithm, const std::vector
       ++number;
       if (first.empty() && algorithms::index_of(algorithm, state.name) < 0) first = state.name;
     }
-    if (first.empty() || number <= most) continue;
+    if (first.empty() || number < most || (number == most && other->states.size() >= theirs->states.size())) continue;
     theirs = other;
     foreign = first;
     most = number;

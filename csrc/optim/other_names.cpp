@@ -30,6 +30,12 @@ const std::vector<OtherName>& other_names() {
   return names;
 }
 
+// The entry under a name; None says nothing, as configurations leave it.
+auto said_under(auto& entries, const char* name) {
+  const auto found = entries.find(name);
+  return found == entries.end() || !found->second.isNone() ? found : entries.end();
+}
+
 // Null: no algorithm of the group has one.
 const char* option_meant(const OtherName& name, const std::string& algorithm, const std::string& scalar) {
   const algorithms::Algorithm &own = algorithms::algorithm(algorithm), &of_scalars = algorithms::algorithm(scalar);
@@ -99,7 +105,7 @@ void name_as_here(Entries& saved, const Options& own, const std::string& where) 
   const std::string algorithm = known_algorithm(saved, "algorithm", own.algorithm());
   const std::string scalar = known_algorithm(saved, "scalar_algorithm", own.scalar_algorithm());
   for (const OtherName& name : other_names()) {
-    const auto found = saved.find(name.key);
+    const auto found = said_under(saved, name.key);
     const char* option = found == saved.end() ? nullptr : option_meant(name, algorithm, scalar);
     if (!option || (name.place < 0 && saved.contains(option))) continue;
     if (name.place < 0) {
@@ -128,7 +134,7 @@ void check_other_names(const Entries& unknown, const Options& options, const std
                       "', got algorithm='", options.algorithm(), "' too", where);
   }
   for (const OtherName& name : other_names()) {
-    const auto found = unknown.find(name.key);
+    const auto found = said_under(unknown, name.key);
     if (found == unknown.end()) continue;
     const char* option = option_meant(name, options.algorithm(), options.scalar_algorithm());
     if (!option) continue;
@@ -137,7 +143,7 @@ void check_other_names(const Entries& unknown, const Options& options, const std
                          found->second.toScalar().toDouble() == own.toScalar().toDouble();
     if (is_same) continue;
     TORCH_WARN(prefix(), name.key, "=", entry_text(found->second), " means ", option, "=", entry_text(found->second),
-               ", got ", option, "=", entry_text(own), " too", where, ", which holds");
+               ", got ", option, "=", entry_text(own), " too", where, "; ", option, "=", entry_text(own), " holds");
   }
 }
 
@@ -145,7 +151,7 @@ void unite_names(Entries& entries) {
   const std::string algorithm = entries.at("algorithm").toStringRef();
   const std::string scalar = entries.at("scalar_algorithm").toStringRef();
   for (const OtherName& name : other_names()) {
-    const auto found = entries.find(name.key);
+    const auto found = said_under(entries, name.key);
     const char* option = found == entries.end() ? nullptr : option_meant(name, algorithm, scalar);
     if (option) found->second = value_under(entries, option, name.place);
   }

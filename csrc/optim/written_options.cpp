@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 
 #include "algorithms/all.h"
 #include "engine/shapes.h"
@@ -58,10 +59,25 @@ bool group_has(const algorithms::Options& values, std::string_view option) {
   return algorithms::has_option(own, option) || (own.takes_matrices() && algorithms::has_option(scalar, option));
 }
 
+// Sides of a matrix to which states of these shapes belong are chosen by the option.
+bool chooses_side_of(const Option& option, const Existing& one) {
+  const algorithms::StateShape shape = one.declared.shape;
+  return (is_of_factor(one) && (option.name == "orientation" || option.name == "fan_in_first")) ||
+         (shape == algorithms::StateShape::rows && option.name == "fan_in_first");
+}
+
+// The first state that keeps the side for which it was made; null: the option chooses the side of none.
+const Existing* kept_by(const Option& option, const std::vector<Existing>& existing) {
+  const auto is_sided = [&](const Existing& one) { return chooses_side_of(option, one); };
+  const auto found = std::find_if(existing.begin(), existing.end(), is_sided);
+  return found == existing.end() ? nullptr : &*found;
+}
+
 // True if states are made by it.
 bool is_of_states(const Option& option) {
+  constexpr std::array kNames = {"orientation", "fan_in_first", "rank_multiple_of", "seed"};
   const auto& all = algorithms::all();
-  return option.name == "orientation" || option.name == "rank_multiple_of" ||
+  return std::find(kNames.begin(), kNames.end(), option.name) != kNames.end() ||
          option.allowed.kind == algorithms::Allowed::Kind::dtype ||
          std::any_of(all.begin(), all.end(), [&](const algorithms::Algorithm* one) {
            return std::any_of(one->states.begin(), one->states.end(),
@@ -78,8 +94,12 @@ std::string warning_of(const Option& option, const std::vector<Existing>& existi
     return c10::str("the option '", option.name, "'", where, " is kept and ignored: the algorithm '",
                     values.text("algorithm"), "' does not have it");
   }
-  if (option.name == "orientation" && any(is_of_factor)) {
-    return c10::str(is, " is not taken: it stays ", algorithms::shown(option, before), ", which Q was made for");
+  if (const Existing* kept = kept_by(option, existing)) {
+    return c10::str(is, " is not taken: it stays ", algorithms::shown(option, before), ", which ", kept->declared.name,
+                    " was made for");
+  }
+  if (option.name == "seed" && any(is_of_factor)) {
+    return is + " is that of Q that are still to be made: those that there are keep their start";
   }
   if (option.allowed.kind == algorithms::Allowed::Kind::dtype &&
       any([&](const Existing& one) { return has_other_dtype(one, option.name, values); })) {
@@ -95,6 +115,14 @@ std::string warning_of(const Option& option, const std::vector<Existing>& existi
            "called";
   }
   return {};
+}
+
+void write_back(const Option& option, const algorithms::Value& value, Options& options) {
+  if (option.name == "fan_in_first") {
+    options.fan_in_first(std::get<bool>(value));
+  } else {
+    options.orientation(algorithms::enumerator<Orientation>(option.allowed.choices, std::get<std::string_view>(value)));
+  }
 }
 
 }  // namespace
@@ -121,11 +149,9 @@ void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::G
       if (!found) found = existing_states(optimizer, group.params(), layouts, values);
       const std::vector<Existing>& existing = *found;
       const std::string sentence = warning_of(option, existing, layouts, values, before, group_name(i));
-      if (option.name == "orientation" && std::any_of(existing.begin(), existing.end(), is_of_factor)) {
+      if (kept_by(option, existing)) {
         values.set(option.name, before);
-        static_cast<Options&>(group.options())
-            .orientation(
-                algorithms::enumerator<Orientation>(option.allowed.choices, std::get<std::string_view>(before)));
+        write_back(option, before, static_cast<Options&>(group.options()));
       }
       if (!sentence.empty() && said[i].told.emplace(option.name).second) TORCH_WARN(prefix(), sentence);
     }

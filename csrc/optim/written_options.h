@@ -23,7 +23,8 @@ struct SaidOptions {
 SaidOptions said_by(const torch::optim::OptimizerParamGroup& group, const engine::GroupOptions& options);
 
 // Warns of options that were written since, and that no algorithm of the group has or that are only those of states
-// that are still to be made. The orientation of factors stays what it was.
+// that are still to be made. Options that choose the side of a matrix to which
+// existing states belong stay what they were.
 // options: of the groups, as checked; gets what holds. said: of the same groups.
 void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
              std::vector<SaidOptions>& said);

@@ -54,7 +54,7 @@ TEST(OtherNames, OfAGroupThatAnotherProgramSavedAreItsOptions) {
   EXPECT_EQ(std::get<1>(*options_in(muon).betas()), 0.5);
   EXPECT_EQ(options_in(muon).lr(), 0.3);
   Dion2 dion2({model.square});
-  dion2.load_state_dict(saved_with({{"momentum", 0.5}}));
+  dion2.load_state_dict(saved_with({{"momentum", 0.5}, {"wd", c10::IValue()}}));
   EXPECT_EQ(options_in(dion2).ef_decay(), 0.5);
   EXPECT_TRUE(warnings.messages.empty());
   EXPECT_EQ(message_of([&] {
@@ -75,7 +75,7 @@ TEST(OtherNames, OfOurGroupsSayWhatOursSay) {
   optimizer.load_state_dict(saved_with({{"momentum", 0.25}}, &optimizer));
   EXPECT_EQ(options_in(optimizer).mu(), 0.75);
   EXPECT_EQ(warnings.messages, std::vector<std::string>{"torchdion::Muon: momentum=0.25 means mu=0.25, got mu=0.75 too "
-                                                        "(parameter group 0 of the state dict), which holds"});
+                                                        "(parameter group 0 of the state dict); mu=0.75 holds"});
 }
 
 struct Choice {

@@ -65,6 +65,15 @@ INSTANTIATE_TEST_SUITE_P(
                 [](Options& options) { options.orientation(Orientation::left); },
                 "orientation(Orientation::left) (parameter group 0) is not taken: it stays Orientation::right, which Q "
                 "was made for"},
+        Written{"FanIn",
+                {12, 20},
+                [](Options& options) { options.fan_in_first(true); },
+                "fan_in_first(true) (parameter group 0) is not taken: it stays false, which Q was made for"},
+        Written{"Seed",
+                {12, 20},
+                [](Options& options) { options.seed(7); },
+                "seed(7) (parameter group 0) is that of Q that are still to be made: those that there are keep their "
+                "start"},
         Written{"Orientation",
                 {12, 20},
                 [](Options& options) { options.orientation(Orientation::left); },
