@@ -29,7 +29,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     """State dicts have torch's form; states of DTensors are DTensors, which torch.distributed.checkpoint reshards."""
 
     _agreed: bool
-    _compared: bool
+    _compared: list[Tensor]
     _counts: dict[str, Any]
     _looks: list[Look]
 
@@ -58,7 +58,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         rename_saved_options(self.defaults)
         self.defaults = DEFAULTS | self.defaults
         self._broken = self.__dict__.get("_broken")
-        self._agreed = self._compared = False
+        self._agreed, self._compared = False, []
         self._in_flight = None
         self._flatten = self.__dict__.get("_flatten")
         self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
