@@ -160,6 +160,37 @@ def test_a_choice_that_is_written_later_is_obeyed_before_the_first_step_and_refu
     optimizer.step()
 
 
+CHANGES = [
+    ({"use_muon": False}, {"use_muon": True}, "'adamw', whose state variance it has, got 'muon'"),
+    ({"algorithm": "adamw"}, {"algorithm": "lion"}, "'adamw', whose state variance it has, got 'lion'"),
+    ({"algorithm": "normuon"}, {"algorithm": "muon"}, "'normuon' or 'dion3', whose state variance_neuron it has, got"),
+    ({"algorithm": "dion"}, {"algorithm": "muon"}, "'dion', whose state Q it has, got 'muon'"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "words"), CHANGES)
+def test_a_rule_that_lacks_a_state_of_the_one_before_does_not_take_the_rest(
+    before: dict[str, Any], after: dict[str, Any], words: str
+) -> None:
+    X = matrix()
+    optimizer = torchdion.Muon([{"params": [X], **before}])
+    X.grad = torch.ones(6, 4)
+    optimizer.step()
+    saved, weights = optimizer.state_dict(), X.detach().clone()
+    optimizer.param_groups[0].update(after)
+    words = rf"^torchdion.Muon: the algorithm of parameter 0 \(parameter group 0\) .* must stay {words}"
+    with pytest.raises(ValueError, match=words):
+        optimizer.step()
+    with pytest.raises(ValueError, match=words):
+        torchdion.Muon([{"params": [matrix()], **after}]).load_state_dict(
+            {**saved, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+    assert torch.equal(X, weights)
+    del optimizer.state[X]  # to start anew
+    optimizer.step()
+    assert not torch.equal(X, weights)
+
+
 def test_a_saved_group_that_contradicts_the_algorithm_that_it_is_loaded_with_is_refused() -> None:
     optimizer = torchdion.Muon([matrix()])
     own = optimizer.state_dict()
