@@ -19,6 +19,7 @@ from torchdion.state import is_begun, is_capturing
 from torchdion.table import STATE_DTYPES, options_of
 from torchdion.torch_versions import gradient_dtype
 from torchdion.words import front
+from torchdion.written_keys import look_at
 
 if TYPE_CHECKING:
     from torchdion.replicas import ReplicatedOptimizer
@@ -106,13 +107,14 @@ def begin(
     options: dict[str, Any] | None = None,
     copies: ProcessGroup | None = None,
 ) -> Prepared:
-    """Agrees on what is no step, once every rank has found its groups good and prepared what it needs.
+    """Agrees on what is no step, once every rank has obeyed what its groups say and prepared what it needs.
 
     Args:
         prepare: what may raise on this rank alone; its result is returned.
         operation, options, copies: as of :func:`agree`, which also says what is raised.
     """
     with refusing(optimizer, layouts, operation, copies):
+        look_at(optimizer.param_groups, optimizer._looks, optimizer.defaults, optimizer.state)
         check_groups([group | (options or {}) for group in optimizer.param_groups], optimizer.defaults)
         prepared = prepare()
     agree(optimizer, layouts, operation, options, copies)

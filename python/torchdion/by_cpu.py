@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.utils.weak import WeakIdKeyDictionary
 
 from torchdion.dtensor import local_part
 
@@ -57,13 +58,22 @@ def _mesh_goes_by_cpu(mesh: "DeviceMesh") -> bool:
 
 
 def _on_cpu(tensor: "DTensor") -> "DTensor":
-    """The same on a mesh of the same groups whose device is the CPU."""
+    return _with_local(tensor, local_part(tensor).cpu(), _mesh_on_cpu(tensor.device_mesh), tensor.placements)
+
+
+_MESHES: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""Mesh → that of the CPU. By identity: meshes are equal whose groups are others."""
+
+
+def _mesh_on_cpu(mesh: "DeviceMesh") -> "DeviceMesh":
+    """A mesh of the same groups whose device is the CPU."""
     from torch.distributed.device_mesh import DeviceMesh
 
-    mesh = tensor.device_mesh
-    names = mesh.mesh_dim_names or tuple(f"mesh_dim_{dim}" for dim in range(mesh.ndim))
-    moved = DeviceMesh.from_group(mesh.get_all_groups(), "cpu", mesh.mesh, mesh_dim_names=names)
-    return _with_local(tensor, local_part(tensor).cpu(), moved, tensor.placements)
+    if mesh not in _MESHES:
+        names = mesh.mesh_dim_names or tuple(f"mesh_dim_{dim}" for dim in range(mesh.ndim))
+        _MESHES[mesh] = DeviceMesh.from_group(mesh.get_all_groups(), "cpu", mesh.mesh, mesh_dim_names=names)
+    moved: DeviceMesh = _MESHES[mesh]
+    return moved
 
 
 def _with_local(tensor: "DTensor", local: Tensor, mesh: "DeviceMesh", placements: "tuple[Placement, ...]") -> "DTensor":

@@ -29,9 +29,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     """State dicts have torch's form; states of DTensors are DTensors, which torch.distributed.checkpoint reshards."""
 
     _agreed: bool
-    _compared: bool
+    _compared: list[Tensor]
     _counts: dict[str, Any]
-    _looks: list[Look]
 
     @speaking
     def __getstate__(self) -> dict[str, Any]:
@@ -58,7 +57,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         rename_saved_options(self.defaults)
         self.defaults = DEFAULTS | self.defaults
         self._broken = self.__dict__.get("_broken")
-        self._agreed = self._compared = False
+        self._agreed, self._compared = False, []
         self._in_flight = None
         self._flatten = self.__dict__.get("_flatten")
         self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
@@ -79,7 +78,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         Raises:
             RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see
                 ``synchronize_for_checkpoint()``.
-            ValueError: there is a state of a parameter that is in no group.
+            ValueError: a state of a parameter that is in no group, or an option that no step would take.
         """
         self._refuse_if_broken()
         look_at(self.param_groups, self._looks, self.defaults, self.state)
@@ -114,11 +113,13 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         language. Momenta that are each replica's own are averaged first, see ``synchronize_for_checkpoint()``.
 
         Raises:
-            RuntimeError: a step failed after it had begun to write, or other ranks did not call this.
+            ValueError: as of ``state_dict()``, or ranks differ in options, shapes or steps taken.
+            RuntimeError: a step failed after it had begun to write, another rank refused, or does something else.
         """
 
         def prepare() -> list[Tensor]:
             self._refuse_if_broken()
+            self._refuse_states_of_no_group()
             for name, param, group in self._members():
                 if is_begun(self.state.get(param)):
                     check_keys(param, self.state[param], algorithm_of(param, group), name)
@@ -181,6 +182,9 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         """
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = as_plain_numbers({name: value for name, value in given.items() if value is not None})
+        for look in self._looks:  # Q get the ranks that others have written: there is nothing to warn of
+            ranks = (*given, "replicate_rank_fraction")
+            look.said |= {name: look.group[name] for name in ranks if name in look.group}
         begin(self, self._layouts, _C.Operation.resize_rank, self._refuse_if_broken, options)
         self.synchronize_for_checkpoint()
         for group in self.param_groups:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parameter import is_lazy
 
 from torchdion.dtensor import is_dtensor
 from torchdion.plain_values import plain_numbers
@@ -80,12 +81,15 @@ def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: s
 
     Raises:
         ValueError: it is neither True nor False, says something else than ``batch_dims``, or is False where matrices
-            of the group differ in their number of dimensions.
+            of the group differ in their number of dimensions or have none yet.
     """
     flatten = group.pop("flatten", default)
     if flatten is None:
         return
-    dims = {tensor.dim() for tensor in tensors_of(entries) if tensor.dim() >= 2}
+    tensors = tensors_of(entries)
+    if flatten is False:
+        _refuse_lazy("flatten", tensors, "batch_dims", where)
+    dims = {tensor.dim() for tensor in tensors if not is_lazy(tensor) and tensor.dim() >= 2}
     if not isinstance(flatten, bool) or (not flatten and len(dims) > 1):
         found = f"matrices of {' and '.join(map(str, sorted(dims)))} dimensions" if flatten is False else shown(flatten)
         raise ValueError(
@@ -105,6 +109,14 @@ def _refuse_two(group: Arguments, name: str, value: Any, own: str, means: Any, w
         )
 
 
+def _refuse_lazy(name: str, tensors: list[Tensor], own: str, where: str) -> None:
+    if any(map(is_lazy, tensors)):
+        raise ValueError(
+            f"{front()}: {name} must be of parameters that have a shape, got one of a lazy module{where}; give its "
+            f"group {own}, or run the model once before"
+        )
+
+
 def _blocks_of_heads(heads: Any, where: str) -> int:
     if heads is not None and (not isinstance(heads, int) or isinstance(heads, bool) or heads < 1):
         raise ValueError(f"{front()}: num_heads must be an integer ≥ 1, got {shown(heads)}{where}")
@@ -121,7 +133,9 @@ def _blocks_of_sizes(sizes: Any, entries: list[Any], where: str) -> int:
             f"{front()}: split_sizes must be integers ≥ 1 that are alike, got {shown(sizes)}{where}; blocks of unequal "
             "sizes are parameters of their own here"
         )
-    for tensor in tensors_of(entries):
+    tensors = tensors_of(entries)
+    _refuse_lazy("split_sizes", tensors, "blocks", where)
+    for tensor in tensors:
         if tensor.dim() >= 2 and tensor.shape[0] != sum(counts):
             raise ValueError(
                 f"{front()}: split_sizes must sum to the rows of each matrix, got {shown(sizes)} for the shape "

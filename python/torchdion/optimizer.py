@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import is_
 from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from torchdion import _C, dion_package
 from torchdion.agreement import Missing, agree, missing_when_alone, refusing
@@ -85,7 +87,8 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         name_dtypes(defaults)
         self._broken: str | None = None
         self._agreed = False  # ranks have compared what they take the parameters for
-        self._compared = False  # replicas have compared weights and states since they were given, added or loaded
+        # The parameters whose weights and states replicas have compared since they were given, added or loaded.
+        self._compared: list[Tensor] = []
         self._counts = dict(NO_STEPS)
         self._looks: list[Look] = []
         replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
@@ -122,20 +125,21 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         check_parameters(entries, group, where)
         check_named_algorithm(entries, named, where)
         check_owners(entries, group, self._layouts.meshes, where)
-        if not self.param_groups:
-            self.defaults |= wide
         before = dict(param_group)
         param_group.clear()
         param_group.update(group)
+        look, is_first = Look(param_group), not self.param_groups
         try:
+            look.tell(sentences)  # a filter may make an error of a warning
             super().add_param_group(param_group)  # the caller's own dict, as torch keeps it
         except BaseException:
             param_group.clear()
             param_group.update(before)
             raise
-        self._looks.append(Look(param_group))
-        self._looks[-1].tell(sentences)
-        self._agreed = self._compared = False
+        if is_first:
+            self.defaults |= wide
+        self._looks.append(look)
+        self._agreed, self._compared = False, []
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -189,8 +193,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
 
     def _planned_step(self, created: list[Tensor]) -> tuple[_C.Step, Writes]:
         """Checked on this rank, and on all others."""
+        # Others may have appended parameters to a group, or replaced some; a lazy module's has no numbers yet.
+        params = [param for group in self.param_groups for param in group["params"] if not is_lazy(param)]
+        is_known = len(params) == len(self._compared) and all(map(is_, params, self._compared))
         # A captured step has no time for what ranks have to say, once they have compared their parameters.
-        is_alone = self._agreed and self.defaults["capturable"]
+        is_alone = self._agreed and is_known and self.defaults["capturable"]
 
         def plan(missing: Missing) -> tuple[_C.Step, Writes]:
             self._refuse_if_broken()
@@ -213,12 +220,12 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
                 missing_here, planned = missing, plan(missing)
 
         digests = partial(digests_of_common, self)
-        apart = agree(self, self._layouts, provide=provide, digests=digests, compares=not self._compared)
+        apart = agree(self, self._layouts, provide=provide, digests=digests, compares=not is_known)
         if apart is not None:
             del planned  # with its copies of weights that will be others, and its memory
             self._start_alike(apart)
             planned = plan(missing_here)
-        self._agreed = self._compared = True
+        self._agreed, self._compared = True, params
         for axis in planned[0].axes_without_group():
             self._layouts.axes.open_in_flight(axis)
         return planned

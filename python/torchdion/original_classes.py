@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import fx, jit, nn
 
+from torchdion.torch_versions import UnflattenedModule
+
 # Operator of a graph that reads a module's weight → the class of torch.nn that calls it.
 _CLASSES = {
     "embedding": "Embedding",
@@ -27,7 +29,7 @@ def original_classes(model: nn.Module) -> dict[str, str]:
     for name, module in model.named_modules():
         if isinstance(module, jit.ScriptModule):
             classes[name] = str(module.original_name)
-        elif callable(getattr(module, "type_name", None)):  # torch.export.unflatten's
+        elif isinstance(module, UnflattenedModule):
             classes[name] = str(module.type_name()).rpartition(".")[2]
         elif isinstance(module, fx.GraphModule):
             prefix = f"{name}." if name else ""

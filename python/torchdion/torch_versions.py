@@ -17,12 +17,14 @@ from torch._C._distributed_c10d import _resolve_process_group as resolve_process
 from torch._compile import _disable_dynamo as disable_dynamo
 from torch.distributed import ProcessGroup, distributed_c10d
 from torch.distributed.distributed_c10d import GroupName
+from torch.export.unflatten import _SubmoduleBase as UnflattenedModule  # whole models and parts of them
 from torch.nn.utils.parametrizations import _WeightNorm as WeightNorm
 
 __all__ = [
     "GroupName",
     "HashStore",
     "TCPStore",
+    "UnflattenedModule",
     "WeightNorm",
     "disable_dynamo",
     "gradient_dtype",

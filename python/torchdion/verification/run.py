@@ -141,4 +141,5 @@ def backward(model: nn.Module, sequences: Tensor) -> None:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    return (whole(tensor) if is_dtensor(tensor) else tensor.detach().clone()).cpu()
+    """A copy: also where every rank has all of a DTensor, which is then whole as it lies."""
+    return (whole(tensor) if is_dtensor(tensor) else tensor).detach().clone().cpu()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 from stand_in_device import KIND, OnDevice, Refused, moved, stand_in_mesh
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
@@ -90,6 +90,28 @@ def redistribute(rank: int, world: int, before: tuple[Placement, ...], after: tu
 )
 def test_other_placements_are_given_by_the_cpu(before: tuple[Placement, ...], after: tuple[Placement, ...]) -> None:
     run_ranks(redistribute, 2, before, after)
+
+
+def redistribute_again(rank: int, world: int) -> None:
+    before = terms(rank, (Partial(),), init_device_mesh("cpu", (2,), mesh_dim_names=("fs",)))
+    meshes = [stand_in_mesh(fs=2), stand_in_mesh(fs=2)]
+    made: list[Any] = []
+    from_group = DeviceMesh.from_group
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        made.append(from_group(*args, **kwargs))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeviceMesh, "from_group", note)
+        for on_device in [moved(before, mesh) for mesh in meshes]:
+            for _ in range(3):  # as steps do
+                by_cpu.redistributed(on_device, (S0,))
+    assert len(made) == 2  # of either mesh its own: what else is equal may have other groups
+
+
+def test_a_mesh_of_the_cpu_is_made_once() -> None:
+    run_ranks(redistribute_again, 2)
 
 
 class Taken(Exception):

@@ -115,6 +115,55 @@ def test_what_one_rank_cannot_compare_or_synchronize_is_an_error_on_all(spoil: C
     run_ranks(operations_fail_on_one, 2, spoil, own, time_limit=30)
 
 
+ALL_OPERATIONS: dict[str, Callable[..., object]] = OPERATIONS | {
+    "whole_state_dict": torchdion.Dion.whole_state_dict,
+    "resize_rank": torchdion.Dion.resize_rank,
+}
+
+
+def write_another_name(optimizer: torchdion.Dion) -> None:
+    optimizer.param_groups[0]["momentum"] = 1.5
+
+
+def contradict(optimizer: torchdion.Dion) -> None:
+    optimizer.param_groups[0]["use_muon"] = True
+
+
+WRITTEN: dict[Callable[..., None], str] = {
+    write_another_name: "mu must be in .*, got 1.5 .* given as 'momentum'",
+    contradict: "use_muon=True means algorithm='muon'",
+}
+
+
+def written_on_one(rank: int, world_size: int, write: Callable[..., None], own: str) -> None:
+    optimizer = replicated()
+    give_other_gradients(optimizer, rank)
+    optimizer.step()
+    if rank == 1:
+        write(optimizer)
+    for name, call in ALL_OPERATIONS.items():
+        refusal(rank, own, rf"{name}\(\)", partial(call, optimizer))
+
+
+@pytest.mark.parametrize(("write", "own"), WRITTEN.items(), ids=[write.__name__ for write in WRITTEN])
+def test_what_one_rank_has_written_and_no_step_takes_no_operation_takes(write: Callable[..., None], own: str) -> None:
+    run_ranks(written_on_one, 2, write, own, time_limit=30)
+
+
+def unsaved_on_one(rank: int, world_size: int) -> None:
+    optimizer = replicated()
+    give_other_gradients(optimizer, rank)
+    optimizer.step()
+    if rank == 1:
+        optimizer.state[torch.zeros(2)] = {"kept": True}
+    own = "optimizer.state must be of parameters of its groups"
+    refusal(rank, own, r"whole_state_dict\(\)", optimizer.whole_state_dict)
+
+
+def test_a_state_of_no_group_on_one_rank_is_an_error_of_whole_state_dict_on_all() -> None:
+    run_ranks(unsaved_on_one, 2, time_limit=30)
+
+
 def vectors_without_momenta(rank: int, world_size: int) -> None:
     """Of parameters that no replicate_mesh averages."""
     optimizer = torchdion.Dion([Parameter(torch.ones(3)), Parameter(torch.ones(4, 3))], lr=0.1)

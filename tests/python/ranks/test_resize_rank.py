@@ -57,6 +57,16 @@ def test_a_smaller_rank_keeps_the_leading_columns_and_a_larger_one_adds_orthonor
     torch.testing.assert_close(larger[:, 3].norm(), torch.ones((), dtype=torch.float64))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_rank_that_a_loop_has_written_is_taken_without_a_word() -> None:
+    training = trained(rank_fraction=0.5)
+    for group in training.optimizer.param_groups:
+        group["rank_fraction"] = 0.25
+    training.optimizer.resize_rank()
+    training.run(BEFORE, STEPS)
+    assert training.optimizer.state[training.model.up.weight]["Q"].shape == (22, 3)
+
+
 def test_a_checkpoint_of_another_rank_is_loaded_and_then_resized() -> None:
     small, large = trained(rank_fraction=0.25), Training(LAYOUTS[0], rank_fraction=0.5)
     large.optimizer.load_state_dict(small.optimizer.state_dict())

@@ -216,3 +216,21 @@ def meshes_of(rank: int, world_size: int) -> list[tuple[bool, bool, str]]:
 def test_its_mesh_is_that_of_shards_or_of_copies_that_share_the_work() -> None:
     for found in run_ranks(meshes_of, 2):
         assert found == [(True, False, ""), (True, False, ""), (False, True, "outer_shard_mesh")]
+
+
+@pytest.mark.parametrize("says", [{"flatten": False}, {"split_sizes": [4, 4]}], ids=str)
+def test_what_the_shape_of_a_parameter_decides_is_refused_before_it_has_one(says: dict[str, Any]) -> None:
+    layer = torch.nn.LazyLinear(8, bias=False)
+    group = {"params": [Parameter(torch.ones(8, 4)), layer.weight], **says}
+    with pytest.raises(
+        ValueError,
+        match=rf"^torchdion.Muon: {next(iter(says))} must be of parameters that have a shape, .* \(parameter group 0\)",
+    ):
+        torchdion.Muon([group])
+    layer(torch.ones(2, 4))
+    torchdion.Muon([group])
+
+
+def test_flat_parameters_need_no_shape() -> None:
+    [group] = torchdion.Muon([torch.nn.LazyLinear(8, bias=False).weight], flatten=True).param_groups
+    assert group["batch_dims"] == 0

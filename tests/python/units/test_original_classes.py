@@ -130,3 +130,25 @@ def test_a_weight_that_a_graph_multiplies_from_the_right_has_its_inputs_first():
 
     whole = torch.export.export(nn.Sequential(Right()), (torch.ones(3, 8),)).module()
     assert routes(whole)["0.weight"]["fan_in_first"] is True
+
+
+class Named(nn.Linear):
+    """One's own attributes by the name that torch.export's modules have."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8, bias=False)
+        self.type_name = nn.Embedding(5, 4)
+
+
+class Asked(nn.Linear):
+    def type_name(self, language: str) -> str:
+        return f"in {language}"
+
+
+def test_a_type_name_of_ones_own_is_not_called():
+    model = nn.ModuleDict({"named": Named(), "asked": Asked(8, 8, bias=False)})
+    assert {name: route["kind"] for name, route in routes(model).items()} == {
+        "named.weight": "matrix",
+        "named.type_name.weight": "embedding",
+        "asked.weight": "matrix",
+    }

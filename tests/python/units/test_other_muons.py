@@ -12,6 +12,7 @@ from torch.nn import Parameter
 
 import torchdion
 from torchdion.other_muons import SELECTORS
+from torchdion.words import shown
 
 
 def matrix() -> Parameter:
@@ -32,11 +33,15 @@ ADAMW = [
     {"use_muon": 0},
     {"use_muon": numpy.bool_(False)},
     {"is_muon": False},
+    {"use_adam": True},
+    {"use_adamw": 1},
     {"kind": "adamw"},
     {"kind": "adam"},
     {"optim_type": "AdamW"},
     {"optimizer_type": "adam"},
     {"optimizer": torch.optim.AdamW},
+    {"optimizer": torch.optim.Adam([Parameter(torch.zeros(1))])},
+    {"kind": "adamw_embeddings", "use_muon": False},
     {"optim": "adam"},
     {"algorithm": "adam"},
     {"use_muon": False, "kind": "adamw", "algorithm": "adamw"},
@@ -45,7 +50,7 @@ ADAMW = [
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("made_by", [torchdion.Muon, torchdion.NorMuon, torchdion.Dion, torchdion.AdamW])
-@pytest.mark.parametrize("says", ADAMW, ids=str)
+@pytest.mark.parametrize("says", ADAMW, ids=lambda says: shown(says)[:60])
 def test_a_group_that_says_adamw_takes_the_steps_of_torchs_adamw(says: dict[str, Any], made_by: Any) -> None:
     rates = {"lr": 0.03, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1}
     expected, got = stepped(torch.optim.AdamW, rates), stepped(made_by, rates | says)
@@ -53,6 +58,7 @@ def test_a_group_that_says_adamw_takes_the_steps_of_torchs_adamw(says: dict[str,
 
 
 MUON = [{"use_muon": True}, {"is_muon": True}, {"kind": "muon"}, {"optim_type": "Muon"}, {"optimizer": "muon"}]
+MUON += [{"use_adam": False}, {"use_muon": True, "kind": "muon_matrices"}]
 
 
 @pytest.mark.filterwarnings("error")
@@ -72,7 +78,8 @@ def test_kinds_that_name_no_rule_are_kept_and_change_nothing() -> None:
     for made_by in (torchdion.Muon, torchdion.Dion, torchdion.AdamW):
         groups = made_by(torchdion.param_groups(model)).param_groups
         assert {group["kind"] for group in groups} == {"matrix", "embedding", "vector", "head"}
-    for kept in ({"kind": "backbone"}, {"kind": 3}, {"use_muon": None}, {"optimizer": 1}, {"kind": None}):
+    names = ("backbone", "lambda", "camera", "demodulator", "optimizer_0", "muon_matrices", "muon2", 3, None)
+    for kept in (*({"kind": name} for name in names), {"use_muon": None}, {"optimizer": None}):
         [group] = torchdion.Muon([{"params": [matrix()], **kept}]).param_groups
         assert group["algorithm"] == "muon"
         assert {key: group[key] for key in kept} == kept
@@ -97,6 +104,19 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (torchdion.Muon, {"kind": "SGD"}, "kind must be one of .*, got 'SGD'"),
     (torchdion.Muon, {"optim_type": "mine"}, "optim_type must be one of .*, got 'mine'"),
     (torchdion.Muon, {"optimizer": torch.optim.SGD}, "optimizer must be one of .*, got <class .*SGD'>"),
+    (torchdion.Muon, {"optimizer": torch.optim.SGD([Parameter(torch.zeros(1))])}, "optimizer must be .*, got SGD"),
+    (torchdion.Muon, {"optimizer": 1}, "optimizer must be one of .*, got 1"),
+    (torchdion.Muon, {"optim": {"name": "adamw"}}, "optim must be one of .*, got {'name': 'adamw'}"),
+    (torchdion.Muon, {"kind": "adamw_embeddings"}, "kind='adamw_embeddings' says 'adamw', got algorithm='muon'"),
+    (torchdion.Muon, {"kind": "adam8bit"}, "kind='adam8bit' says 'adam', got algorithm='muon'"),
+    (torchdion.Muon, {"kind": "sgd_momentum"}, "kind='sgd_momentum' says 'sgd', got algorithm='muon'"),
+    (torchdion.Muon, {"kind": "double-dion.heads"}, "kind='double-dion.heads' says 'double-dion', got algorithm='mu"),
+    (torchdion.AdamW, {"kind": "muon_matrices"}, "kind='muon_matrices' says 'muon', got algorithm='adamw'"),
+    (torchdion.Muon, {"kind": "lion_1", "use_muon": False}, "kind='lion_1' says 'lion', got algorithm='adamw'"),
+    (torchdion.Muon, {"use_adam": True, "algorithm": "muon"}, "use_adam=True means algorithm='adamw', got "
+     "algorithm='muon' too"),
+    (torchdion.AdamW, {"use_adam": False}, "use_adam=False means algorithm='muon', and the optimizer's own is 'adamw'"),
+    (torchdion.Muon, {"use_adam": True, "use_muon": True}, "use_adam=True means algorithm='adamw', got algorithm='muo"),
     (torchdion.Muon, {"use_muon": "yes"}, "use_muon must be True or False, got 'yes'"),
 ]  # fmt: skip
 
@@ -158,6 +178,37 @@ def test_a_choice_that_is_written_later_is_obeyed_before_the_first_step_and_refu
         optimizer.step()
     group["use_muon"] = True
     optimizer.step()
+
+
+CHANGES = [
+    ({"use_muon": False}, {"use_muon": True}, "'adamw', whose state variance it has, got 'muon'"),
+    ({"algorithm": "adamw"}, {"algorithm": "lion"}, "'adamw', whose state variance it has, got 'lion'"),
+    ({"algorithm": "normuon"}, {"algorithm": "muon"}, "'normuon' or 'dion3', whose state variance_neuron it has, got"),
+    ({"algorithm": "dion"}, {"algorithm": "muon"}, "'dion', whose state Q it has, got 'muon'"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "words"), CHANGES)
+def test_a_rule_that_lacks_a_state_of_the_one_before_does_not_take_the_rest(
+    before: dict[str, Any], after: dict[str, Any], words: str
+) -> None:
+    X = matrix()
+    optimizer = torchdion.Muon([{"params": [X], **before}])
+    X.grad = torch.ones(6, 4)
+    optimizer.step()
+    saved, weights = optimizer.state_dict(), X.detach().clone()
+    optimizer.param_groups[0].update(after)
+    words = rf"^torchdion.Muon: the algorithm of parameter 0 \(parameter group 0\) .* must stay {words}"
+    with pytest.raises(ValueError, match=words):
+        optimizer.step()
+    with pytest.raises(ValueError, match=words):
+        torchdion.Muon([{"params": [matrix()], **after}]).load_state_dict(
+            {**saved, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+    assert torch.equal(X, weights)
+    del optimizer.state[X]  # to start anew
+    optimizer.step()
+    assert not torch.equal(X, weights)
 
 
 def test_a_saved_group_that_contradicts_the_algorithm_that_it_is_loaded_with_is_refused() -> None:
