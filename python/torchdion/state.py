@@ -12,7 +12,7 @@ from torchdion.layout import Piece
 from torchdion.mixed_precision import dtype_of
 from torchdion.owners import Part
 from torchdion.parameters import form_of
-from torchdion.table import STATE_DTYPES, Algorithm, State, algorithm_of, options_of
+from torchdion.table import ALGORITHMS, STATE_DTYPES, Algorithm, State, algorithm_of, options_of
 from torchdion.words import front
 
 
@@ -133,19 +133,36 @@ def without_own(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name: str, is_counted: bool = True) -> None:
-    """Raises ValueError where a state is not that of the algorithm that updates the parameter.
+    """Raises ValueError where a state is not that of the algorithm that updates the parameter, or more than that.
 
     Args:
         is_counted: it must have its count of steps; that of the dion package's checkpoints is in the group.
     """
     tensors = [key for key in STATE_DTYPES if key in state]
-    if tensors != [declared.name for declared in algorithm.states]:
+    own = [declared.name for declared in algorithm.states]
+    if tensors != own:
         _C.check_state_names(algorithm.name, tensors, list(param.shape), name)
+        foreign = [key for key in tensors if key not in own]
+        if foreign:
+            theirs = _algorithm_with(tensors)
+            raise ValueError(
+                f"{front()}: the algorithm of {name} of shape {list(param.shape)} must stay {theirs!r}, whose state "
+                f"{foreign[0]} it has, got another algorithm or batch_dims in its group, or another shape"
+            )
     for key in (*tensors, "step") if is_counted else tensors:
         if not isinstance(state.get(key), Tensor):
             raise ValueError(
                 f"{front()}: the state {key} of {name} must be a tensor, got {type(state.get(key)).__name__}"
             )
+
+
+def _algorithm_with(tensors: list[str]) -> str:
+    """The algorithm whose states these are, as nearly as names tell."""
+
+    def difference(algorithm: Algorithm) -> int:
+        return len({state.name for state in algorithm.states} ^ set(tensors))
+
+    return min(ALGORITHMS.values(), key=difference).name
 
 
 def state_bytes(states: dict[Any, dict[str, Any]]) -> int:
