@@ -36,7 +36,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     @speaking
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
-        with suppress(ValueError):  # what a step refuses the copy's refuses too
+        with suppress(ValueError):  # the copy's step refuses it too, since it knows what was there before
             look_at(self.param_groups, self._looks, self.defaults, self.state)
         # torch keeps none but its own
         own = (
@@ -48,9 +48,11 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             "_layouts",
             "_step_supports_amp_scaling",
         )
-        return super().__getstate__() | {
-            name: vars(self)[name] for name in (*own, "_steps_when_equal") if name in vars(self)
-        }
+        return (
+            super().__getstate__()
+            | {name: vars(self)[name] for name in (*own, "_steps_when_equal") if name in vars(self)}
+            | {"_looks": [(look.said, look.told) for look in self._looks]}
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -70,7 +72,9 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                 group.setdefault(name, default)
             resolve_betas(group)
             name_dtypes(group)
-        self._looks = [Look(group) for group in self.param_groups]
+        looks = state.get("_looks", ())  # none of a loaded state dict, nor of an older version's pickle
+        looks = looks if len(looks) == len(self.param_groups) else [(None, ())] * len(self.param_groups)
+        self._looks = [Look(group, *look) for group, look in zip(self.param_groups, looks, strict=True)]
 
     @speaking
     def state_dict(self) -> dict[str, Any]:
@@ -79,15 +83,14 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         Raises:
             RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see
                 ``synchronize_for_checkpoint()``.
-            ValueError: there is a state of a parameter that is in no group.
+            ValueError: there is a state of a parameter that is in no group, or a group has an option out of its range
+                or keys that contradict each other.
         """
         self._refuse_if_broken()
         look_at(self.param_groups, self._looks, self.defaults, self.state)
-        for group in self.param_groups:  # a schedule may have written NumPy's numbers, which not every unpickler knows
-            group |= as_plain_numbers(group)
         check_of_run(self.param_groups, self.defaults)
         self._refuse_states_of_no_group()
-        hook = self.register_state_dict_post_hook(_with_owned_states, prepend=True)
+        hook = self.register_state_dict_post_hook(_as_saved, prepend=True)
         try:
             state_dict = super().state_dict()
         finally:
@@ -201,8 +204,11 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self._agreed = False
 
 
-def _with_owned_states(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """States of which this rank has a part as what says so."""
+def _as_saved(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """States of which this rank has a part as what says so, and numbers of NumPy, which not every unpickler knows.
+
+    A group itself keeps its numbers: an array may be another's, who changes it in place.
+    """
     parts = optimizer._layouts.parts(optimizer.param_groups)
     states = dict(state_dict["state"])
     for key, (_, param, group) in enumerate(optimizer._members()):
@@ -210,4 +216,5 @@ def _with_owned_states(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, 
             sizes = whole_sizes_of_states(param, group)
             own = states[key]
             states[key] = own | {name: parts[param].shown(own[name], sizes[name]) for name in sizes if name in own}
-    return {**state_dict, "state": states}
+    groups = [as_plain_numbers(group) for group in state_dict["param_groups"]]
+    return {**state_dict, "state": states, "param_groups": groups}

@@ -188,7 +188,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         count(self._counts, report)
 
     def _planned_step(self, created: list[Tensor]) -> tuple[_C.Step, Writes]:
-        """Checked on this rank, and on all others."""
+        """The next step, checked on this rank and on all others.
+
+        Args:
+            created: gets the parameters whose states it makes, for the caller to forget them where it is refused.
+        """
         # A captured step has no time for what ranks have to say, once they have compared their parameters.
         is_alone = self._agreed and self.defaults["capturable"]
 
