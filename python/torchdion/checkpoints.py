@@ -22,7 +22,7 @@ from torchdion.state import check_keys, is_begun
 from torchdion.stats import NO_STEPS
 from torchdion.table import algorithm_of, options_of
 from torchdion.words import front, speaking
-from torchdion.written_keys import Look, look_at
+from torchdion.written_keys import Snapshot, look_at
 
 
 class CheckpointedOptimizer(ReplicatedOptimizer):
@@ -31,13 +31,13 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     _agreed: bool
     _compared: bool
     _counts: dict[str, Any]
-    _looks: list[Look]
+    _snapshots: list[Snapshot]
 
     @speaking
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
         with suppress(ValueError):  # the copy's step refuses it too, since it knows what was there before
-            look_at(self.param_groups, self._looks, self.defaults, self.state)
+            look_at(self.param_groups, self._snapshots, self.defaults, self.state)
         # torch keeps none but its own
         own = (
             "_broken",
@@ -51,7 +51,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         return (
             super().__getstate__()
             | {name: vars(self)[name] for name in (*own, "_steps_when_equal") if name in vars(self)}
-            | {"_looks": [(look.said, look.told) for look in self._looks]}
+            | {"_snapshots": [(snapshot.values, snapshot.warned) for snapshot in self._snapshots]}
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -72,9 +72,9 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                 group.setdefault(name, default)
             resolve_betas(group)
             name_dtypes(group)
-        looks = state.get("_looks", ())  # none of a loaded state dict, nor of an older version's pickle
-        looks = looks if len(looks) == len(self.param_groups) else [(None, ())] * len(self.param_groups)
-        self._looks = [Look(group, *look) for group, look in zip(self.param_groups, looks, strict=True)]
+        kept = state.get("_snapshots", ())  # none of a loaded state dict, nor of an older version's pickle
+        kept = kept if len(kept) == len(self.param_groups) else [(None, ())] * len(self.param_groups)
+        self._snapshots = [Snapshot(group, *each) for group, each in zip(self.param_groups, kept, strict=True)]
 
     @speaking
     def state_dict(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                 or keys that contradict each other.
         """
         self._refuse_if_broken()
-        look_at(self.param_groups, self._looks, self.defaults, self.state)
+        look_at(self.param_groups, self._snapshots, self.defaults, self.state)
         check_of_run(self.param_groups, self.defaults)
         self._refuse_states_of_no_group()
         hook = self.register_state_dict_post_hook(_as_saved, prepend=True)
@@ -188,8 +188,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self.synchronize_for_checkpoint()
         for group in self.param_groups:
             group |= options
-        for look in self._looks:
-            look.said |= options  # no other hand has written them
+        for snapshot in self._snapshots:
+            snapshot.values |= options  # no other hand has written them
         for index, (name, param, group) in enumerate(self._members()):
             state, algorithm = self.state.get(param, {}), algorithm_of(param, group)
             for key in (factor.name for factor in algorithm.factors):

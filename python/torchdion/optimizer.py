@@ -37,7 +37,7 @@ from torchdion.stats import NO_STEPS, CountedOptimizer, count
 from torchdion.torch_versions import disable_dynamo
 from torchdion.words import front, speaking
 from torchdion.wrappers import Writes
-from torchdion.written_keys import Look, heed_at_the_door, look_at
+from torchdion.written_keys import Snapshot, look_at, look_at_added_group
 
 
 class Optimizer(CheckpointedOptimizer, CountedOptimizer):
@@ -87,7 +87,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         self._agreed = False  # ranks have compared what they take the parameters for
         self._compared = False  # replicas have compared weights and states since they were given, added or loaded
         self._counts = dict(NO_STEPS)
-        self._looks: list[Look] = []
+        self._snapshots: list[Snapshot] = []
         replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
         self._layouts = Layouts(read_meshes(replicate, outer, inner, given["replicate_mesh_grad_sync"]))
         super().__init__(params, defaults)
@@ -118,7 +118,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         check_options(group, where)
         check_optimizer_wide(group, wide, where)
         name_dtypes(group)
-        sentences = heed_at_the_door(group, named, entries, self.defaults, where)
+        sentences = look_at_added_group(group, named, entries, self.defaults, where)
         check_parameters(entries, group, where)
         check_named_algorithm(entries, named, where)
         check_owners(entries, group, self._layouts.meshes, where)
@@ -133,8 +133,8 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             param_group.clear()
             param_group.update(before)
             raise
-        self._looks.append(Look(param_group))
-        self._looks[-1].tell(sentences)
+        self._snapshots.append(Snapshot(param_group))
+        self._snapshots[-1].warn_once(sentences)
         self._agreed = self._compared = False
 
     @overload
@@ -198,7 +198,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
 
         def plan(missing: Missing) -> tuple[_C.Step, Writes]:
             self._refuse_if_broken()
-            look_at(self.param_groups, self._looks, self.defaults, self.state)
+            look_at(self.param_groups, self._snapshots, self.defaults, self.state)
             self._refuse_other_holders()
             writes = Writes()
             scaling = gradient_scaling(self, self._layouts)

@@ -1,7 +1,7 @@
 """Keys that are written into a group are looked at when it is added and at each step: obeyed, or warned of once."""
 
 from collections.abc import Iterable
-from operator import is_, itemgetter
+from operator import is_, is_not, itemgetter
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -39,20 +39,20 @@ _CHOOSING = {*SELECTORS, "algorithm"}
 _MORE_THAN_VALUES = {*OTHER_NAMES, *TORCH_OPTIONS, *_OF_DION_PACKAGE, *_CHOOSING, *NOT_VALUES} - {"mu"}
 
 
-class Look:
+class Snapshot:
     """A group as it was when it was looked at last.
 
     Args:
-        said: its values then; None: those that it has.
-        told: the warnings that were given of it.
+        values: its keys and values then; None: those that it has.
+        warned: the warnings that were given of it.
     """
 
-    def __init__(self, group: Group, said: Group | None = None, told: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, group: Group, values: Group | None = None, warned: Iterable[tuple[str, str]] = ()) -> None:
         self.group = group
-        self._take(group if said is None else said)
-        self.united: set[str] = set()  # the keys that are two names of one option
+        self._take(group if values is None else values)
+        self.synonyms: set[str] = set()  # the keys that are two names of one option
         self._count: int | None = None
-        self.told = set(told)
+        self.warned = set(warned)
 
     @property
     def is_first(self) -> bool:
@@ -64,21 +64,21 @@ class Look:
         self._count = len(self.group)
 
     def _take(self, values: Group) -> None:
-        self.said = {key: value for key, value in values.items() if key not in _PASSED_OVER}
-        self._read = itemgetter(*self.said) if len(self.said) > 1 else tuple
+        self.values = {key: value for key, value in values.items() if key not in _PASSED_OVER}
+        self._read = itemgetter(*self.values) if len(self.values) > 1 else tuple
 
     def is_current(self) -> bool:
         """True if nobody has written into the group since. Asked at each step, so that it compares no values."""
         if len(self.group) != self._count:
             return False
         try:
-            return all(map(is_, self._read(self.group), self.said.values()))
+            return all(map(is_, self._read(self.group), self.values.values()))
         except KeyError:
             return False
 
     def written_in(self, group: Group) -> set[str]:
         """The keys of the group as it is now that are new, or have another value."""
-        before = self.said.get
+        before = self.values.get
         return {
             key
             for key, value in group.items()
@@ -88,14 +88,14 @@ class Look:
             and (old is _ABSENT or not is_same(value, old))
         }
 
-    def tell(self, sentences: Sentences) -> None:
+    def warn_once(self, sentences: Sentences) -> None:
         """Warns of each key once for each reason."""
-        for about in sorted(sentences.keys() - self.told):
+        for about in sorted(sentences.keys() - self.warned):
             warn(f"{front()}: {sentences[about]}")
-            self.told.add(about)
+            self.warned.add(about)
 
 
-class _News(NamedTuple):
+class _Changes(NamedTuple):
     """The keys that a group gets and loses, and the warnings about it."""
 
     changes: Group
@@ -103,31 +103,32 @@ class _News(NamedTuple):
     sentences: Sentences
 
 
-def look_at(groups: list[Group], looks: list[Look], defaults: Group, states: dict[Tensor, dict[str, Tensor]]) -> None:
+def look_at(groups: list[Group], snapshots: list[Snapshot], defaults: Group, states: States) -> None:
     """Obeys what was written into groups since the last time, or warns of it.
 
     Args:
-        looks: the last ones at these groups, which become the next ones.
+        snapshots: the last ones at these groups, which become the next ones.
         defaults: of the optimizer.
 
     Raises:
         ValueError: a value that no option may have, or keys that contradict each other; the sentence names the group.
     """
-    if len(looks) != len(groups) or any(look.group is not group for look, group in zip(looks, groups, strict=True)):
-        looks[:] = _looks_of(groups, looks)
-    news = []
-    for index, look in enumerate(looks):
-        if not look.is_current() and OPTIONS.keys() <= look.group.keys():  # else the step says what the group lacks
-            news.append((look, _news_of(look, defaults, states, f" (parameter group {index})")))
-    for look, (changes, removed, sentences) in news:  # now that none is refused
+    if len(snapshots) != len(groups) or any(map(is_not, groups, (snapshot.group for snapshot in snapshots))):
+        snapshots[:] = _snapshots_of(groups, snapshots)
+    found = []
+    for index, snapshot in enumerate(snapshots):
+        # The step says what a group lacks.
+        if not snapshot.is_current() and OPTIONS.keys() <= snapshot.group.keys():
+            found.append((snapshot, _changes_of(snapshot, defaults, states, f" (parameter group {index})")))
+    for snapshot, (changes, removed, sentences) in found:  # now that none is refused
         for key in removed:
-            del look.group[key]
-        look.group |= changes
-        look.remember()
-        look.tell(sentences)
+            del snapshot.group[key]
+        snapshot.group |= changes
+        snapshot.remember()
+        snapshot.warn_once(sentences)
 
 
-def heed_at_the_door(group: Group, given: Group, entries: list[Any], defaults: Group, where: str) -> Sentences:
+def look_at_added_group(group: Group, given: Group, entries: list[Any], defaults: Group, where: str) -> Sentences:
     """The same for a group that is to be added, of which nothing was said before.
 
     Args:
@@ -149,8 +150,8 @@ def heed_at_the_door(group: Group, given: Group, entries: list[Any], defaults: G
         raise ValueError(f"{front()}: {names.contradiction(key)}")
     names.unite()
     options = {key: value for key, value in given.items() if key not in names.meant}
-    kept = _kept(given.keys(), names, group, dion_package.tensors_of(entries), where)
-    return kept | _by_reason(of_others=options_of_others(options, group, defaults, where))
+    unused = _unused(given.keys(), names, group, dion_package.tensors_of(entries), where)
+    return unused | _by_reason(of_others=options_of_others(options, group, defaults, where))
 
 
 def algorithms_of(params: list[Tensor], group: Group) -> set[str]:
@@ -160,37 +161,41 @@ def algorithms_of(params: list[Tensor], group: Group) -> set[str]:
     return {algorithm_of(param, group).name for param in params}
 
 
-def _looks_of(groups: list[Group], looks: list[Look]) -> list[Look]:
-    """The looks at these groups, of which a new dict goes on from the group that had its parameters before."""
-    known = {id(look.group): look for look in looks}
+def _snapshots_of(groups: list[Group], snapshots: list[Snapshot]) -> list[Snapshot]:
+    """The snapshots of these groups, of which a new dict goes on from the group that had its parameters before."""
+    known = {id(snapshot.group): snapshot for snapshot in snapshots}
     present = set(map(id, groups))
     gone = {
-        id(param): look for look in looks if id(look.group) not in present for param in look.group.get("params", ())
+        id(param): snapshot
+        for snapshot in snapshots
+        if id(snapshot.group) not in present
+        for param in snapshot.group.get("params", ())
     }
 
-    def look_of(group: Group) -> Look:
+    def snapshot_of(group: Group) -> Snapshot:
         before = next((gone[id(param)] for param in group.get("params", ()) if id(param) in gone), None)
-        return Look(group) if before is None else Look(group, before.said, before.told)
+        return Snapshot(group) if before is None else Snapshot(group, before.values, before.warned)
 
-    return [known.get(id(group)) or look_of(group) for group in groups]
+    return [known.get(id(group)) or snapshot_of(group) for group in groups]
 
 
-def _news_of(look: Look, defaults: Group, states: States, where: str) -> _News:
-    before, written = look.said, look.written_in(look.group)
-    is_known = not look.is_first and written <= before.keys()
-    if is_known and written.isdisjoint(_MORE_THAN_VALUES) and written.isdisjoint(look.united):
-        return _news_of_values(look.group, written & OPTIONS.keys(), before, where)
-    group = dict(look.group)
+def _changes_of(snapshot: Snapshot, defaults: Group, states: States, where: str) -> _Changes:
+    """The changes that a group asks for by what was written into it; the group itself stays as it is."""
+    before, written = snapshot.values, snapshot.written_in(snapshot.group)
+    is_known = not snapshot.is_first and written <= before.keys()
+    if is_known and written.isdisjoint(_MORE_THAN_VALUES) and written.isdisjoint(snapshot.synonyms):
+        return _changes_of_values(snapshot.group, written & OPTIONS.keys(), before, where)
+    group = dict(snapshot.group)
     group |= as_plain_numbers({key: group[key] for key in written})
     if not written.isdisjoint(_DTYPES):
         name_dtypes(group)
-        written = look.written_in(group)
+        written = snapshot.written_in(group)
     if not written.isdisjoint(_OF_DION_PACKAGE):
         group = _with_our_names(group, written & _OF_DION_PACKAGE, where)
-        written = look.written_in(group)
+        written = snapshot.written_in(group)
     options = {key: group[key] for key in written if key in OPTIONS or key in BETAS}
     check_options(options if written.isdisjoint(SIDES) else group, where)  # sides that contradict others may be kept
-    if look.is_first or not written.isdisjoint(_CHOOSING):
+    if snapshot.is_first or not written.isdisjoint(_CHOOSING):
         chooses = not written.isdisjoint(SELECTORS)
         choose_algorithm(group, defaults["algorithm"], not chooses or "algorithm" in written, where)
     if group["betas"] is None and not group.keys().isdisjoint(BETAS):
@@ -198,7 +203,7 @@ def _news_of(look: Look, defaults: Group, states: States, where: str) -> _News:
     names = Names(group, written, possible_algorithms(group), where)
     contradictions = {key: f"{names.contradiction(key)}, which holds" for key in names.contradictions()}
     names.unite()
-    look.united = {*names.meant, *names.meant.values()}
+    snapshot.synonyms = {*names.meant, *names.meant.values()}
     options = {key: group[key] for key in written & before.keys() if key in OPTIONS and key not in names.meant}
     sentences = _by_reason(
         contradiction=contradictions,
@@ -208,28 +213,28 @@ def _news_of(look: Look, defaults: Group, states: States, where: str) -> _News:
     )
     new = written - before.keys()
     if new:
-        sentences |= _kept(new, names, group, group["params"], where)
-    changes = {key: value for key, value in group.items() if look.group.get(key, _ABSENT) is not value}
-    return _News(changes, look.group.keys() - group.keys(), sentences)
+        sentences |= _unused(new, names, group, group["params"], where)
+    changes = {key: value for key, value in group.items() if snapshot.group.get(key, _ABSENT) is not value}
+    return _Changes(changes, snapshot.group.keys() - group.keys(), sentences)
 
 
-def _news_of_values(group: Group, written: set[str], before: Group, where: str) -> _News:
+def _changes_of_values(group: Group, written: set[str], before: Group, where: str) -> _Changes:
     """The same where values of options alone have changed, as schedules do it at each step."""
     values = as_plain_numbers({key: group[key] for key in written})
     if not values:
-        return _News({}, set(), {})  # counters of others, which were looked at when they came
+        return _Changes({}, set(), {})  # counters of others, which were looked at when they came
     check_options(values, where)
     sentences = _by_reason(of_others=options_of_others(values, group, before, where))
     if "betas" in written:
         sentences |= _by_reason(fixed=warnings_of({**group, **values}, written, before, {}, where))
-    return _News(values, set(), sentences)
+    return _Changes(values, set(), sentences)
 
 
 def _by_reason(**sentences: dict[str, str]) -> Sentences:
     return {(key, reason): sentence for reason, each in sentences.items() for key, sentence in each.items()}
 
 
-def _kept(keys: Iterable[Any], names: Names, group: Group, params: list[Tensor], where: str) -> Sentences:
+def _unused(keys: Iterable[Any], names: Names, group: Group, params: list[Tensor], where: str) -> Sentences:
     """The warnings about new keys that change nothing."""
     unused: dict[str, str] = {}
     for key in keys:

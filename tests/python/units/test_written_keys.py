@@ -13,7 +13,7 @@ import torch
 from torch.nn import Parameter
 
 import torchdion
-from torchdion.written_keys import Look, look_at
+from torchdion.written_keys import Snapshot, look_at
 
 
 def parameters() -> list[Parameter]:
@@ -27,34 +27,36 @@ def step(optimizer: torch.optim.Optimizer, salt: int = 1) -> None:
     optimizer.step()
 
 
-def test_a_look_is_current_until_someone_writes() -> None:
+def test_a_snapshot_is_current_until_someone_writes() -> None:
     group: dict[str, Any] = {"params": [], "lr": 0.1, "mu": 0.9, "weight_decay": torch.tensor(0.1)}
-    look = Look(group)
-    assert not look.is_current()  # never looked at
-    look.remember()
-    assert look.is_current()
+    snapshot = Snapshot(group)
+    assert not snapshot.is_current()  # never looked at
+    snapshot.remember()
+    assert snapshot.is_current()
     group.update(lr=0.2, params=[1], initial_lr=0.1)  # rates and parameters are no news, but a key is
-    assert not look.is_current()
-    assert look.written_in(group) == set()
-    look.remember()
+    assert not snapshot.is_current()
+    assert snapshot.written_in(group) == set()
+    snapshot.remember()
     for written in ({"mu": 0.8}, {"momentum": 0.8}, {"weight_decay": torch.tensor(0.2)}):
         group.update(written)
-        assert not look.is_current()
-        assert look.written_in(group) == written.keys()
-        look.remember()
-        assert look.is_current()
+        assert not snapshot.is_current()
+        assert snapshot.written_in(group) == written.keys()
+        snapshot.remember()
+        assert snapshot.is_current()
     del group["momentum"]
     group["other"] = 1
-    assert not look.is_current()
+    assert not snapshot.is_current()
 
 
 def test_a_step_with_unchanged_groups_looks_for_some_microseconds_a_group() -> None:
     optimizer = torchdion.Muon(parameters())
     step(optimizer)
-    [look] = optimizer._looks
-    of_all = min(timeit.repeat(lambda: look_at([look.group], [look], optimizer.defaults, {}), number=200, repeat=5))
+    [snapshot] = optimizer._snapshots
+    of_all = min(
+        timeit.repeat(lambda: look_at([snapshot.group], [snapshot], optimizer.defaults, {}), number=200, repeat=5)
+    )
     assert of_all / 200 < 30e-6  # 3 on an idle core; an option read by the engine takes as long
-    assert look.is_current()
+    assert snapshot.is_current()
 
 
 @pytest.mark.filterwarnings("error")
@@ -238,7 +240,7 @@ def test_a_schedule_of_values_costs_less_than_what_may_change_a_rule(key: str) -
             nonlocal value
             value = 1.1 - value
             group[written] = value
-            look_at([group], optimizer._looks, optimizer.defaults, optimizer.state)
+            look_at([group], optimizer._snapshots, optimizer.defaults, optimizer.state)
 
         return min(timeit.repeat(look, number=20, repeat=50))
 
