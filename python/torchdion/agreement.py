@@ -114,7 +114,7 @@ def begin(
         operation, options, copies: as of :func:`agree`, which also says what is raised.
     """
     with refusing(optimizer, layouts, operation, copies):
-        look_at(optimizer.param_groups, optimizer._looks, optimizer.defaults, optimizer.state)
+        look_at(optimizer.param_groups, optimizer._snapshots, optimizer.defaults, optimizer.state)
         check_groups([group | (options or {}) for group in optimizer.param_groups], optimizer.defaults)
         prepared = prepare()
     agree(optimizer, layouts, operation, options, copies)

@@ -22,7 +22,7 @@ from torchdion.state import check_keys, is_begun
 from torchdion.stats import NO_STEPS
 from torchdion.table import algorithm_of, options_of
 from torchdion.words import front, speaking
-from torchdion.written_keys import Look, look_at
+from torchdion.written_keys import Snapshot, look_at
 
 
 class CheckpointedOptimizer(ReplicatedOptimizer):
@@ -31,12 +31,13 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     _agreed: bool
     _compared: list[Tensor]
     _counts: dict[str, Any]
+    _snapshots: list[Snapshot]
 
     @speaking
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
-        with suppress(ValueError):  # what a step refuses the copy's refuses too
-            look_at(self.param_groups, self._looks, self.defaults, self.state)
+        with suppress(ValueError):  # the copy's step refuses it too, since it knows what was there before
+            look_at(self.param_groups, self._snapshots, self.defaults, self.state)
         # torch keeps none but its own
         own = (
             "_broken",
@@ -47,9 +48,11 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             "_layouts",
             "_step_supports_amp_scaling",
         )
-        return super().__getstate__() | {
-            name: vars(self)[name] for name in (*own, "_steps_when_equal") if name in vars(self)
-        }
+        return (
+            super().__getstate__()
+            | {name: vars(self)[name] for name in (*own, "_steps_when_equal") if name in vars(self)}
+            | {"_snapshots": [(snapshot.values, snapshot.warned) for snapshot in self._snapshots]}
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -69,7 +72,9 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
                 group.setdefault(name, default)
             resolve_betas(group)
             name_dtypes(group)
-        self._looks = [Look(group) for group in self.param_groups]
+        kept = state.get("_snapshots", ())  # none of a loaded state dict, nor of an older version's pickle
+        kept = kept if len(kept) == len(self.param_groups) else [(None, ())] * len(self.param_groups)
+        self._snapshots = [Snapshot(group, *each) for group, each in zip(self.param_groups, kept, strict=True)]
 
     @speaking
     def state_dict(self) -> dict[str, Any]:
@@ -78,15 +83,14 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         Raises:
             RuntimeError: a step failed after it had begun to write, or momenta are each replica's own: see
                 ``synchronize_for_checkpoint()``.
-            ValueError: a state of a parameter that is in no group, or an option that no step would take.
+            ValueError: there is a state of a parameter that is in no group, or a group has an option out of its range
+                or keys that contradict each other.
         """
         self._refuse_if_broken()
-        look_at(self.param_groups, self._looks, self.defaults, self.state)
-        for group in self.param_groups:  # a schedule may have written NumPy's numbers, which not every unpickler knows
-            group |= as_plain_numbers(group)
+        look_at(self.param_groups, self._snapshots, self.defaults, self.state)
         check_of_run(self.param_groups, self.defaults)
         self._refuse_states_of_no_group()
-        hook = self.register_state_dict_post_hook(_with_owned_states, prepend=True)
+        hook = self.register_state_dict_post_hook(_as_saved, prepend=True)
         try:
             state_dict = super().state_dict()
         finally:
@@ -182,15 +186,15 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         """
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = as_plain_numbers({name: value for name, value in given.items() if value is not None})
-        for look in self._looks:  # Q get the ranks that others have written: there is nothing to warn of
+        for snapshot in self._snapshots:  # Q get the ranks that others have written: there is nothing to warn of
             ranks = (*given, "replicate_rank_fraction")
-            look.said |= {name: look.group[name] for name in ranks if name in look.group}
+            snapshot.values |= {name: snapshot.group[name] for name in ranks if name in snapshot.group}
         begin(self, self._layouts, _C.Operation.resize_rank, self._refuse_if_broken, options)
         self.synchronize_for_checkpoint()
         for group in self.param_groups:
             group |= options
-        for look in self._looks:
-            look.said |= options  # no other hand has written them
+        for snapshot in self._snapshots:
+            snapshot.values |= options  # no other hand has written them
         for index, (name, param, group) in enumerate(self._members()):
             state, algorithm = self.state.get(param, {}), algorithm_of(param, group)
             for key in (factor.name for factor in algorithm.factors):
@@ -205,8 +209,11 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self._agreed = False
 
 
-def _with_owned_states(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """States of which this rank has a part as what says so."""
+def _as_saved(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """States of which this rank has a part as what says so, and numbers of NumPy, which not every unpickler knows.
+
+    A group itself keeps its numbers: an array may be another's, who changes it in place.
+    """
     parts = optimizer._layouts.parts(optimizer.param_groups)
     states = dict(state_dict["state"])
     for key, (_, param, group) in enumerate(optimizer._members()):
@@ -214,4 +221,5 @@ def _with_owned_states(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, 
             sizes = whole_sizes_of_states(param, group)
             own = states[key]
             states[key] = own | {name: parts[param].shown(own[name], sizes[name]) for name in sizes if name in own}
-    return {**state_dict, "state": states}
+    groups = [as_plain_numbers(group) for group in state_dict["param_groups"]]
+    return {**state_dict, "state": states, "param_groups": groups}

@@ -12,11 +12,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parameter import is_lazy
 
 from torchdion.dtensor import is_dtensor
+from torchdion.parameters import tensor_of
 from torchdion.plain_values import plain_numbers
-from torchdion.table import OPTIONS
+from torchdion.table import OPTIONS, Group
 from torchdion.words import front, shown
 
 Arguments = dict[str, Any]
+"""What a constructor is given."""
 
 
 def ours(given: Arguments, params: list[Any], algorithm: str) -> Arguments:
@@ -40,7 +42,7 @@ KEYS = ("num_heads", "split_sizes", "flatten", "selection_scope")
 """Keys of groups that are translated and removed."""
 
 
-def named_as_here(group: Arguments, entries: list[Any], where: str) -> Arguments:
+def named_as_here(group: Group, entries: list[Any], where: str) -> Group:
     """A group, given or saved, with our names.
 
     Args:
@@ -66,13 +68,13 @@ def named_as_here(group: Arguments, entries: list[Any], where: str) -> Arguments
     return group
 
 
-def check_scope(group: Arguments, where: str) -> None:
+def check_scope(group: Group, where: str) -> None:
     """Takes ``selection_scope`` out of a group, and raises ValueError for one that is not that of whole matrices."""
     if "selection_scope" in group:
         _only("selection_scope", "global", _WHOLE)(group.pop("selection_scope"), {}, [], where)
 
 
-def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: str) -> None:
+def resolve_flatten(group: Group, entries: list[Any], default: Any, where: str) -> None:
     """Gives a group ``batch_dims`` in the place of ``flatten``: the leading dimensions that the package keeps.
 
     Args:
@@ -81,15 +83,14 @@ def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: s
 
     Raises:
         ValueError: it is neither True nor False, says something else than ``batch_dims``, or is False where matrices
-            of the group differ in their number of dimensions or have none yet.
+            of the group differ in their number of dimensions, or have none yet.
     """
     flatten = group.pop("flatten", default)
     if flatten is None:
         return
-    tensors = tensors_of(entries)
-    if flatten is False:
-        _refuse_lazy("flatten", tensors, "batch_dims", where)
-    dims = {tensor.dim() for tensor in tensors if not is_lazy(tensor) and tensor.dim() >= 2}
+    if flatten is False and group.get("batch_dims") is None:
+        _refuse_lazy("flatten", tensors_of(entries), "batch_dims", where)
+    dims = {matrix.dim() for matrix in matrices_of(entries)}
     if not isinstance(flatten, bool) or (not flatten and len(dims) > 1):
         found = f"matrices of {' and '.join(map(str, sorted(dims)))} dimensions" if flatten is False else shown(flatten)
         raise ValueError(
@@ -102,7 +103,7 @@ def resolve_flatten(group: Arguments, entries: list[Any], default: Any, where: s
     group["batch_dims"] = batch_dims
 
 
-def _refuse_two(group: Arguments, name: str, value: Any, own: str, means: Any, where: str) -> None:
+def _refuse_two(group: Group, name: str, value: Any, own: str, means: Any, where: str) -> None:
     if own in group and not is_one_of(group[own], means):
         raise ValueError(
             f"{front()}: {name}={shown(value)} means {own}={shown(means)}, got {own}={shown(group[own])} too{where}"
@@ -133,10 +134,9 @@ def _blocks_of_sizes(sizes: Any, entries: list[Any], where: str) -> int:
             f"{front()}: split_sizes must be integers ≥ 1 that are alike, got {shown(sizes)}{where}; blocks of unequal "
             "sizes are parameters of their own here"
         )
-    tensors = tensors_of(entries)
-    _refuse_lazy("split_sizes", tensors, "blocks", where)
-    for tensor in tensors:
-        if tensor.dim() >= 2 and tensor.shape[0] != sum(counts):
+    _refuse_lazy("split_sizes", tensors_of(entries), "blocks", where)
+    for tensor in matrices_of(entries):
+        if tensor.shape[0] != sum(counts):
             raise ValueError(
                 f"{front()}: split_sizes must sum to the rows of each matrix, got {shown(sizes)} for the shape "
                 f"{tuple(tensor.shape)}{where}"
@@ -178,15 +178,19 @@ def is_mesh(value: Any) -> bool:
 
 
 def tensors_of(params: list[Any]) -> list[Tensor]:
+    """The tensors among what a constructor or a group is given, whatever else is there."""
     found: list[Tensor] = []
     for entry in params:
         members = entry.get("params", ()) if isinstance(entry, dict) else (entry,)
         members = (members,) if isinstance(members, Tensor) else members
-        for member in members if isinstance(members, (list, tuple)) else ():
-            tensor = member[1] if isinstance(member, tuple) and len(member) == 2 else member
-            if isinstance(tensor, Tensor):
-                found.append(tensor)
+        tensors = map(tensor_of, members if isinstance(members, (list, tuple)) else ())
+        found += [tensor for tensor in tensors if isinstance(tensor, Tensor)]
     return found
+
+
+def matrices_of(entries: list[Any]) -> list[Tensor]:
+    """The tensors of two or more dimensions; a lazy module's has none before its first input."""
+    return [tensor for tensor in tensors_of(entries) if not is_lazy(tensor) and tensor.dim() >= 2]
 
 
 def _nothing(value: Any, given: Arguments, params: list[Any]) -> Arguments:

@@ -1,34 +1,43 @@
 """Options of which a change between steps is not what it seems: what exists already stays as it is."""
 
-from typing import Any
-
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from torchdion import _C
 from torchdion.mixed_precision import dtype_of
 from torchdion.other_names import is_same
-from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, State, algorithm_of, options_of
+from torchdion.state import is_begun
+from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, Group, State, algorithm_of, options_of
 from torchdion.words import shown
 
-Group = dict[str, Any]
 States = dict[Tensor, dict[str, Tensor]]
+
+_RULE = ("algorithm", "scalar_algorithm", "batch_dims")
+"""Options that say which algorithm updates a parameter."""
 
 _RANKS = ("rank_fraction", "replicate_rank_fraction", "rank_multiple_of")
 _DTYPES = {option for option in STATE_DTYPES.values() if option}
-_OF_STATES = {*_RANKS, *_DTYPES, "orientation"}
+SIDES: dict[str, tuple[str, ...]] = {"orientation": ("factor",), "fan_in_first": ("factor", "rows")}
+"""Options that say which side of a matrix a state belongs to, with the shapes of such states."""
+
+_OF_STATES = {*_RANKS, *_DTYPES, *SIDES, "seed"}
+
+NOT_VALUES = {*_OF_STATES, *_RULE, "blocks"}
+"""Options that more depends on than numbers of the next step."""
 
 
-def unheard(group: Group, written: set[str], said: Group, states: States, where: str) -> dict[str, str]:
+def warnings_of(group: Group, written: set[str], before: Group, states: States, where: str) -> dict[str, str]:
     """A sentence for each option that was written and does not do, or not do alone, what its name says.
 
     Args:
-        group: its ``orientation`` stays what it was, once there are factors.
+        group: its ``orientation`` and ``fan_in_first`` stay as they were, once there are states of one side.
         written: the keys that were.
-        said: the group before.
+        before: the group as it was.
     """
-    changed = written & said.keys()
-    sentences = _cycled(group, changed, said, where)
+    changed = written & before.keys()
+    sentences = _cycled(group, changed, before, where) if "betas" in changed else {}
+    if not all(is_same(group[option], before.get(option)) for option in _RULE):
+        sentences |= _of_another_algorithm(group, before, states, where)
     if changed.isdisjoint(_OF_STATES):
         return sentences
     existing = _existing(group, states)
@@ -45,13 +54,38 @@ def unheard(group: Group, written: set[str], said: Group, states: States, where:
                 f"{option}={shown(group[option])}{where} is that of Q that are still to be made: those that there are "
                 "keep their rank until resize_rank() is called"
             )
-    if "orientation" in changed and factors:
-        sentences["orientation"] = (
-            f"orientation={shown(group['orientation'])}{where} is not taken: it stays {said['orientation']!r}, "
-            "which Q was made for"
+    if "seed" in changed and factors:
+        sentences["seed"] = (
+            f"seed={shown(group['seed'])}{where} is that of Q that are still to be made: those that there are keep "
+            "their start"
         )
-        group["orientation"] = said["orientation"]
+    for option in changed & SIDES.keys():
+        sided = [kept[2].name for kept in existing if kept[2].shape in SIDES[option]]
+        if sided:
+            sentences[option] = (
+                f"{option}={shown(group[option])}{where} is not taken: it stays {before[option]!r}, which {sided[0]} "
+                "was made for"
+            )
+            group[option] = before[option]
     return sentences
+
+
+def _of_another_algorithm(group: Group, before: Group, states: States, where: str) -> dict[str, str]:
+    """About states that another algorithm goes on with, whose states have the same names; the step refuses others."""
+    if not before.keys() >= {*_RULE}:
+        return {}
+    for param in group["params"]:
+        state = states.get(param)
+        if is_lazy(param) or not isinstance(state, dict) or not is_begun(state):
+            continue
+        old, new = algorithm_of(param, before), algorithm_of(param, group)
+        if old is not new and [each.name for each in old.states] == [each.name for each in new.states]:
+            option = next(option for option in _RULE if not is_same(group[option], before[option]))
+            return {
+                option: f"{option}={shown(group[option])}{where} makes {new.name!r} go on with the "
+                f"{old.states[0].name} of {old.name!r}, which may mean something else"
+            }
+    return {}
 
 
 def _existing(group: Group, states: States) -> list[tuple[Tensor, Group, State, Tensor]]:
@@ -59,7 +93,7 @@ def _existing(group: Group, states: States) -> list[tuple[Tensor, Group, State, 
     return [
         (param, group, declared, states[param][declared.name])
         for param in group["params"]
-        if param in states and not is_lazy(param) and param.numel() > 0
+        if isinstance(states.get(param), dict) and not is_lazy(param) and param.numel() > 0
         for declared in algorithm_of(param, group).states
         if isinstance(states[param].get(declared.name), Tensor)
     ]
@@ -75,13 +109,13 @@ def _has_other_rank(param: Tensor, group: Group, declared: State, state: Tensor)
     return state.shape[-1] != whole[-1]
 
 
-def _cycled(group: Group, changed: set[str], said: Group, where: str) -> dict[str, str]:
+def _cycled(group: Group, changed: set[str], before: Group, where: str) -> dict[str, str]:
     """About the momentum that CyclicLR and OneCycleLR cycle: β₁ wherever an optimizer has betas."""
     own = ALGORITHMS[group["algorithm"]]
     decay = next((name for name in ("mu", "ef_decay") if own.name in OPTIONS[name]["algorithms"]), None)
-    if "betas" not in changed or decay is None or decay in changed or not group["betas"] or not said["betas"]:
+    if decay is None or decay in changed or not group["betas"] or not before["betas"]:
         return {}
-    if is_same(group["betas"][0], said["betas"][0]):
+    if is_same(group["betas"][0], before["betas"][0]):
         return {}
     if not any(algorithm_of(param, group).takes_matrices for param in group["params"] if not is_lazy(param)):
         return {}

@@ -39,7 +39,7 @@ from torchdion.stats import NO_STEPS, CountedOptimizer, count
 from torchdion.torch_versions import disable_dynamo
 from torchdion.words import front, speaking
 from torchdion.wrappers import Writes
-from torchdion.written_keys import Look, heed_at_the_door, look_at
+from torchdion.written_keys import Snapshot, look_at, look_at_added_group
 
 
 class Optimizer(CheckpointedOptimizer, CountedOptimizer):
@@ -90,7 +90,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         # The parameters whose weights and states replicas have compared since they were given, added or loaded.
         self._compared: list[Tensor] = []
         self._counts = dict(NO_STEPS)
-        self._looks: list[Look] = []
+        self._snapshots: list[Snapshot] = []
         replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
         self._layouts = Layouts(read_meshes(replicate, outer, inner, given["replicate_mesh_grad_sync"]))
         super().__init__(params, defaults)
@@ -121,16 +121,16 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         check_options(group, where)
         check_optimizer_wide(group, wide, where)
         name_dtypes(group)
-        sentences = heed_at_the_door(group, named, entries, self.defaults, where)
+        sentences = look_at_added_group(group, named, entries, self.defaults, where)
         check_parameters(entries, group, where)
         check_named_algorithm(entries, named, where)
         check_owners(entries, group, self._layouts.meshes, where)
         before = dict(param_group)
         param_group.clear()
         param_group.update(group)
-        look, is_first = Look(param_group), not self.param_groups
+        snapshot, is_first = Snapshot(param_group), not self.param_groups
         try:
-            look.tell(sentences)  # a filter may make an error of a warning
+            snapshot.warn_once(sentences)  # a filter may make an error of a warning
             super().add_param_group(param_group)  # the caller's own dict, as torch keeps it
         except BaseException:
             param_group.clear()
@@ -138,7 +138,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             raise
         if is_first:
             self.defaults |= wide
-        self._looks.append(look)
+        self._snapshots.append(snapshot)
         self._agreed, self._compared = False, []
 
     @overload
@@ -192,7 +192,11 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         count(self._counts, report)
 
     def _planned_step(self, created: list[Tensor]) -> tuple[_C.Step, Writes]:
-        """Checked on this rank, and on all others."""
+        """The next step, checked on this rank and on all others.
+
+        Args:
+            created: gets the parameters whose states it makes, for the caller to forget them where it is refused.
+        """
         # Others may have appended parameters to a group, or replaced some; a lazy module's has no numbers yet.
         params = [param for group in self.param_groups for param in group["params"] if not is_lazy(param)]
         is_known = len(params) == len(self._compared) and all(map(is_, params, self._compared))
@@ -201,7 +205,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
 
         def plan(missing: Missing) -> tuple[_C.Step, Writes]:
             self._refuse_if_broken()
-            look_at(self.param_groups, self._looks, self.defaults, self.state)
+            look_at(self.param_groups, self._snapshots, self.defaults, self.state)
             self._refuse_other_holders()
             writes = Writes()
             scaling = gradient_scaling(self, self._layouts)

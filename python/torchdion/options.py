@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from operator import is_not
 from typing import Any, Literal
 
 from torchdion import _C
@@ -42,8 +43,16 @@ TORCH_KEYS = (
     "max_momentum",
 )
 
-# What others call an option.
-_OTHER_NAMES = {"eps": "epsilon", "momentum": "mu", "oversample": "rcqr_oversample", "rank": "rank_fraction"}
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "momentum": ("mu", "ef_decay"),
+    "mu": ("ef_decay",),
+    "eps": ("epsilon",),
+    "wd": ("weight_decay",),
+    "oversample": ("rcqr_oversample",),
+    "beta1": ("betas",),
+    "beta2": ("betas",),
+}
+"""Other name → the options that it may mean: the first that an algorithm of the group has."""
 
 
 def is_share(value: Any) -> bool:
@@ -56,8 +65,8 @@ def check_options(options: dict[str, Any], where: str) -> None:
     """Raises ValueError with one sentence for the first option outside its range; ``where`` names the group."""
     _C.check_options(options, where)
     for name in _BETAS:
-        value = options.get(name, 0)
-        if not is_share(value):
+        value = options.get(name)
+        if value is not None and not is_share(value):
             raise ValueError(f"{front()}: {name} must be in [0, 1), got {shown(value)}{where}")
     if options.get("differentiable", False) is not False:
         value = shown(options["differentiable"])
@@ -90,11 +99,20 @@ def options_of_others(
     own = ALGORITHMS[group["algorithm"]]
     names = {own.name, group["scalar_algorithm"]} if own.takes_matrices else {own.name}
     return {
-        key: f"the option {key!r}{where} is kept and ignored: it is one of "
-        f"{' and '.join(map(repr, OPTIONS[key]['algorithms']))}, not of {' or '.join(map(repr, sorted(names)))}"
+        key: f"the option {key!r}{where} is kept and ignored: it is {an_option_of(key)}, which no parameter of the "
+        "group has"
         for key in given
         if key in OPTIONS and names.isdisjoint(OPTIONS[key]["algorithms"]) and given[key] != defaults[key]
     }
+
+
+def an_option_of(name: str) -> str:
+    """The words for the algorithms that have an option.
+
+    >>> an_option_of("muon_beta2")
+    'an option of normuon, dion3'
+    """
+    return f"an option of {', '.join(OPTIONS[name]['algorithms'])}"
 
 
 def refuse_unknown(options: Iterable[str], taken: Iterable[str]) -> None:
@@ -117,7 +135,8 @@ def _advice_on(name: str, taken: set[str]) -> str:
         if OPTIONS[name]["of_optimizer"]:
             return f": it is one of {' and '.join(map(repr, OPTIONS[name]['algorithms']))}"
         return ": only a parameter group takes it"
-    near = _option_meant_by(name, [*OPTIONS, *taken])
+    near = next((own for own in OTHER_NAMES.get(name, ()) if own in taken), None)
+    near = near or _option_meant_by(name, [*OPTIONS, *taken])
     if near in STATE_DTYPES.values():
         near = "mixed_precision_config"
     if near is None or near in taken:
@@ -126,8 +145,10 @@ def _advice_on(name: str, taken: set[str]) -> str:
 
 
 def _option_meant_by(name: str, known: Iterable[str]) -> str | None:
-    if name in _OTHER_NAMES:
-        return _OTHER_NAMES[name]
+    if name in OTHER_NAMES and name not in OPTIONS:
+        return OTHER_NAMES[name][0]
+    if name == "rank":
+        return "rank_fraction"
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
     return near[0] if near else None
 
@@ -145,8 +166,9 @@ def _as_plain(name: str, value: Any) -> Any:
         return plain_numbers(value)
     if name in OPTIONS or name in _BETAS:
         return plain(value)
-    if isinstance(value, tuple):
-        return tuple(_as_plain(name, one) for one in value)
+    if type(value) is tuple:  # others have a class of their own
+        numbers = tuple(_as_plain(name, one) for one in value)
+        return numbers if any(map(is_not, numbers, value)) else value
     return plain(value) if type(value).__module__ == "numpy" else value
 
 

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from torchdion.dion_package import is_one_of
-from torchdion.table import ALGORITHMS
+from torchdion.table import ALGORITHMS, Group
 from torchdion.words import front, shown
-
-Group = dict[str, Any]
 
 
 class _Choice(NamedTuple):

@@ -8,26 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from torchdion.options import check_options
+from torchdion.options import OTHER_NAMES, an_option_of, check_options
 from torchdion.other_muons import says_muon
-from torchdion.table import ALGORITHMS, OPTIONS
+from torchdion.table import ALGORITHMS, OPTIONS, Group
 from torchdion.words import shown
-
-Group = dict[str, Any]
 
 BETAS = {"beta1": 0, "beta2": 1}
 """The entries of ``betas``."""
-
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "momentum": ("mu", "ef_decay"),
-    "mu": ("ef_decay",),
-    "eps": ("epsilon",),
-    "wd": ("weight_decay",),
-    "oversample": ("rcqr_oversample",),
-    "beta1": ("betas",),
-    "beta2": ("betas",),
-}
-"""Other name → the options that it may mean: the first that an algorithm of the group has."""
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -70,7 +57,8 @@ class Names:
 
     def __init__(self, group: Group, written: set[str], algorithms: Iterable[str], where: str) -> None:
         self._group, self._written, self._where = group, written, where
-        meant = {key: option_meant(key, group, algorithms) for key in OTHER_NAMES if key in group}
+        # Configurations leave None where they say nothing.
+        meant = {key: option_meant(key, group, algorithms) for key in OTHER_NAMES if group.get(key) is not None}
         self.meant = {key: option for key, option in meant.items() if option is not None}
         """The option that each key of the group means."""
         self._different = [key for key in self.meant if not is_same(group[key], self._own(key))]
@@ -92,6 +80,11 @@ class Names:
         value = shown(self._group[key])
         means = f"{option}={value}" if option != "betas" else f"betas[{BETAS[key]}]={value}"
         return f"{key}={value} means {means}, got {option}={shown(self._group[option])} too{self._where}"
+
+    def held(self, key: str) -> str:
+        """The warning of a contradiction, in which our own option wins."""
+        option = self.meant[key]
+        return f"{self.contradiction(key)}; {option}={shown(self._group[option])} holds"
 
     def unite(self) -> None:
         """Gives an option the value that was written under its other name alone, and else the other name the option's.
@@ -128,19 +121,17 @@ class Names:
             check_options({self.meant[key]: self._group[key]}, where)
 
 
-def meaningless(key: str, option: str | None, possible: set[str], own: set[str], where: str) -> str | None:
+def meaningless(key: str, option: str | None, own: set[str], where: str) -> str | None:
     """A sentence for a key that others call an option by, where nothing in the group has it; None: something has.
 
     Args:
         option: that it means here; None: none.
-        possible: the algorithms that may update parameters of the group.
-        own: those that do.
+        own: the algorithms that update parameters of the group.
     """
     named = option or OTHER_NAMES[key][0]
     if not own.isdisjoint(OPTIONS[named]["algorithms"]):
         return None
     return (
-        f"the key {key!r}{where} is kept and {'has no effect' if option else 'ignored'}: it is {named!r} here, one of "
-        f"{' and '.join(map(repr, OPTIONS[named]['algorithms']))}, not of "
-        f"{' or '.join(map(repr, sorted(own if option else possible)))}"
+        f"the key {key!r}{where} is kept and {'has no effect' if option else 'ignored'}: it is {named!r} here, "
+        f"{an_option_of(named)}, which no parameter of the group has"
     )

@@ -1,13 +1,16 @@
 """State dicts of torch.optim.Muon, of torch.optim.AdamW and of the dion package, with the names that they have here."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from torchdion.dion_package import is_one_of, named_as_here, resolve_flatten, tensors_of
-from torchdion.options import as_plain_numbers, check_options, is_share, resolve_betas
+from torch.nn.parameter import is_lazy
+
+from torchdion.dion_package import is_one_of, matrices_of, named_as_here, resolve_flatten
+from torchdion.options import OTHER_NAMES, as_plain_numbers, check_options, is_share, resolve_betas
 from torchdion.other_muons import SELECTORS
-from torchdion.other_names import OTHER_NAMES, Names, possible_algorithms
+from torchdion.other_names import Names, is_same, possible_algorithms
 from torchdion.parameters import is_passed_over
-from torchdion.table import OPTIONS, algorithm_of
+from torchdion.table import OPTIONS, Group, algorithm_of
 from torchdion.words import front, shown
 
 _JORDAN = (3.4445, -4.7750, 2.0315)
@@ -22,6 +25,30 @@ _STATES = {
     "dion": {"step_dev": "step"},
 }
 """What they call states."""
+
+
+TORCH_OPTIONS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "amsgrad": ((False, None), "AdamW has no maximum of second moments"),
+    "dampening": ((0, None), "no momentum is dampened"),
+    "ns_coefficients": ((_JORDAN, None), "newton_schulz names the coefficients"),
+    "adjust_lr_fn": ((None, "original"), "it is adjust_lr"),
+    "decoupled_weight_decay": ((True, None), "weight decay is decoupled"),
+}
+"""Options of torch's optimizers that mean something and are none here: values that ask for nothing, and why."""
+
+
+def without_effect(keys: Iterable[Any], group: Group, where: str) -> dict[str, str]:
+    """A sentence for each option of torch's optimizers among the keys that asks for what there is not."""
+    sentences = {}
+    for key in keys:
+        if key not in TORCH_OPTIONS:
+            continue
+        usual, reason = TORCH_OPTIONS[key]
+        value = tuple(group[key]) if isinstance(group[key], list) else group[key]
+        is_adams = key == "decoupled_weight_decay" and is_same(group["weight_decay"], 0)
+        if not is_adams and not any(is_same(value, each) for each in usual):
+            sentences[key] = f"the key {key!r}{where} is kept and ignored: {reason} here, got {shown(group[key])}"
+    return sentences
 
 
 def with_our_names(
@@ -74,7 +101,7 @@ def _source_of(saved: Any, own: dict[str, Any]) -> str | None:
     if "ns_coefficients" in saved:
         return "torch.optim.Muon"
     if "amsgrad" in saved:
-        algorithms = {algorithm_of(param, own).name for param in own.get("params", ())}
+        algorithms = {algorithm_of(param, own).name for param in own.get("params", ()) if not is_lazy(param)}
         return "torch.optim.AdamW" if algorithms == {"adamw"} else None
     return "dion" if "algorithm" in saved else None
 
@@ -102,10 +129,11 @@ def _of_dion(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str
     first, second = (group.pop(name, None) for name in ("beta1", "beta2"))
     if first is not None and second is not None:
         group.setdefault("betas", (first, second))
-    if is_one_of(group["algorithm"], "dion3") and "mu" in group:
-        group.setdefault("ef_decay", group.pop("mu"))
-    if "oversample" in group:
-        group.setdefault("rcqr_oversample", group.pop("oversample"))
+    for theirs, ours in (("mu", "ef_decay"), ("oversample", "rcqr_oversample")):
+        is_theirs = theirs != "mu" or is_one_of(group["algorithm"], "dion3")
+        value = group.pop(theirs, None) if is_theirs else None
+        if value is not None:
+            group.setdefault(ours, value)
     group.pop("selection_scope", None)  # states are the same
     algorithm, flatten = group["algorithm"], group.get("flatten")
     if is_one_of(algorithm, "normuon") and saved.get("split_sizes") is not None and group.get("adjust_lr") is not None:
@@ -113,7 +141,7 @@ def _of_dion(saved: dict[str, Any], own: dict[str, Any], where: str) -> dict[str
             f"{front()}: split_sizes of NorMuon must not be beside adjust_lr, which scales its mean squares, got "
             f"{shown(saved['split_sizes'])} and {shown(group['adjust_lr'])}{where}"
         )
-    is_flattened = flatten is True and any(tensor.dim() > 2 for tensor in tensors_of(entries))
+    is_flattened = flatten is True and any(matrix.dim() > 2 for matrix in matrices_of(entries))
     if is_flattened and is_one_of(algorithm, "normuon", "dion2", "dion3"):
         raise ValueError(
             f"{front()}: flatten must be False where {algorithm} has updated parameters of more than two dimensions, "

@@ -19,7 +19,7 @@ from torchdion.table import STATE_DTYPES, algorithm_of, options_of
 from torchdion.warning import warn
 from torchdion.words import front, speaking
 from torchdion.wrappers import Writes, is_freed, readable
-from torchdion.written_keys import Look
+from torchdion.written_keys import Snapshot
 
 
 class ReplicatedOptimizer(InFlightOptimizer):
@@ -30,7 +30,7 @@ class ReplicatedOptimizer(InFlightOptimizer):
     """
 
     _layouts: Layouts
-    _looks: list[Look]
+    _snapshots: list[Snapshot]
     _decoupled = False  # a step may have taken momenta apart since they were equal
     _decoupled_as: tuple[dict[str, Any], ...] = ()  # what says, in each group, which: as the last step had it
     _steps_when_equal = 0.0  # of all parameters together

@@ -12,7 +12,7 @@ from torchdion.layout import Piece
 from torchdion.mixed_precision import dtype_of
 from torchdion.owners import Part
 from torchdion.parameters import form_of
-from torchdion.table import ALGORITHMS, STATE_DTYPES, Algorithm, State, algorithm_of, options_of
+from torchdion.table import STATE_DTYPES, Algorithm, State, algorithm_of, options_of
 from torchdion.words import front
 
 
@@ -133,7 +133,7 @@ def without_own(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name: str, is_counted: bool = True) -> None:
-    """Raises ValueError where a state is not that of the algorithm that updates the parameter.
+    """Raises ValueError where a state is not that of the algorithm that updates the parameter, or more than that.
 
     Args:
         is_counted: it must have its count of steps; that of the dion package's checkpoints is in the group.
@@ -141,27 +141,11 @@ def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name:
     tensors = [key for key in STATE_DTYPES if key in state]
     if tensors != [declared.name for declared in algorithm.states]:
         _C.check_state_names(algorithm.name, tensors, list(param.shape), name)
-        _refuse_more(param, tensors, algorithm, name)
     for key in (*tensors, "step") if is_counted else tensors:
         if not isinstance(state.get(key), Tensor):
             raise ValueError(
                 f"{front()}: the state {key} of {name} must be a tensor, got {type(state.get(key)).__name__}"
             )
-
-
-def _refuse_more(param: Tensor, tensors: list[str], algorithm: Algorithm, name: str) -> None:
-    """Raises ValueError where a state has a tensor that the algorithm lacks: another one's momentum is not its own."""
-    own = {declared.name for declared in algorithm.states}
-    more = next((key for key in tensors if key not in own), None)
-    if more is None:
-        return
-    states = {each.name: {declared.name for declared in each.states} for each in ALGORITHMS.values()}
-    theirs = [each for each, names in states.items() if names == set(tensors)]
-    theirs = theirs or [each for each, names in states.items() if more in names]
-    raise ValueError(
-        f"{front()}: the algorithm of {name} of shape {list(param.shape)} must stay {' or '.join(map(repr, theirs))}, "
-        f"whose state {more} it has, got {algorithm.name!r}; a parameter whose state is taken out starts anew"
-    )
 
 
 def state_bytes(states: dict[Any, dict[str, Any]]) -> int:

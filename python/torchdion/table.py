@@ -7,6 +7,9 @@ from torch import Tensor
 
 from torchdion import _C
 
+Group = dict[str, Any]
+"""A parameter group: ``params``, options of ours, and what others keep there."""
+
 
 class State(NamedTuple):
     """What is kept of a parameter between steps, beside the count of them ("step").

@@ -136,7 +136,7 @@ def test_an_option_of_other_algorithms_that_is_written_later_is_one_warning(
 ) -> None:
     params, optimizer = trained(made_by, [(8, 16)])
     [sentence] = told(optimizer, params, [{option: value}, {option: value / 2}, {option: value}])
-    words = rf"{made_by.title}: the option '{option}' \(parameter group 0\) is kept and ignored: it is one of '"
+    words = rf"{made_by.title}: the option '{option}' \(parameter group 0\) is kept and ignored: it is an option of "
     assert re.match(words, sentence)
 
 
@@ -186,3 +186,99 @@ def test_who_writes_mu_beside_betas_is_told_nothing() -> None:
     params, optimizer = trained(torchdion.Muon, [(6, 4), (5,)])
     assert told(optimizer, params, [{"betas": (0.8, 0.98), "mu": 0.9}, {"betas": (0.8, 0.5)}]) == []
     assert len(told(optimizer, params, [{"betas": (0.7, 0.5)}, {"betas": (0.6, 0.5)}])) == 1
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 4), (4, 8)])
+@pytest.mark.parametrize(
+    ("made_by", "state"),
+    [(torchdion.Dion, "Q"), (torchdion.DoubleDion, "Q"), (torchdion.NorMuon, "variance_neuron"),
+     (torchdion.Dion3, "variance_neuron")],
+)  # fmt: skip
+def test_the_side_of_a_matrix_stays_that_a_state_belongs_to(made_by: Any, state: str, shape: tuple[int, int]) -> None:
+    params, optimizer = trained(made_by, [shape])
+    twins, twin = trained(made_by, [shape])
+    [sentence] = told(optimizer, params, [{"fan_in_first": True}, {}])
+    assert sentence == (
+        f"{made_by.title}: fan_in_first=True (parameter group 0) is not taken: it stays False, which {state} was made "
+        "for"
+    )
+    told(twin, twins, [{}] * 2)
+    assert torch.equal(params[0], twins[0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_where_no_state_belongs_to_a_side_it_may_change() -> None:
+    params, optimizer = trained(torchdion.Muon, [(8, 4)])
+    twins, twin = trained(torchdion.Muon, [(8, 4)])
+    told(optimizer, params, [{"fan_in_first": True}])
+    told(twin, twins, [{}])
+    assert not torch.equal(params[0], twins[0])
+
+
+def test_a_seed_that_comes_after_the_start_of_q_is_one_warning() -> None:
+    params, optimizer = trained(torchdion.Dion, [(8, 8)], rank_fraction=0.5)
+    [sentence] = told(optimizer, params, [{"seed": 77}, {"seed": 78}])
+    assert sentence == (
+        "torchdion.Dion: seed=77 (parameter group 0) is that of Q that are still to be made: those that there are keep "
+        "their start"
+    )
+
+
+def test_a_dict_in_the_place_of_a_group_does_not_turn_the_sides_of_its_factors() -> None:
+    params, optimizer = trained(torchdion.Dion, [(8, 8)])
+    optimizer.param_groups[0] = {**optimizer.param_groups[0], "orientation": "left"}
+    assert len(told(optimizer, params, [{}])) == 1
+    assert optimizer.param_groups[0]["orientation"] == "right"
+
+
+@pytest.mark.parametrize(
+    ("made_by", "shape", "written", "words"),
+    [
+        (torchdion.AdamW, (6, 4), {"algorithm": "muon"}, "of shape [6, 4] must stay 'adamw', whose state variance it"),
+        (torchdion.Dion, (6, 4), {"algorithm": "muon"}, "of shape [6, 4] must stay 'dion', whose state Q it has, got"),
+        (torchdion.AdamW, (5,), {"algorithm": "lion"}, "of shape [5] must stay 'adamw', whose state variance it has"),
+    ],
+)
+def test_no_algorithm_goes_on_with_states_that_it_does_not_have(
+    made_by: Any, shape: tuple[int, ...], written: dict[str, Any], words: str
+) -> None:
+    params, optimizer = trained(made_by, [shape])
+    before, [group] = params[0].detach().clone(), optimizer.param_groups
+    options = {name: group[name] for name in written}
+    group.update(written)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"^{made_by.title}: the algorithm of parameter 0 .*{re.escape(words)}"):
+            step(optimizer, params)
+    assert torch.equal(params[0], before)
+    group.update(options)
+    step(optimizer, params)
+    group.update(written)
+    optimizer.state.clear()
+    step(optimizer, params)
+
+
+def test_a_state_that_is_no_dict_is_refused_in_its_own_sentence() -> None:
+    params, optimizer = trained(torchdion.Muon, [(6, 4)])
+    optimizer.state[params[0]] = [1]
+    optimizer.param_groups[0]["momentum_dtype"] = "bfloat16"
+    with pytest.raises(ValueError, match=r"^torchdion.Muon: the state of parameter 0 .* must be a dict, got list$"):
+        step(optimizer, params)
+
+
+@pytest.mark.parametrize(
+    ("made_by", "shape", "written", "words"),
+    [
+        (torchdion.Lion, (6, 4), {"algorithm": "muon"}, "algorithm='muon' (parameter group 0) makes 'muon'|'lion'"),
+        (torchdion.Muon, (6, 4), {"use_muon": False, "algorithm": "lion"}, "algorithm='lion' (par|makes 'lion'|'muon'"),
+        (torchdion.Muon, (3, 6, 4), {"batch_dims": 2}, "batch_dims=2 (parameter group 0) makes 'lion'|of 'muon'"),
+    ],
+)
+def test_an_algorithm_that_goes_on_with_a_momentum_of_another_is_one_warning(
+    made_by: Any, shape: tuple[int, ...], written: dict[str, Any], words: str
+) -> None:
+    params = [Parameter(normal(*shape))]
+    optimizer = made_by([{"params": params, "batch_dims": 1 if len(shape) == 3 else None}])
+    step(optimizer, params)
+    [sentence] = told(optimizer, params, [written, {}, written])
+    assert all(part in sentence for part in words.split("|"))
+    assert "go on with the momentum of" in sentence

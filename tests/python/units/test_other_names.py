@@ -13,7 +13,7 @@ import torch
 from torch.nn import Parameter
 
 import torchdion
-from torchdion.other_names import OTHER_NAMES
+from torchdion.options import OTHER_NAMES
 from torchdion.table import OPTIONS
 
 SCALAR = {"scalar_algorithm": "adamw"}
@@ -137,13 +137,14 @@ def test_of_two_names_that_are_written_with_different_values_ours_holds_and_one_
             optimizer.step()
             assert group["mu"] == group["momentum"] == 0.5 + step / 10
     [sentence] = [str(one.message) for one in caught]
-    assert sentence == ("torchdion.Muon: momentum=0.8 means mu=0.8, got mu=0.5 too (parameter group 0), which holds")
+    assert sentence == ("torchdion.Muon: momentum=0.8 means mu=0.8, got mu=0.5 too (parameter group 0); mu=0.5 holds")
 
 
 @pytest.mark.parametrize(
     ("group", "words"),
     [
         ({"momentum": 0.5, "mu": 0.8}, "momentum=0.5 means mu=0.5, got mu=0.8 too"),
+        ({"momentum": 0.5, "mu": 0.95}, "momentum=0.5 means mu=0.5, got mu=0.95 too"),  # the default
         ({"beta1": 0.7, "betas": (0.1, 0.2)}, r"beta1=0.7 means betas\[0\]=0.7, got betas=\(0.1, 0.2\) too"),
         ({"eps": 1e-5, "epsilon": 1e-6, "algorithm": "adamw"}, "eps=1e-05 means epsilon=1e-05, got epsilon=1e-06 too"),
         ({"algorithm": "dion2", "mu": 0.5, "ef_decay": 0.8}, "mu=0.5 means ef_decay=0.5, got ef_decay=0.8 too"),
@@ -155,8 +156,8 @@ def test_a_group_that_is_added_with_two_values_of_one_option_is_refused(group: d
 
 
 @pytest.mark.filterwarnings("error")
-def test_ours_with_its_default_counts_as_not_given_and_theirs_counts_with_any_value() -> None:
-    [group] = torchdion.Muon([{"params": parameters(), "mu": 0.95, "momentum": 0.5}]).param_groups
+def test_ours_counts_as_given_where_a_group_has_it_and_not_where_the_constructor_has() -> None:
+    [group] = torchdion.Muon([{"params": parameters(), "momentum": 0.5}], mu=0.8).param_groups
     assert group["mu"] == 0.5
     [group] = torchdion.Dion3([{"params": parameters(), "mu": 0.95}], ef_decay=0.8).param_groups
     assert group["ef_decay"] == group["mu"] == 0.95
@@ -202,8 +203,16 @@ def test_a_value_out_of_range_is_refused_under_both_names_and_nothing_is_written
 
 
 MEANINGLESS = [
-    (torchdion.AdamW, "momentum", "'momentum' (parameter group 0) is kept and ignored: it is 'mu' here, one of 'dion'"),
-    (torchdion.Muon, "eps", "'eps' (parameter group 0) is kept and ignored: it is 'epsilon' here, one of 'adamw', not"),
+    (
+        torchdion.AdamW,
+        "momentum",
+        "'momentum' (parameter group 0) is kept and ignored: it is 'mu' here, an option of dion, ",
+    ),
+    (
+        torchdion.Muon,
+        "eps",
+        "'eps' (parameter group 0) is kept and ignored: it is 'epsilon' here, an option of adamw, wh",
+    ),
     (torchdion.Muon, "oversample", "'oversample' (parameter group 0) is kept and ignored: it is 'rcqr_oversample' he"),
 ]
 
@@ -227,7 +236,10 @@ def test_a_name_of_no_option_of_the_group_is_one_warning_that_names_ours(
 
 
 def test_a_beta_of_a_group_without_parameters_that_have_some_is_one_warning() -> None:
-    with pytest.warns(UserWarning, match=r"the key 'beta2' .* has no effect: it is 'betas' here, .*, not of 'normuon'"):
+    with pytest.warns(
+        UserWarning,
+        match=r"the key 'beta2' .* has no effect: it is 'betas' here, an option of lion, adamw, which no param",
+    ):
         [group] = torchdion.NorMuon([{"params": parameters()[:1], "beta2": 0.5}]).param_groups
     assert group["betas"][1] == 0.5
 
@@ -308,3 +320,25 @@ def test_the_table_of_names_is_whole() -> None:
             for key in re.findall("`([a-z0-9]+)`", keys):
                 of_page.setdefault(key, set()).update(set(re.findall("`([a-z_]+)`", options)) & OPTIONS.keys())
     assert of_page == {key: set(options) for key, options in OTHER_NAMES.items()}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("key", ["momentum", "eps", "wd", "beta1", "beta2", "oversample"])
+@pytest.mark.parametrize("made_by", [torchdion.Muon, torchdion.AdamW])
+def test_none_under_another_name_says_nothing(made_by: Any, key: str) -> None:
+    """As configurations leave it."""
+    params, twins = parameters(), parameters()
+    optimizer, twin = made_by([{"params": params, key: None}]), made_by(twins)
+    for number in range(2):
+        for each, own in ((optimizer, params), (twin, twins)):
+            give(own, number)
+            each.step()
+    assert all(map(torch.equal, params, twins))
+    assert optimizer.param_groups[0][key] is None
+    later = made_by(parameters())
+    later.param_groups[0][key] = None
+    later.step()
+    other = made_by(parameters())
+    saved = {"params": [0, 1], "lr": 0.1, key: None}
+    other.load_state_dict({"state": {}, "param_groups": [saved]})
+    assert all(other.param_groups[0][name] == twin.param_groups[0][name] for name in ("mu", "betas", "epsilon"))

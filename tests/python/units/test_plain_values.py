@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections import UserList, deque
+from collections import UserList, deque, namedtuple
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
@@ -173,3 +173,35 @@ def test_other_numbers_are_judged_so_too():
     ]
     muon = torchdion.Muon(groups, flatten=numpy.bool_(True), use_polar_express=numpy.bool_(True))
     assert [group["blocks"] for group in muon.param_groups] == [2, 2, 4]
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+def test_tuples_of_others_keep_their_classes_and_state_dicts_leave_a_group_alone() -> None:
+    counts = (numpy.int64(1), 2)
+    kept = {"cfg": Pair(1, 2), "size": torch.Size([6, 4]), "plain": (1, 2)}
+    [group] = made(**kept, counts=counts).param_groups
+    assert all(group[name] is value for name, value in kept.items())
+    assert type(group["counts"][0]) is int
+    optimizer = made()
+    [group] = optimizer.param_groups
+    optimizer.step()
+    group |= {**kept, "scale": numpy.float32(0.5)}
+    before = dict(group)
+    optimizer.state_dict()
+    assert all(group[name] is value for name, value in before.items() if name != "scale")
+
+
+def test_the_rate_of_an_array_follows_it_after_a_state_dict_too() -> None:
+    rate = numpy.array(0.1)
+    optimizer = made()
+    [group] = optimizer.param_groups
+    group["lr"] = rate
+    optimizer.step()
+    saved = optimizer.state_dict()["param_groups"][0]["lr"]
+    assert type(saved) is float
+    before = [weight.detach().clone() for weight in weights(optimizer)]
+    rate[...] = 0
+    optimizer.step()
+    assert all(map(torch.equal, weights(optimizer), before))

@@ -1,5 +1,6 @@
 """torch.optim.Muon and AdamW: the same rules, and their state dicts, which continue here."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -261,3 +262,41 @@ def test_what_adamw_here_cannot_continue_is_refused(make: Any, options: dict[str
     with pytest.raises(ValueError, match=f"^torchdion.AdamW: {words} \\(parameter group 0 of the state dict\\)$"):
         optimizer.load_state_dict(before.state_dict())
     assert not optimizer.state
+
+
+# ---- options that mean something there and nothing here ----
+
+WITHOUT_EFFECT: list[tuple[str, Any, Any, str]] = [
+    ("ns_coefficients", (1.0, 2.0, 3.0), (3.4445, -4.775, 2.0315), "newton_schulz names the coefficients here"),
+    ("ns_coefficients", [1.0, 2.0, 3.0], [3.4445, -4.775, 2.0315], "newton_schulz names the coefficients here"),
+    ("adjust_lr_fn", "match_rms_adamw", None, "it is adjust_lr here"),
+    ("amsgrad", True, False, "AdamW has no maximum of second moments here"),
+    ("dampening", 0.1, 0, "no momentum is dampened here"),
+    ("decoupled_weight_decay", False, True, "weight decay is decoupled here"),
+]
+
+
+@pytest.mark.parametrize("at_the_door", [False, True])
+@pytest.mark.parametrize(("key", "value", "usual", "words"), WITHOUT_EFFECT)
+def test_an_option_of_torch_without_effect_here_is_one_warning(
+    key: str, value: Any, usual: Any, words: str, at_the_door: bool
+) -> None:
+    params = [Parameter(normal((6, 4), 0))]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer = torchdion.Muon([{"params": params, key: value if at_the_door else usual}])
+        assert len(caught) == at_the_door
+        for _ in range(2):
+            steps(optimizer, params, [[normal((6, 4), 1)]])
+            optimizer.param_groups[0][key] = value
+    [sentence] = [str(one.message) for one in caught]
+    assert sentence.startswith(
+        f"torchdion.Muon: the key {key!r} (parameter group 0) is kept and ignored: {words}, got "
+    )
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Muon])
+def test_groups_of_torch_with_its_defaults_say_nothing(make: Any) -> None:
+    [group] = make([Parameter(normal((6, 4), 0))]).param_groups
+    torchdion.Muon([{**group, "eps": None}])
