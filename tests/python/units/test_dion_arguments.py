@@ -158,21 +158,13 @@ def test_stacks_and_matrices_of_one_group_are_not_told_apart() -> None:
         torchdion.Muon([Parameter(torch.ones(6, 4)), Parameter(torch.ones(2, 6, 4))], flatten=False)
 
 
-@pytest.mark.parametrize("keys", [{"flatten": True}, {"split_sizes": [3, 3]}, {"flatten": False, "batch_dims": 0}])
+@pytest.mark.parametrize("keys", [{"flatten": True}, {"flatten": False, "batch_dims": 0}])
 def test_parameters_without_shape_yet_are_passed_over(keys: dict[str, Any]) -> None:
     lazy = torch.nn.LazyLinear(4)
     [group] = torchdion.Muon([{"params": [Parameter(torch.ones(6, 4)), *lazy.parameters()], **keys}]).param_groups
-    assert (group["batch_dims"], group["blocks"]) == ((None, 2) if "split_sizes" in keys else (0, 1))
+    assert group["batch_dims"] == 0
     group["flatten"] = True
     lazy(torch.ones(2, 3)).sum().backward()
-
-
-def test_whether_parameters_without_shape_are_stacks_is_not_guessed() -> None:
-    sentence = (
-        r"^torchdion.Muon: flatten must be True of groups with parameters that have no shape yet, got False \(para"
-    )
-    with pytest.raises(ValueError, match=sentence):
-        torchdion.Muon(torch.nn.LazyConv2d(4, 3).parameters(), flatten=False)
 
 
 @pytest.mark.parametrize(("made_by", "keyword"), [(torchdion.Dion2, "distributed"), (torchdion.Dion, "replicate")])

@@ -181,10 +181,10 @@ def test_a_choice_that_is_written_later_is_obeyed_before_the_first_step_and_refu
 
 
 CHANGES = [
-    ({"use_muon": False}, {"use_muon": True}, "'adamw', whose state variance it has, got 'muon'"),
-    ({"algorithm": "adamw"}, {"algorithm": "lion"}, "'adamw', whose state variance it has, got 'lion'"),
-    ({"algorithm": "normuon"}, {"algorithm": "muon"}, "'normuon' or 'dion3', whose state variance_neuron it has, got"),
-    ({"algorithm": "dion"}, {"algorithm": "muon"}, "'dion', whose state Q it has, got 'muon'"),
+    ({"use_muon": False}, {"use_muon": True}, "'adamw', whose state variance it has, got another"),
+    ({"algorithm": "adamw"}, {"algorithm": "lion"}, "'adamw', whose state variance it has, got another"),
+    ({"algorithm": "normuon"}, {"algorithm": "muon"}, "'normuon', whose state variance_neuron it has, got"),
+    ({"algorithm": "dion"}, {"algorithm": "muon"}, "'dion', whose state Q it has, got another"),
 ]
 
 
