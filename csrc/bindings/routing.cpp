@@ -10,7 +10,7 @@ namespace {
 using routing::Kind;
 using routing::Layer;
 
-// What a group says that its parameters are: all kinds of matrices but the transposed ones are as one to the user.
+// The kind as a group names it: all matrices but transposed ones are "matrix".
 const char* title_of(Kind kind) {
   switch (kind) {
     case Kind::transposed:

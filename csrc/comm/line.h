@@ -23,7 +23,7 @@ inline bool moves(const c10d::ProcessGroup& group, c10::DeviceType type) {
   return std::any_of(devices.begin(), devices.end(), [type](c10::Device device) { return device.type() == type; });
 }
 
-// True for gloo.
+// True if gloo serves such devices in the group.
 inline bool has_gloo(c10d::ProcessGroup& group, c10::DeviceType type) {
   return moves(group, type) && group.getBackend(type)->getBackendName() == "gloo";
 }

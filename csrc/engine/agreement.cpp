@@ -155,9 +155,8 @@ Opening open(Operation operation, bool refuses, const std::vector<Claim>& claims
   const int64_t everything = digest_of_all(digests, axes);
   Opening all{refuses, false, false, own, own, everything, everything};
   for (std::size_t i = 0; i < axes.size(); ++i) all.exchange(axes[i].axis, digests[i]);
-  // What every rank began with has reached all of them now: one axis after the other spreads it over their grid. What
-  // only a later axis showed has not reached the other lines of the earlier ones, and goes all the way back. Where all
-  // compare the same, as they mostly do, there is nothing to tell.
+  // By now every rank knows what all began with. A difference that only a later axis showed goes back along the earlier
+  // ones; where all compare equal there is none.
   if (all.largest == all.smallest) return all;
   for (auto members = axes.rbegin(); members != axes.rend(); ++members) all.exchange(members->axis);
   return all;

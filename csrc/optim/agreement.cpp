@@ -31,7 +31,7 @@ struct Shared {
   const Layout* layout;
   std::size_t group, index;
 
-  // Of the ranks that hold it too, or other pieces of it.
+  // Axes of the ranks that hold it too, or other pieces of it.
   std::vector<Axis> axes() const {
     return {layout->rows, layout->cols, layout->batch, layout->replicas, layout->copies};
   }
@@ -78,7 +78,7 @@ engine::Held held_of(const Optimizer& optimizer, const Shared& shared, const Han
   return held;
 }
 
-// Of the optimizer and its groups, then of each parameter.
+// Claims of the optimizer, its groups, then each parameter.
 std::vector<engine::Claim> claims_of(const Optimizer& optimizer, const std::vector<Shared>& shared,
                                      const Handshake& handshake, bool decoupled) {
   const auto& defaults = static_cast<const Options&>(optimizer.defaults());
@@ -96,7 +96,7 @@ std::vector<engine::Claim> claims_of(const Optimizer& optimizer, const std::vect
                            handshake.operation);
 }
 
-// Nothing but who is to hear of it: what is wrong may be just what a claim would be made of.
+// Tells the other ranks alone: what is wrong here may be what a claim would be made of.
 void refuse(const std::vector<Shared>& shared, const Handshake& handshake) {
   std::vector<engine::Claim> claims;
   for (const Shared& one : shared) {

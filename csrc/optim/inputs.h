@@ -28,7 +28,7 @@ class StepInputs {
   void add(const torch::optim::OptimizerParamGroup& group, std::size_t group_index,
            const engine::GroupOptions& options);
 
-  // Whether matrices are averaged over replicas, whose momenta a step may take apart.
+  // True if matrices are averaged over replicas; a step may take their momenta apart.
   bool averages() const;
 
   void keep_new_states();

@@ -97,7 +97,7 @@ struct SavedGroup {
   }
 };
 
-// Of a group of so many parameters. known: those of the groups before; gets those of this one.
+// Keys of a group of `count` parameters, which are added to those of the groups before: `known`.
 std::vector<Key> keys_of(const SavedGroup& saved, std::size_t count, std::set<Key>& known, const std::string& where) {
   TORCH_CHECK_VALUE(saved.params.size() == count, prefix(),
                     "the loaded group doesn't match the size of the optimizer's: ", saved.params.size(),
@@ -123,7 +123,7 @@ std::map<Key, IValue> to_states(const GenericDict& saved) {
   return states;
 }
 
-// What a rank owns is none of another rank's: its part may be as large.
+// Refuses parts of another rank, which may be as large as this one's.
 void check_owner(const IValue& owner, const optim::Part* part, const std::string& where) {
   if (owner.isNone() || (part && owner.isString() && owner.toStringRef() == part->owner())) return;
   TORCH_CHECK_VALUE(false, prefix(), "the states must be whole", part ? " or those of rank " + part->owner() : "",

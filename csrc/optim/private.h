@@ -74,9 +74,9 @@ struct Optimizer::Private {
   void count(engine::Report report, bool is_captured);
   // A step that all ranks take now.
   void may_decouple(const Optimizer& optimizer, bool averages);
-  // What is each replica's own no algorithm may take for what all have in common.
+  // Refuses an algorithm that would take a replica's own state for one that all have in common.
   void refuse_other_holders(const Optimizer& optimizer) const;
-  // Also by steps that a graph replayed, which only the state counts.
+  // Steps that a graph replayed count too; only the state knows of them.
   bool may_be_decoupled(const Optimizer& optimizer) const;
   void momenta_are_equal(const Optimizer& optimizer);
   void average_momenta(const Optimizer& optimizer);  // together, after a handshake

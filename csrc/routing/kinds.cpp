@@ -88,7 +88,7 @@ int64_t matrices_from(const Parameter& parameter) {
   return dims == 3 ? 1 : batch_dims_by_shape(parameter.sizes, /*is_named=*/true).value_or(dims - 2);
 }
 
-// Whether stacks are (experts, in, out): by sizes where one is fused, else by transformers' mark.
+// True for stacks (experts, in, out): told by sizes where one is fused, else by transformers' mark.
 bool is_fan_in_first(const Module& owner) {
   const Sizes &fused = owner.gate_up_proj, &plain = owner.down_proj;
   if (fused.size() == 3 && plain.size() == 3) {

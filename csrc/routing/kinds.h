@@ -9,7 +9,7 @@ namespace torchdion::routing {
 
 bool is_embedding(const Module& owner, const Parameter& parameter);
 
-// Whether weight_norm has given a parameter this name: the lengths of its directions.
+// True if weight_norm gave the parameter this name: it holds lengths.
 bool is_gain(const std::string& key);
 
 // All but the head, in a model whose layers have been recognized.

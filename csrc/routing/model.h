@@ -25,7 +25,7 @@ struct Module {
   Layer layer = Layer::other;
   int64_t width = 0;         // outputs of a Linear, entries of an Embedding
   int64_t shown_weight = 0;  // the id of a weight of two or more dimensions that a wrapper shows; 0: none
-  // Of what holds experts: how many there are in rows of a matrix, the sizes of two stacks, and transformers' marks.
+  // Holders of experts: their number where rows hold them, the sizes of two stacks, and transformers' marks.
   int64_t experts = 0;
   std::vector<int64_t> gate_up_proj = {}, down_proj = {};
   bool is_transposed = false, is_concatenated = true;

@@ -9,7 +9,7 @@
 
 namespace torchdion::routing {
 
-// Of parameters of one kind with one form.
+// Parameters of one kind and form.
 struct Group {
   Kind kind;
   Form form;
