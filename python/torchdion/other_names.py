@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from torchdion import _C
 from torchdion.options import OTHER_NAMES, an_option_of, check_options
 from torchdion.other_muons import says_muon
 from torchdion.table import ALGORITHMS, OPTIONS, Group
@@ -18,10 +19,12 @@ BETAS = {"beta1": 0, "beta2": 1}
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """True if two values are equal, without waiting for a device: its tensors are equal to themselves alone."""
+    """True if two values are equal, without waiting for a device: tensors out of its reach equal only themselves."""
     if one is other:
         return True
-    if any(isinstance(value, Tensor) and not value.is_cpu for value in (one, other)):
+    if type(one) is type(other) is tuple:
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if any(isinstance(value, Tensor) and not (value.is_cpu and _C.has_memory(value)) for value in (one, other)):
         return False
     try:
         return bool(one == other)

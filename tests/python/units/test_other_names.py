@@ -273,7 +273,7 @@ def test_a_loaded_group_whose_two_names_differ_goes_on_with_ours_and_says_so() -
     saved["param_groups"][0]["momentum"] = 0.5
     optimizer.load_state_dict(saved)
     give(optimizer.param_groups[0]["params"], 0)
-    with pytest.warns(UserWarning, match=r"momentum=0.5 means mu=0.5, got mu=0.95 too \(parameter group 0\); mu=0.95 h"):
+    with pytest.warns(UserWarning, match=r"means mu=0.5, got mu=0.95 too \(parameter group 0\); mu=0.95 holds$"):
         optimizer.step()
     assert optimizer.param_groups[0]["momentum"] == 0.95
 

@@ -245,3 +245,16 @@ def test_a_schedule_of_values_costs_less_than_what_may_change_a_rule(key: str) -
         return min(timeit.repeat(look, number=20, repeat=50))
 
     assert seconds(key) < 0.7 * seconds("momentum")  # 0.5 and 0.4; all of it took 0.9
+
+
+@pytest.mark.parametrize("wrap", [lambda tensor: tensor, lambda tensor: (tensor, 0.5)], ids=["alone", "in a pair"])
+def test_a_tensor_without_memory_that_replaces_another_is_compared_with_nothing(wrap: Any) -> None:
+    freed = torch.tensor(0.25)
+    freed.untyped_storage().resize_(0)
+    X = torch.nn.Parameter(torch.ones(6, 4))
+    optimizer = torchdion.Muon([{"params": [X], "theirs": wrap(torch.tensor(0.25))}])
+    for _ in range(2):
+        X.grad = torch.ones(6, 4)
+        optimizer.step()
+        optimizer.param_groups[0]["theirs"] = wrap(freed)
+    assert optimizer.state[X]["step"] == 2
