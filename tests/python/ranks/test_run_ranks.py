@@ -141,7 +141,9 @@ def test_what_a_rank_starts_ends_with_it() -> None:
 
 def test_what_ranks_print_is_printed_by_the_test(capsys: pytest.CaptureFixture[str]) -> None:
     run_ranks(prints, 2)
-    assert capsys.readouterr().out == "--- rank 0 ---\nrank 0 speaks\n--- rank 1 ---\nrank 1 speaks\n"
+    said = capsys.readouterr().out.splitlines()
+    said = [line for line in said if not line.startswith("[Gloo]")]  # torch 2.10 prints who is connected
+    assert said == ["--- rank 0 ---", "rank 0 speaks", "--- rank 1 ---", "rank 1 speaks"]
 
 
 def test_ranks_die_with_the_process_that_wanted_them(tmp_path: Path) -> None:
