@@ -24,7 +24,7 @@ constexpr int64_t kPanelWidth = 32;
 // Row j of L⁻¹ says how the orthonormal column j is made of the unit columns of P: c / √pivot, where p_j minus what the
 // columns before it explain is Σ c_i p_i. If noise_i is the part of p_i that is rounding, the part of column j that is
 // rounding has length ‖(c_i noise_i)‖ / √pivot, of which the columns before it have taken their share (noise_left).
-// Where the rest reaches 1 / margin, the column carries no signal.
+// A column carries no signal if the rest reaches 1 / margin.
 template <class T>
 class Factorization {
  public:

@@ -313,7 +313,7 @@ TEST(DistMuonReplicas, StartAlikeWhoeverAveragesGradients) {
   }
 }
 
-// Who shares the work of copies alone has nothing to do with how they became equal.
+// Copies that only share work became equal by other means, which the optimizer does not know.
 TEST(DionReplicas, ThatOthersAverageAreNotCompared) {
   Mesh({2, 1, 1}).run([](MeshAxes axes) {
     const at::Tensor weight = at::full({6, 4}, 1.0 + axes.rank).requires_grad_();
