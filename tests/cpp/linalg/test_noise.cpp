@@ -25,10 +25,10 @@ TEST(RelativeNoise, GrowsAsIndependentRoundingsOfEachStepDo) {
   const at::Tensor lengths = at::ones({1, 4}, at::kDouble);
   const float before = 256;
   const double rounding = std::sqrt(3.0 / 512);
-  for (const Noise& noise : {Noise{.mean = 1, .momentum = rounding, .steps = 512},
-                             Noise{.mean = 1, .momentum = rounding, .steps = 300},
-                             Noise{.mean = 1, .momentum = rounding, .steps_before = &before},
-                             Noise{.mean = 1, .momentum = 0.1, .most_steps = 300, .steps = 512}}) {
+  for (const Noise& noise :
+       {Noise{.mean = 1, .momentum = rounding, .steps = 512}, Noise{.mean = 1, .momentum = rounding, .steps = 300},
+        Noise{.mean = 1, .momentum = rounding, .steps_before = &before},
+        Noise{.mean = 1, .momentum = 0.1, .most_steps = 300, .steps = 512}}) {
     EXPECT_TRUE(at::allclose(relative_noise(lengths, noise), at::full({1, 4}, 2.0, at::kDouble)));
   }
 }

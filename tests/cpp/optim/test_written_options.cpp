@@ -119,8 +119,8 @@ TEST(WrittenOptions, AreThoseOfTheSameGroupWhereverItStands) {
   const auto group_of = [](const at::Tensor& param, Orientation orientation) {
     return OptimizerParamGroup({param}, std::make_unique<DionOptions>(DionOptions(0.1).orientation(orientation)));
   };
-  Dion optimizer(std::vector<OptimizerParamGroup>{group_of(first, Orientation::left),
-                                                  group_of(second, Orientation::right)});
+  Dion optimizer(
+      std::vector<OptimizerParamGroup>{group_of(first, Orientation::left), group_of(second, Orientation::right)});
   const auto step = [&] {
     for (const at::Tensor& param : {first, second, third}) param.mutable_grad() = at::ones_like(param);
     optimizer.step();
