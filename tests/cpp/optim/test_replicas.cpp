@@ -1,6 +1,8 @@
 // What replicas have in common, and what a checkpoint must hold of what they have not.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "optim/model_on_mesh.h"
 #include "optim/warnings.h"
 
@@ -73,50 +75,45 @@ TEST(DionReplicas, OfWhichOneAloneHasLoadedAreToldSoWhereTheySynchronize) {
   });
 }
 
-TEST(DionReplicas, HaveMomentaOfTheirOwnThatNoOtherAlgorithmTakesForCommon) {
+using Change = std::function<void(DionOptions&)>;
+
+// A change is refused while momenta are each replica's own, and obeyed once the replicas have synchronized.
+void expect_obeyed_once_synchronized(const DionOptions& options, const Change& change, const Change& take_back,
+                                     const std::string& refusal) {
   const Model model;
   Comparison weights;
   Mesh({2, 1, 1}).run([&](MeshAxes axes) {
-    ModelOnMesh training(model, axes, 2, DionOptions(0.1).algorithm("muon"));
+    ModelOnMesh training(model, axes, 2, options);
     training.step(0);
     training.step(1);
-    auto& options = static_cast<DionOptions&>(training.optimizer.param_groups()[0].options());
-    options.algorithm("lion");
-    const std::string said =
-        "torchdion::Dion: the algorithm of parameter 0 (parameter group 0) must stay \"muon\" while its momentum is "
-        "each replica's own, got \"lion\"; call synchronize_for_checkpoint() on every rank before it changes";
-    EXPECT_EQ(message_of([&] { training.step(2); }), said);
-    EXPECT_EQ(message_of([&] { training.optimizer.synchronize_for_checkpoint(); }), said);
-    options.algorithm("muon");
+    auto& written = static_cast<DionOptions&>(training.optimizer.param_groups()[0].options());
+    change(written);
+    EXPECT_EQ(message_of([&] { training.step(2); }), refusal);
+    EXPECT_EQ(message_of([&] { training.optimizer.synchronize_for_checkpoint(); }), refusal);
+    take_back(written);
     training.optimizer.synchronize_for_checkpoint();
-    options.algorithm("lion");
+    change(written);
     training.step(2);
     weights.bring(axes, 0, training.local.weight);
   });
   EXPECT_TRUE(weights.are_equal());
 }
 
+TEST(DionReplicas, HaveMomentaOfTheirOwnThatNoOtherAlgorithmTakesForCommon) {
+  expect_obeyed_once_synchronized(
+      DionOptions(0.1).algorithm("muon"), [](DionOptions& options) { options.algorithm("lion"); },
+      [](DionOptions& options) { options.algorithm("muon"); },
+      "torchdion::Dion: the algorithm of parameter 0 (parameter group 0) must stay \"muon\" while its momentum is each "
+      "replica's own, got \"lion\"; call synchronize_for_checkpoint() on every rank before it changes");
+}
+
 TEST(DionReplicas, WithMomentaOfTheirOwnGoOnAveragingFactors) {
-  const Model model;
-  Comparison weights;
-  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
-    DionOptions compressed = kCompressed;
-    ModelOnMesh training(model, axes, 2, compressed.nesterov(true));
-    training.step(0);
-    auto& options = static_cast<DionOptions&>(training.optimizer.param_groups()[0].options());
-    options.factorization(Factorization::svd);
-    const std::string said =
-        "torchdion::Dion: the factorization of parameter 0 (parameter group 0) must stay "
-        "Factorization::power_iteration while its momentum is each replica's own, got Factorization::svd; call "
-        "synchronize_for_checkpoint() on every rank before it changes";
-    EXPECT_EQ(message_of([&] { training.step(1); }), said);
-    options.factorization(Factorization::power_iteration);
-    training.optimizer.synchronize_for_checkpoint();
-    options.factorization(Factorization::svd);
-    training.step(1);
-    weights.bring(axes, 0, training.local.weight);
-  });
-  EXPECT_TRUE(weights.are_equal());
+  expect_obeyed_once_synchronized(
+      DionOptions(kCompressed).nesterov(true), [](DionOptions& options) { options.factorization(Factorization::svd); },
+      [](DionOptions& options) { options.factorization(Factorization::power_iteration); },
+      "torchdion::Dion: the factorization of parameter 0 (parameter group 0) must stay "
+      "Factorization::power_iteration while its momentum is each replica's own, got Factorization::svd; call "
+      "synchronize_for_checkpoint() on every rank before it changes");
 }
 
 TEST(DionReplicas, OfZeroMomentaMayBeSaved) {
