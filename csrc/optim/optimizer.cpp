@@ -100,7 +100,7 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
   for (const std::string& name : optim::foreign_options(options, static_cast<const Options&>(defaults()))) {
     TORCH_WARN(prefix(), "the option '", name, "'", optim::group_name(index), " is kept and ignored: the algorithm '",
                options.algorithm(), "' does not have it");
-    held().said.back().told.insert(name);
+    held().said.back().told.emplace(name, optim::Reason::ignored);
   }
   for (std::size_t k = 0; k < group.params().size(); ++k) {
     optim::warn_of_a_likely_stack(group.params()[k], options, optim::parameter_name(k, index));

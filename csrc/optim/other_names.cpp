@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <string_view>
 #include <vector>
@@ -72,31 +73,92 @@ struct AskedFor {
 
 AskedFor muon_choice() { return {{"muon", "normuon"}, "muon"}; }
 
+AskedFor choice_among(const std::string& name, const auto& is_allowed) {
+  AskedFor choice{{}, name};
+  for (const algorithms::Algorithm* algorithm : algorithms::all()) {
+    if (is_allowed(*algorithm)) choice.allowed.push_back(algorithm->name);
+  }
+  return choice;
+}
+
+// Keys that name a rule, the key of a label that may begin with one, and flags.
+constexpr std::array kRules = {"optim_type", "optimizer_type", "optimizer", "optim"};
+constexpr const char* kLabel = "kind";
+constexpr std::array kFlagsOfMuon = {"use_muon", "is_muon"};
+constexpr std::array kFlagsOfAdam = {"use_adam", "use_adamw"};
+
+// Rules that there are elsewhere, and not here: torch's own, and those that trainers have beside a Muon.
+constexpr std::array kElsewhere = {"adadelta", "adafactor", "adagrad", "adamax", "asgd",       "lbfgs",    "nadam",
+                                   "radam",    "rmsprop",   "rprop",   "sgd",    "sparseadam", "ademamix", "adopt",
+                                   "came",     "galore",    "kron",    "lamb",   "lars",       "mars",     "prodigy",
+                                   "psgd",     "scion",     "shampoo", "soap",   "sophia",     "splus",    "tiger"};
+
+bool is_among(const auto& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  return text;
+}
+
+std::string joined(std::string text) {
+  text.erase(std::remove_if(text.begin(), text.end(), [](char letter) { return letter == '_' || letter == '-'; }),
+             text.end());
+  return text;
+}
+
+// The algorithm that a text in small letters names; null: none of ours.
+const algorithms::Algorithm* named_by(const std::string& text) {
+  std::string name = joined(text);
+  if (name == "adam") name = "adamw";
+  if (name == "nordion2") name = "dion3";
+  for (const algorithms::Algorithm* algorithm : algorithms::all()) {
+    if (joined(std::string(algorithm->name)) == name) return algorithm;
+  }
+  return nullptr;
+}
+
+AskedFor choice_of(const algorithms::Algorithm& named) {
+  return named.name == "muon" ? muon_choice() : AskedFor{{named.name}, std::string(named.name)};
+}
+
 AskedFor asked_by(const std::string& key, const c10::IValue& value, const std::string& where) {
   if (value.isNone()) return {};
-  if (key == "use_muon" || key == "is_muon") {
+  if (is_among(kFlagsOfMuon, key) || is_among(kFlagsOfAdam, key)) {
     TORCH_CHECK_VALUE(value.isBool(), prefix(), key, " must be True or False, got ", entry_text(value), where);
-    if (value.toBool()) return muon_choice();
-    AskedFor choice{{}, "adamw"};
-    for (const algorithms::Algorithm* algorithm : algorithms::all()) {
-      if (!algorithm->takes_matrices()) choice.allowed.push_back(algorithm->name);
+    if (is_among(kFlagsOfAdam, key)) {
+      const auto is_adam = [&](const algorithms::Algorithm& one) { return (one.name == "adamw") == value.toBool(); };
+      return choice_among(value.toBool() ? "adamw" : "muon", is_adam);
     }
-    return choice;
+    if (value.toBool()) return muon_choice();
+    return choice_among("adamw", [](const algorithms::Algorithm& one) { return !one.takes_matrices(); });
   }
-  if (!value.isString()) return {};
-  std::string text;
-  for (const char letter : value.toStringRef()) {
-    if (letter != '_' && letter != '-') text += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  const std::string text = value.isString() ? lower(value.toStringRef()) : "";
+  const algorithms::Algorithm* named = named_by(text);
+  if (named) return choice_of(*named);
+  if (key == kLabel && !is_among(kElsewhere, text)) return {};
+  std::string known = "'adam'";
+  for (const algorithms::Algorithm* algorithm : algorithms::all()) known += c10::str(", '", algorithm->name, "'");
+  TORCH_CHECK_VALUE(false, prefix(), key, " must be one of ", known, ", got ", entry_text(value), where);
+}
+
+// Refuses a label such as "adam8bit" that begins with the name of another rule than the group's.
+void refuse_label_of_another_rule(const c10::IValue& label, const std::string& algorithm, const std::string& where) {
+  if (!label.isString()) return;
+  const std::string text = lower(label.toStringRef());
+  const auto at = [&](std::size_t k) { return static_cast<unsigned char>(text[k]); };
+  // The name ends where no letter follows: "lambda" is not LAMB. The longest one counts: "dion2_heads" is not Dion's.
+  for (std::size_t end = text.size(); end > 0; --end) {
+    if (!std::isalnum(at(end - 1)) || (end < text.size() && std::isalpha(at(end)))) continue;
+    const std::string begin = text.substr(0, end);
+    const algorithms::Algorithm* named = named_by(begin);
+    if (!named && !is_among(kElsewhere, begin)) continue;
+    const AskedFor choice = named ? choice_of(*named) : AskedFor{};
+    TORCH_CHECK_VALUE(is_among(choice.allowed, algorithm), prefix(), kLabel, "=", entry_text(label), " says '", begin,
+                      "', got algorithm='", algorithm, "'", where, "; name the algorithm, or another label");
+    return;
   }
-  if (text == "muon") return muon_choice();
-  if (text == "adam") text = "adamw";
-  if (text == "nordion2") text = "dion3";
-  for (const algorithms::Algorithm* algorithm : algorithms::all()) {
-    std::string name(algorithm->name);
-    name.erase(std::remove(name.begin(), name.end(), '_'), name.end());
-    if (name == text) return {{algorithm->name}, std::string(algorithm->name)};
-  }
-  return {};
 }
 
 }  // namespace
@@ -124,15 +186,19 @@ void name_as_here(Entries& saved, const Options& own, const std::string& where) 
 
 void check_other_names(const Entries& unknown, const Options& options, const std::string& where) {
   const Entries values = to_entries(options);
-  for (const char* key : {"optim_type", "optimizer_type", "optimizer", "optim", "kind", "use_muon", "is_muon"}) {
+  const auto check = [&](const char* key) {
     const auto found = unknown.find(key);
-    if (found == unknown.end()) continue;
+    if (found == unknown.end()) return;
     const AskedFor choice = asked_by(key, found->second, where);
-    const auto& allowed = choice.allowed;
-    if (allowed.empty() || std::find(allowed.begin(), allowed.end(), options.algorithm()) != allowed.end()) continue;
-    TORCH_CHECK_VALUE(false, prefix(), key, "=", entry_text(found->second), " means algorithm='", choice.name,
-                      "', got algorithm='", options.algorithm(), "' too", where);
-  }
+    TORCH_CHECK_VALUE(choice.allowed.empty() || is_among(choice.allowed, options.algorithm()), prefix(), key, "=",
+                      entry_text(found->second), " means algorithm='", choice.name, "', got algorithm='",
+                      options.algorithm(), "' too", where);
+    if (key == kLabel) refuse_label_of_another_rule(found->second, options.algorithm(), where);
+  };
+  std::for_each(kRules.begin(), kRules.end(), check);
+  check(kLabel);
+  std::for_each(kFlagsOfMuon.begin(), kFlagsOfMuon.end(), check);
+  std::for_each(kFlagsOfAdam.begin(), kFlagsOfAdam.end(), check);
   for (const OtherName& name : other_names()) {
     const auto found = said_under(unknown, name.key);
     if (found == unknown.end()) continue;

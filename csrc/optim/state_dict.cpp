@@ -62,7 +62,7 @@ IValue Optimizer::state_dict_of(bool whole) const try {
   const optim::Parts parts = optim::parts_of(param_groups(), held().layouts);
   int64_t index = 0;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
-    const Options& options = optim::options_of(param_groups()[i], i);
+    const Options options = optim::with_kept_sides(*this, held().layouts, i, held().said);
     const engine::GroupOptions values = optim::values_of(options, optim::group_name(i));
     Entries entries = optim::to_entries(options);
     if (i < held().unknown.size()) entries.insert(held().unknown[i].begin(), held().unknown[i].end());

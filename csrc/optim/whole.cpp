@@ -83,7 +83,7 @@ void Optimizer::resize_rank() try {
   const at::NoGradGuard no_grad;
   int64_t index = -1;
   for (std::size_t i = 0; i < param_groups().size(); ++i) {
-    const Options& given = optim::options_of(param_groups()[i], i);
+    const Options given = optim::with_kept_sides(*this, held().layouts, i, held().said);
     const engine::GroupOptions options = optim::values_of(given, optim::group_name(i));
     for (const at::Tensor& param : param_groups()[i].params()) {
       ++index;

@@ -9,6 +9,7 @@
 #include "engine/shapes.h"
 #include "engine/state.h"
 #include "optim/groups.h"
+#include "optim/options.h"
 #include "optim/parameters.h"
 #include "words.h"
 
@@ -25,7 +26,7 @@ struct Existing {
   const algorithms::State& declared;
 };
 
-std::vector<Existing> existing_states(Optimizer& optimizer, const std::vector<at::Tensor>& params,
+std::vector<Existing> existing_states(const Optimizer& optimizer, const std::vector<at::Tensor>& params,
                                       const Layouts& layouts, const algorithms::Options& values) {
   std::vector<Existing> existing;
   for (const at::Tensor& param : params) {
@@ -85,36 +86,90 @@ bool is_of_states(const Option& option) {
          });
 }
 
-// The warning of an option that was written; empty: it is obeyed.
-std::string warning_of(const Option& option, const std::vector<Existing>& existing, const Layouts& layouts,
-                       const algorithms::Options& values, const algorithms::Value& before, const std::string& where) {
+// The options that say which algorithm updates a parameter.
+constexpr std::array kRule = {"algorithm", "scalar_algorithm", "batch_dims"};
+
+// A sentence about an option that was written.
+struct Warning {
+  Reason reason;
+  std::string sentence;
+};
+
+// The warning of an option that was written; none: it is obeyed.
+std::optional<Warning> warning_of(const Option& option, const std::vector<Existing>& existing, const Layouts& layouts,
+                                  const algorithms::Options& values, const algorithms::Value& before,
+                                  const std::string& where) {
   const std::string is = algorithms::assigned(option, values.at(option.name)) + where;
   const auto any = [&](const auto& holds) { return std::any_of(existing.begin(), existing.end(), holds); };
   if (!group_has(values, option.name)) {
-    return c10::str("the option '", option.name, "'", where, " is kept and ignored: the algorithm '",
-                    values.text("algorithm"), "' does not have it");
+    return Warning{Reason::ignored,
+                   c10::str("the option '", option.name, "'", where, " is kept and ignored: the algorithm '",
+                            values.text("algorithm"), "' does not have it")};
   }
   if (const Existing* kept = kept_by(option, existing)) {
-    return c10::str(is, " is not taken: it stays ", algorithms::shown(option, before), ", which ", kept->declared.name,
-                    " was made for");
+    return Warning{Reason::side, c10::str(is, " is not taken: it stays ", algorithms::shown(option, before), ", which ",
+                                          kept->declared.name, " was made for")};
   }
   if (option.name == "seed" && any(is_of_factor)) {
-    return is + " is that of Q that are still to be made: those that there are keep their start";
+    return Warning{Reason::start,
+                   is + " is that of Q that are still to be made: those that there are keep their start"};
   }
   if (option.allowed.kind == algorithms::Allowed::Kind::dtype &&
       any([&](const Existing& one) { return has_other_dtype(one, option.name, values); })) {
-    return is +
-           " is the dtype of states that are still to be made: those that there are keep theirs until a state dict is "
-           "loaded";
+    return Warning{Reason::dtype, is + " is the dtype of states that are still to be made: those that there are keep "
+                                       "theirs until a state dict is loaded"};
   }
   const bool is_of_ranks = option.name == "rank_multiple_of" ||
                            any([&](const Existing& one) { return one.declared.rank_option == option.name; });
   if (is_of_ranks && any([&](const Existing& one) { return has_other_rank(one, layouts, values); })) {
-    return is +
-           " is that of Q that are still to be made: those that there are keep their rank until resize_rank() is "
-           "called";
+    return Warning{Reason::rank, is + " is that of Q that are still to be made: those that there are keep their rank "
+                                      "until resize_rank() is called"};
   }
-  return {};
+  return std::nullopt;
+}
+
+bool have_equal_names(const algorithms::Algorithm& one, const algorithms::Algorithm& other) {
+  return std::equal(one.states.begin(), one.states.end(), other.states.begin(), other.states.end(),
+                    [](const algorithms::State& a, const algorithms::State& b) { return a.name == b.name; });
+}
+
+// The warning of states that another algorithm goes on with, whose states have the same names; steps refuse others.
+std::optional<std::pair<std::string, Warning>> warning_of_rule(const Optimizer& optimizer,
+                                                               const std::vector<at::Tensor>& params,
+                                                               const algorithms::Options& values,
+                                                               const algorithms::Options& before,
+                                                               const std::string& where) {
+  const auto is_written = [&](const char* option) { return values.at(option) != before.at(option); };
+  const auto option = std::find_if(kRule.begin(), kRule.end(), is_written);
+  if (option == kRule.end()) return std::nullopt;
+  for (const at::Tensor& param : params) {
+    const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
+    if (found == optimizer.state().end() || !ours(*found->second).step().defined()) continue;
+    const algorithms::Algorithm& old_one = algorithms::algorithm_of(param.dim(), before);
+    const algorithms::Algorithm& new_one = algorithms::algorithm_of(param.dim(), values);
+    if (&old_one == &new_one || !have_equal_names(old_one, new_one)) continue;
+    const std::string is = algorithms::assigned(*algorithms::option(*option), values.at(*option)) + where;
+    return std::pair{std::string(*option),
+                     Warning{Reason::other_algorithm,
+                             c10::str(is, " makes '", new_one.name, "' go on with the ", old_one.states[0].name,
+                                      " of '", old_one.name, "', which may mean something else")}};
+  }
+  return std::nullopt;
+}
+
+// What the last step found of the group that had one of these parameters; null: there was none.
+const SaidOptions* said_of(const std::vector<const void*>& params, std::size_t index,
+                           const std::vector<SaidOptions>& said) {
+  if (index < said.size() && said[index].params == params) return &said[index];
+  const auto had = [&](const SaidOptions& one) {
+    return std::find_first_of(params.begin(), params.end(), one.params.begin(), one.params.end()) != params.end();
+  };
+  const auto found = std::find_if(said.begin(), said.end(), had);
+  return found == said.end() ? nullptr : &*found;
+}
+
+void warn_once(SaidOptions& said, const std::string& option, const Warning& warning) {
+  if (said.told.emplace(option, warning.reason).second) TORCH_WARN(prefix(), warning.sentence);
 }
 
 void write_back(const Option& option, const algorithms::Value& value, Options& options) {
@@ -128,35 +183,59 @@ void write_back(const Option& option, const algorithms::Value& value, Options& o
 }  // namespace
 
 SaidOptions said_by(const torch::optim::OptimizerParamGroup& group, const engine::GroupOptions& options) {
-  return {options.values, group.params().empty() ? nullptr : group.params().front().unsafeGetTensorImpl()};
+  SaidOptions said{options.values, {}};
+  said.params.reserve(group.params().size());
+  for (const at::Tensor& param : group.params()) said.params.push_back(param.unsafeGetTensorImpl());
+  return said;
 }
 
 void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
              std::vector<SaidOptions>& said) {
-  said.resize(options.size());
+  std::vector<SaidOptions> now;
   for (std::size_t i = 0; i < options.size(); ++i) {
     algorithms::Options& values = options[i].values;
     auto& group = optimizer.param_groups()[i];
-    SaidOptions now = said_by(group, options[i]);
-    if (!said[i].values || said[i].first != now.first) {
-      said[i] = std::move(now);  // another group than at the last step
-      continue;
+    now.push_back(said_by(group, options[i]));
+    const SaidOptions* last = said_of(now[i].params, i, said);
+    if (!last) continue;
+    now[i].told = last->told;
+    const std::string where = group_name(i);
+    if (const auto rule = warning_of_rule(optimizer, group.params(), values, last->values, where)) {
+      warn_once(now[i], rule->first, rule->second);
     }
-    std::optional<std::vector<Existing>> found;
+    std::optional<std::vector<Existing>> existing;
     for (const Option& option : algorithms::options()) {
-      const algorithms::Value before = said[i].values->at(option.name);
+      const algorithms::Value before = last->values.at(option.name);
       if (values.at(option.name) == before || (group_has(values, option.name) && !is_of_states(option))) continue;
-      if (!found) found = existing_states(optimizer, group.params(), layouts, values);
-      const std::vector<Existing>& existing = *found;
-      const std::string sentence = warning_of(option, existing, layouts, values, before, group_name(i));
-      if (kept_by(option, existing)) {
+      if (!existing) existing = existing_states(optimizer, group.params(), layouts, values);
+      const std::optional<Warning> warning = warning_of(option, *existing, layouts, values, before, where);
+      if (kept_by(option, *existing)) {
         values.set(option.name, before);
         write_back(option, before, static_cast<Options&>(group.options()));
       }
-      if (!sentence.empty() && said[i].told.emplace(option.name).second) TORCH_WARN(prefix(), sentence);
+      if (warning) warn_once(now[i], std::string(option.name), *warning);
     }
-    said[i].values = values;
+    now[i].values = values;
   }
+  said = std::move(now);
+}
+
+Options with_kept_sides(const Optimizer& optimizer, const Layouts& layouts, std::size_t index,
+                        const std::vector<SaidOptions>& said) {
+  const torch::optim::OptimizerParamGroup& group = optimizer.param_groups()[index];
+  Options options = options_of(group, index);
+  const engine::GroupOptions written = values_of(options, group_name(index));
+  const SaidOptions* last = said_of(said_by(group, written).params, index, said);
+  if (!last) return options;
+  std::optional<std::vector<Existing>> existing;
+  for (const char* name : {"orientation", "fan_in_first"}) {
+    const Option& option = *algorithms::option(name);
+    const algorithms::Value before = last->values.at(name);
+    if (written.values.at(name) == before) continue;
+    if (!existing) existing = existing_states(optimizer, group.params(), layouts, written.values);
+    if (kept_by(option, *existing)) write_back(option, before, options);
+  }
+  return options;
 }
 
 }  // namespace torchdion::optim

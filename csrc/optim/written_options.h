@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/groups.h"
@@ -13,20 +14,28 @@
 
 namespace torchdion::optim {
 
+// What an option that was written does not do.
+enum class Reason { ignored, other_algorithm, side, start, dtype, rank };
+
 // The options of a group as the last step found them.
 struct SaidOptions {
-  std::optional<algorithms::Options> values = {};  // none: there was no such group
-  const void* first = nullptr;                     // the group's first parameter: programs may remove and insert groups
-  std::set<std::string, std::less<>> told = {};    // those that a warning was given for
+  algorithms::Options values;
+  std::vector<const void*> params;                     // of the group: programs remove, insert and exchange groups
+  std::set<std::pair<std::string, Reason>> told = {};  // the warnings that were given
 };
 
 SaidOptions said_by(const torch::optim::OptimizerParamGroup& group, const engine::GroupOptions& options);
 
-// Warns of options that were written since, and that no algorithm of the group has or that are only those of states
-// that are still to be made. Options that choose the side of a matrix to which
-// existing states belong stay what they were.
-// options: of the groups, as checked; gets what holds. said: of the same groups.
+// Warns of options that were written since: that no algorithm of the group has, that are those of states that are
+// still to be made, or that let an algorithm go on with the states of another. Options that choose the side of a matrix
+// to which existing states belong stay what they were.
+// options: of the groups, as checked; gets what holds. said: at the last step; gets that of these groups.
 void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
              std::vector<SaidOptions>& said);
+
+// A group's options between steps, of which those that choose a side are what they were at the last step, as in
+// look_at().
+Options with_kept_sides(const Optimizer& optimizer, const Layouts& layouts, std::size_t index,
+                        const std::vector<SaidOptions>& said);
 
 }  // namespace torchdion::optim

@@ -84,16 +84,17 @@ Layer layer_by_name(const Module& module) {
   return has_any(kMatrixWords, words) || has_any(kMatrixWords, of_class) ? Layer::linear : Layer::other;
 }
 
-// Decides by the sizes of its weight and of its bias; an embedding has no bias.
+// Decides by the sizes of its weight and of its bias, which no embedding has of its rows.
 Layer layer_of(const Module& module, const Sizes& weight, const Sizes& bias) {
   const Words words = words_of(module.class_name);
   if (weight.size() > 2) return module.class_name == "Bilinear" ? Layer::convolution : layer_of_convolutions(words);
   if (weight.size() < 2) return Layer::other;
   if (module.class_name == kLinearOfGpt2) return Layer::transposed_convolution;
   if (is_class_of_linears(words)) return Layer::linear;
-  if (bias.empty() && is_class_of_embeddings(module.class_name, words)) return Layer::embedding;
+  const bool has_bias_of_rows = bias == Sizes{weight[0]};
+  if (!has_bias_of_rows && is_class_of_embeddings(module.class_name, words)) return Layer::embedding;
   if (layer_of_convolutions(words) != Layer::other) return Layer::other;  // kernels in rows
-  if (bias == Sizes{weight[0]}) return Layer::linear;
+  if (has_bias_of_rows) return Layer::linear;
   if (bias == Sizes{weight[1]}) return Layer::transposed_convolution;
   return layer_by_name(module);
 }

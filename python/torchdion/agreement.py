@@ -12,6 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
+from torchdion.fixed_options import RANKS
 from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_groups
 from torchdion.parameters import is_left_alone, name_of
@@ -114,7 +115,9 @@ def begin(
         operation, options, copies: as of :func:`agree`, which also says what is raised.
     """
     with refusing(optimizer, layouts, operation, copies):
-        look_at(optimizer.param_groups, optimizer._snapshots, optimizer.defaults, optimizer.state)
+        # Q get the ranks that others have written: there is nothing to warn of, once they have.
+        put_off = RANKS if operation is _C.Operation.resize_rank else frozenset()
+        look_at(optimizer.param_groups, optimizer._snapshots, optimizer.defaults, optimizer.state, put_off)
         check_groups([group | (options or {}) for group in optimizer.param_groups], optimizer.defaults)
         prepared = prepare()
     agree(optimizer, layouts, operation, options, copies)

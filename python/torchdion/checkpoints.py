@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
     """State dicts have torch's form; states of DTensors are DTensors, which torch.distributed.checkpoint reshards."""
 
     _agreed: bool
-    _compared: list[Tensor]
+    _compared: list[ref[Tensor]]
     _counts: dict[str, Any]
     _snapshots: list[Snapshot]
 
@@ -186,15 +187,12 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         """
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = as_plain_numbers({name: value for name, value in given.items() if value is not None})
-        for snapshot in self._snapshots:  # Q get the ranks that others have written: there is nothing to warn of
-            ranks = (*given, "replicate_rank_fraction")
-            snapshot.values |= {name: snapshot.group[name] for name in ranks if name in snapshot.group}
         begin(self, self._layouts, _C.Operation.resize_rank, self._refuse_if_broken, options)
         self.synchronize_for_checkpoint()
         for group in self.param_groups:
             group |= options
         for snapshot in self._snapshots:
-            snapshot.values |= options  # no other hand has written them
+            snapshot.remember()
         for index, (name, param, group) in enumerate(self._members()):
             state, algorithm = self.state.get(param, {}), algorithm_of(param, group)
             for key in (factor.name for factor in algorithm.factors):

@@ -83,13 +83,15 @@ def resolve_flatten(group: Group, entries: list[Any], default: Any, where: str) 
 
     Raises:
         ValueError: it is neither True nor False, says something else than ``batch_dims``, or is False where matrices
-            of the group differ in their number of dimensions, or have none yet.
+            of the group differ in their number of dimensions, or have none yet and the group no ``batch_dims``.
     """
     flatten = group.pop("flatten", default)
     if flatten is None:
         return
-    if flatten is False and group.get("batch_dims") is None:
-        _refuse_lazy("flatten", tensors_of(entries), "batch_dims", where)
+    if flatten is False and any(map(is_lazy, tensors_of(entries))):
+        if group.get("batch_dims") is None:
+            raise _lazy("flatten", "batch_dims", where)
+        return
     dims = {matrix.dim() for matrix in matrices_of(entries)}
     if not isinstance(flatten, bool) or (not flatten and len(dims) > 1):
         found = f"matrices of {' and '.join(map(str, sorted(dims)))} dimensions" if flatten is False else shown(flatten)
@@ -110,12 +112,11 @@ def _refuse_two(group: Group, name: str, value: Any, own: str, means: Any, where
         )
 
 
-def _refuse_lazy(name: str, tensors: list[Tensor], own: str, where: str) -> None:
-    if any(map(is_lazy, tensors)):
-        raise ValueError(
-            f"{front()}: {name} must be of parameters that have a shape, got one of a lazy module{where}; give its "
-            f"group {own}, or run the model once before"
-        )
+def _lazy(name: str, own: str, where: str) -> ValueError:
+    return ValueError(
+        f"{front()}: {name} must be of parameters that have a shape, got one of a lazy module{where}; give its group "
+        f"{own} in place of it, or run the model once before"
+    )
 
 
 def _blocks_of_heads(heads: Any, where: str) -> int:
@@ -134,7 +135,8 @@ def _blocks_of_sizes(sizes: Any, entries: list[Any], where: str) -> int:
             f"{front()}: split_sizes must be integers ≥ 1 that are alike, got {shown(sizes)}{where}; blocks of unequal "
             "sizes are parameters of their own here"
         )
-    _refuse_lazy("split_sizes", tensors_of(entries), "blocks", where)
+    if any(map(is_lazy, tensors_of(entries))):
+        raise _lazy("split_sizes", "blocks", where)
     for tensor in matrices_of(entries):
         if tensor.shape[0] != sum(counts):
             raise ValueError(

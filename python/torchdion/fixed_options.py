@@ -15,12 +15,12 @@ States = dict[Tensor, dict[str, Tensor]]
 _RULE = ("algorithm", "scalar_algorithm", "batch_dims")
 """Options that say which algorithm updates a parameter."""
 
-_RANKS = ("rank_fraction", "replicate_rank_fraction", "rank_multiple_of")
+RANKS = frozenset({"rank_fraction", "replicate_rank_fraction", "rank_multiple_of"})
 _DTYPES = {option for option in STATE_DTYPES.values() if option}
 SIDES: dict[str, tuple[str, ...]] = {"orientation": ("factor",), "fan_in_first": ("factor", "rows")}
 """Options that say which side of a matrix a state belongs to, with the shapes of such states."""
 
-_OF_STATES = {*_RANKS, *_DTYPES, *SIDES, "seed"}
+_OF_STATES = {*RANKS, *_DTYPES, *SIDES, "seed"}
 
 NOT_VALUES = {*_OF_STATES, *_RULE, "blocks"}
 """Options that more depends on than numbers of the next step."""
@@ -35,7 +35,7 @@ def warnings_of(group: Group, written: set[str], before: Group, states: States, 
         before: the group as it was.
     """
     changed = written & before.keys()
-    sentences = _cycled(group, changed, before, where) if "betas" in changed else {}
+    sentences = _cycled(group, before, where) if "betas" in changed else {}
     if not all(is_same(group[option], before.get(option)) for option in _RULE):
         sentences |= _of_another_algorithm(group, before, states, where)
     if changed.isdisjoint(_OF_STATES):
@@ -48,7 +48,7 @@ def warnings_of(group: Group, written: set[str], before: Group, states: States, 
                 "there are keep theirs until a state dict is loaded"
             )
     factors = [kept for kept in existing if kept[2].shape == "factor"]
-    for option in changed.intersection(_RANKS):
+    for option in changed & RANKS:
         if any(_has_other_rank(*kept) for kept in factors):
             sentences[option] = (
                 f"{option}={shown(group[option])}{where} is that of Q that are still to be made: those that there are "
@@ -109,13 +109,13 @@ def _has_other_rank(param: Tensor, group: Group, declared: State, state: Tensor)
     return state.shape[-1] != whole[-1]
 
 
-def _cycled(group: Group, changed: set[str], before: Group, where: str) -> dict[str, str]:
+def _cycled(group: Group, before: Group, where: str) -> dict[str, str]:
     """About the momentum that CyclicLR and OneCycleLR cycle: β₁ wherever an optimizer has betas."""
     own = ALGORITHMS[group["algorithm"]]
     decay = next((name for name in ("mu", "ef_decay") if own.name in OPTIONS[name]["algorithms"]), None)
-    if decay is None or decay in changed or not group["betas"] or not before["betas"]:
+    if decay is None or not group["betas"] or not before["betas"]:
         return {}
-    if is_same(group["betas"][0], before["betas"][0]):
+    if is_same(group["betas"][0], before["betas"][0]) or not is_same(group[decay], before.get(decay)):
         return {}
     if not any(algorithm_of(param, group).takes_matrices for param in group["params"] if not is_lazy(param)):
         return {}

@@ -5,6 +5,7 @@ from contextlib import suppress
 from functools import partial
 from operator import is_
 from typing import Any, ClassVar, overload
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         self._broken: str | None = None
         self._agreed = False  # ranks have compared what they take the parameters for
         # The parameters whose weights and states replicas have compared since they were given, added or loaded.
-        self._compared: list[Tensor] = []
+        self._compared: list[ref[Tensor]] = []
         self._counts = dict(NO_STEPS)
         self._snapshots: list[Snapshot] = []
         replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
@@ -199,7 +200,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         """
         # Others may have appended parameters to a group, or replaced some; a lazy module's has no numbers yet.
         params = [param for group in self.param_groups for param in group["params"] if not is_lazy(param)]
-        is_known = len(params) == len(self._compared) and all(map(is_, params, self._compared))
+        is_known = len(params) == len(self._compared) and all(map(is_, params, [one() for one in self._compared]))
         # A captured step has no time for what ranks have to say, once they have compared their parameters.
         is_alone = self._agreed and is_known and self.defaults["capturable"]
 
@@ -229,7 +230,9 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             del planned  # with its copies of weights that will be others, and its memory
             self._start_alike(apart)
             planned = plan(missing_here)
-        self._agreed, self._compared = True, params
+        self._agreed = True
+        if not is_known:
+            self._compared = list(map(ref, params))
         for axis in planned[0].axes_without_group():
             self._layouts.axes.open_in_flight(axis)
         return planned

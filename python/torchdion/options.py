@@ -131,11 +131,11 @@ def _advice_on(name: str, taken: set[str]) -> str:
         return ": every step is fused, there is nothing to choose"
     if name == "differentiable":
         return ": no graph goes through a step"
-    if name in OPTIONS and name not in STATE_DTYPES.values():  # of parameters, or of another algorithm
+    near = next((own for own in OTHER_NAMES.get(name, ()) if own in taken), None)
+    if near is None and name in OPTIONS and name not in STATE_DTYPES.values():  # of parameters, or of another algorithm
         if OPTIONS[name]["of_optimizer"]:
             return f": it is one of {' and '.join(map(repr, OPTIONS[name]['algorithms']))}"
         return ": only a parameter group takes it"
-    near = next((own for own in OTHER_NAMES.get(name, ()) if own in taken), None)
     near = near or _option_meant_by(name, [*OPTIONS, *taken])
     if near in STATE_DTYPES.values():
         near = "mixed_precision_config"

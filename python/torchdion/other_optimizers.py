@@ -115,7 +115,7 @@ def _with_options(saved: Any, own: dict[str, Any], where: str) -> Any:
     group = {**{name: own[name] for name in OPTIONS}, **as_plain_numbers(saved)}
     check_options(group, where)
     resolve_betas(group)
-    names = Names(group, set(saved), possible_algorithms(group), where)
+    names = Names(group, {key for key, value in saved.items() if value is not None}, possible_algorithms(group), where)
     for key in names.contradictions():
         raise ValueError(f"{front()}: {names.contradiction(key)}")
     names.unite()

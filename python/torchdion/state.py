@@ -138,8 +138,10 @@ def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name:
     Args:
         is_counted: it must have its count of steps; that of the dion package's checkpoints is in the group.
     """
-    tensors = [key for key in STATE_DTYPES if key in state]
-    if tensors != [declared.name for declared in algorithm.states]:
+    own = [declared.name for declared in algorithm.states]
+    # What is no tensor is no state of another algorithm: a program may keep it under any name.
+    tensors = [key for key in STATE_DTYPES if key in state and (key in own or isinstance(state[key], Tensor))]
+    if tensors != own:
         _C.check_state_names(algorithm.name, tensors, list(param.shape), name)
     for key in (*tensors, "step") if is_counted else tensors:
         if not isinstance(state.get(key), Tensor):

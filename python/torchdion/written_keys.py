@@ -1,6 +1,6 @@
 """Keys that are written into a group are looked at when it is added and at each step: obeyed, or warned of once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from operator import is_, is_not, itemgetter
 from typing import Any, NamedTuple
 
@@ -59,8 +59,11 @@ class Snapshot:
         """True if nobody has looked at the group itself yet."""
         return self._count is None
 
-    def remember(self) -> None:
+    def remember(self, put_off: Set[str] = frozenset()) -> None:
+        """The group as it is now, but for these keys, which keep what they had when they were looked at last."""
+        kept = {key: self.values[key] for key in put_off & self.values.keys()}
         self._take(self.group)
+        self.values |= kept
         self._count = len(self.group)
 
     def _take(self, values: Group) -> None:
@@ -103,12 +106,19 @@ class _Changes(NamedTuple):
     sentences: Sentences
 
 
-def look_at(groups: list[Group], snapshots: list[Snapshot], defaults: Group, states: States) -> None:
+def look_at(
+    groups: list[Group],
+    snapshots: list[Snapshot],
+    defaults: Group,
+    states: States,
+    put_off: Set[str] = frozenset(),
+) -> None:
     """Obeys what was written into groups since the last time, or warns of it.
 
     Args:
         snapshots: the last ones at these groups, which become the next ones.
         defaults: of the optimizer.
+        put_off: options of ours that are left for the next look.
 
     Raises:
         ValueError: a value that no option may have, or keys that contradict each other; the sentence names the group.
@@ -119,12 +129,13 @@ def look_at(groups: list[Group], snapshots: list[Snapshot], defaults: Group, sta
     for index, snapshot in enumerate(snapshots):
         # The step says what a group lacks.
         if not snapshot.is_current() and OPTIONS.keys() <= snapshot.group.keys():
-            found.append((snapshot, _changes_of(snapshot, defaults, states, f" (parameter group {index})")))
+            where = f" (parameter group {index})"
+            found.append((snapshot, _changes_of(snapshot, put_off, defaults, states, where)))
     for snapshot, (changes, removed, sentences) in found:  # now that none is refused
         for key in removed:
             del snapshot.group[key]
         snapshot.group |= changes
-        snapshot.remember()
+        snapshot.remember(put_off)
         snapshot.warn_once(sentences)
 
 
@@ -179,9 +190,9 @@ def _snapshots_of(groups: list[Group], snapshots: list[Snapshot]) -> list[Snapsh
     return [known.get(id(group)) or snapshot_of(group) for group in groups]
 
 
-def _changes_of(snapshot: Snapshot, defaults: Group, states: States, where: str) -> _Changes:
+def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: States, where: str) -> _Changes:
     """The changes that a group asks for by what was written into it; the group itself stays as it is."""
-    before, written = snapshot.values, snapshot.written_in(snapshot.group)
+    before, written = snapshot.values, snapshot.written_in(snapshot.group) - put_off
     is_known = not snapshot.is_first and written <= before.keys()
     if is_known and written.isdisjoint(_MORE_THAN_VALUES) and written.isdisjoint(snapshot.synonyms):
         return _changes_of_values(snapshot.group, written & OPTIONS.keys(), before, where)
@@ -189,10 +200,10 @@ def _changes_of(snapshot: Snapshot, defaults: Group, states: States, where: str)
     group |= as_plain_numbers({key: group[key] for key in written})
     if not written.isdisjoint(_DTYPES):
         name_dtypes(group)
-        written = snapshot.written_in(group)
+        written = snapshot.written_in(group) - put_off
     if not written.isdisjoint(_OF_DION_PACKAGE):
         group = _with_our_names(group, written & _OF_DION_PACKAGE, where)
-        written = snapshot.written_in(group)
+        written = snapshot.written_in(group) - put_off
     options = {key: group[key] for key in written if key in OPTIONS or key in BETAS}
     check_options(options if written.isdisjoint(SIDES) else group, where)  # sides that contradict others may be kept
     if snapshot.is_first or not written.isdisjoint(_CHOOSING):
@@ -200,14 +211,19 @@ def _changes_of(snapshot: Snapshot, defaults: Group, states: States, where: str)
         choose_algorithm(group, defaults["algorithm"], not chooses or "algorithm" in written, where)
     if group["betas"] is None and not group.keys().isdisjoint(BETAS):
         resolve_betas(group)
-    names = Names(group, written, possible_algorithms(group), where)
+    said_nothing = {key for key, value in snapshot.group.items() if value is None}
+    names = Names(group, written - said_nothing, possible_algorithms(group), where)
     contradictions = {key: names.held(key) for key in names.contradictions()}
     names.unite()
     snapshot.synonyms = {*names.meant, *names.meant.values()}
+    without = written & TORCH_OPTIONS.keys()
+    if "decoupled_weight_decay" in group:  # which says something once there is one
+        snapshot.synonyms.add("weight_decay")
+        without |= {"decoupled_weight_decay"} if "weight_decay" in written else set()
     options = {key: group[key] for key in written & before.keys() if key in OPTIONS and key not in names.meant}
     sentences = _by_reason(
         contradiction=contradictions,
-        torch=without_effect(written & TORCH_OPTIONS.keys(), group, where),
+        torch=without_effect(without, group, where),
         of_others=options_of_others(options, group, before, where),
         fixed=warnings_of(group, written, before, states, where),
     )

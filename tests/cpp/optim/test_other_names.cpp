@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "algorithms/all.h"
 #include "optim/model.h"
 #include "optim/warnings.h"
 
@@ -81,8 +82,17 @@ TEST(OtherNames, OfOurGroupsSayWhatOursSay) {
 struct Choice {
   const char *key, *algorithm;
   c10::IValue value;
-  const char* sentence;  // empty: it is taken
+  std::string sentence;     // empty: it is taken
+  const char* advice = "";  // behind the name of the group
 };
+
+constexpr const char* kAdvice = "; name the algorithm, or another label";
+
+std::string refusal(const std::string& key, const std::string& value) {
+  std::string known = "'adam'";
+  for (const algorithms::Algorithm* algorithm : algorithms::all()) known += c10::str(", '", algorithm->name, "'");
+  return key + " must be one of " + known + ", got " + value;
+}
 
 class OtherMuons : public testing::TestWithParam<Choice> {};
 
@@ -90,9 +100,9 @@ TEST_P(OtherMuons, GroupsAreTakenByTheAlgorithmThatTheySayAndByNoOther) {
   const Model model;
   const Choice& choice = GetParam();
   Muon optimizer({model.weight}, MuonOptions().algorithm(choice.algorithm));
-  const std::string sentence = choice.sentence;
+  const std::string& sentence = choice.sentence;
   const std::string expected =
-      sentence.empty() ? "" : "torchdion::Muon: " + sentence + " (parameter group 0 of the state dict)";
+      sentence.empty() ? "" : "torchdion::Muon: " + sentence + " (parameter group 0 of the state dict)" + choice.advice;
   EXPECT_EQ(message_of([&] { optimizer.load_state_dict(saved_with({{choice.key, choice.value}})); }), expected);
   EXPECT_EQ(message_of([&] {
               optimizer.load_state_dict(saved_with({{choice.key, choice.value}}, &optimizer));
@@ -114,7 +124,18 @@ INSTANTIATE_TEST_SUITE_P(
         Choice{"is_muon", "dion", true, "is_muon=True means algorithm='muon', got algorithm='dion' too"},
         Choice{"kind", "muon", "adamw", "kind='adamw' means algorithm='adamw', got algorithm='muon' too"},
         Choice{"optim_type", "lion", "adam", "optim_type='adam' means algorithm='adamw', got algorithm='lion' too"},
-        Choice{"use_muon", "muon", "yes", "use_muon must be True or False, got 'yes'"}));
+        Choice{"use_muon", "muon", "yes", "use_muon must be True or False, got 'yes'"},
+        Choice{"use_adam", "adamw", true, ""}, Choice{"use_adamw", "dion", false, ""},
+        Choice{"use_adam", "muon", true, "use_adam=True means algorithm='adamw', got algorithm='muon' too"},
+        Choice{"use_adamw", "adamw", false, "use_adamw=False means algorithm='muon', got algorithm='adamw' too"},
+        Choice{"kind", "muon", "lambda", ""}, Choice{"kind", "dion2", "dion2_heads", ""},
+        Choice{"kind", "normuon", "Muon-matrices", ""},
+        Choice{"kind", "muon", "adam8bit", "kind='adam8bit' says 'adam', got algorithm='muon'", kAdvice},
+        Choice{"kind", "muon", "soap opera", "kind='soap opera' says 'soap', got algorithm='muon'", kAdvice},
+        Choice{"kind", "dion", "dion2_heads", "kind='dion2_heads' says 'dion2', got algorithm='dion'", kAdvice},
+        Choice{"kind", "muon", "shampoo", refusal("kind", "'shampoo'")},
+        Choice{"optim", "muon", "mine", refusal("optim", "'mine'")},
+        Choice{"optimizer", "muon", int64_t{3}, refusal("optimizer", "3")}));
 
 }  // namespace
 

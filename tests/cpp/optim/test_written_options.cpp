@@ -136,6 +136,86 @@ TEST(WrittenOptions, AreThoseOfTheSameGroupWhereverItStands) {
   EXPECT_EQ(warnings.messages, std::vector<std::string>());
 }
 
+TEST(WrittenOptions, ThatLetAnAlgorithmGoOnWithTheStatesOfAnotherAreOneWarning) {
+  const at::Tensor X = start({12, 20});
+  Muon optimizer({X}, MuonOptions(0.1));
+  X.mutable_grad() = normal(X.sizes(), 1).to(at::kFloat);
+  optimizer.step();
+  Warnings warnings;
+  for (int step = 0; step < 2; ++step) {
+    first_options(optimizer).algorithm("lion");
+    optimizer.step();
+  }
+  EXPECT_EQ(warnings.messages,
+            std::vector<std::string>{"torchdion::Muon: algorithm(\"lion\") (parameter group 0) makes 'lion' go on with "
+                                     "the momentum of 'muon', which may mean something else"});
+}
+
+TEST(WrittenOptions, HaveAWarningForEachReason) {
+  const at::Tensor X = start({12, 20});
+  Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5));
+  X.mutable_grad() = normal(X.sizes(), 1).to(at::kFloat);
+  optimizer.step();
+  optimizer.state().clear();
+  Warnings warnings;
+  first_options(optimizer).algorithm("muon").rank_fraction(0.25);
+  optimizer.step();
+  optimizer.state().clear();
+  first_options(optimizer).algorithm("dion");
+  optimizer.step();
+  first_options(optimizer).rank_fraction(0.5);
+  optimizer.step();
+  ASSERT_EQ(warnings.messages.size(), 2u);
+  EXPECT_NE(warnings.messages[0].find("is kept and ignored"), std::string::npos);
+  EXPECT_NE(warnings.messages[1].find("until resize_rank() is called"), std::string::npos);
+}
+
+TEST(WrittenOptions, ThatChooseASideOfASquareAreNotSavedBeforeAStepHasRefusedThem) {
+  const at::Tensor X = start({9, 9}), other = start({9, 9}), twin = start({9, 9});
+  const DionOptions options = DionOptions(0.1).rank_fraction(0.5);
+  Dion optimizer({X}, options), loaded({other}, options), reference({twin}, options);
+  const auto step = [](Dion& own, const at::Tensor& param, int salt) {
+    param.mutable_grad() = normal(param.sizes(), salt).to(at::kFloat);
+    own.step();
+  };
+  step(optimizer, X, 1);
+  step(reference, twin, 1);
+  first_options(optimizer).orientation(Orientation::left);
+  loaded.load_state_dict(optimizer.state_dict());
+  EXPECT_EQ(first_options(loaded).orientation(), Orientation::right);
+  loaded.load_state_dict(optimizer.whole_state_dict());
+  EXPECT_EQ(first_options(loaded).orientation(), Orientation::right);
+  other.detach().copy_(X.detach());
+  step(loaded, other, 2);
+  step(reference, twin, 2);
+  EXPECT_TRUE(bitwise_equal(other.detach(), twin.detach()));
+  first_options(optimizer).rank_fraction(0.25);
+  first_options(reference).rank_fraction(0.25);
+  optimizer.resize_rank();
+  reference.resize_rank();
+  EXPECT_EQ(optimizer.state_of(X).Q().sizes(), reference.state_of(twin).Q().sizes());
+  Warnings warnings;
+  step(optimizer, X, 2);
+  ASSERT_EQ(warnings.messages.size(), 1u);
+  EXPECT_NE(warnings.messages[0].find("orientation(Orientation::left) (parameter group 0) is not taken"),
+            std::string::npos);
+}
+
+TEST(WrittenOptions, AreHeardAlsoWhereTheFirstParameterIsAnother) {
+  const at::Tensor X = start({9, 9}), more = start({6, 4});
+  Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5));
+  X.mutable_grad() = normal(X.sizes(), 1).to(at::kFloat);
+  more.mutable_grad() = normal(more.sizes(), 1).to(at::kFloat);
+  optimizer.step();
+  auto& params = optimizer.param_groups()[0].params();
+  params.insert(params.begin(), more);
+  first_options(optimizer).orientation(Orientation::left);
+  Warnings warnings;
+  optimizer.step();
+  EXPECT_EQ(first_options(optimizer).orientation(), Orientation::right);
+  EXPECT_EQ(warnings.messages.size(), 1u);
+}
+
 TEST(WrittenOptions, OfALoadedStateAreComparedWithWhatWasLoaded) {
   const at::Tensor X = start({12, 20}), other = start({12, 20});
   Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5)), loaded({other}, DionOptions(0.1).rank_fraction(0.25));

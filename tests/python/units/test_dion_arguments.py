@@ -240,6 +240,16 @@ def test_what_the_shape_of_a_parameter_decides_is_refused_before_it_has_one(says
     torchdion.Muon([group])
 
 
+@pytest.mark.parametrize("at_the_group", [False, True])
+@pytest.mark.parametrize("dims", [0, 1])
+def test_stacks_without_a_shape_are_those_that_batch_dims_says(dims: int, at_the_group: bool) -> None:
+    group = {"params": [torch.nn.LazyConv1d(4, 3).weight], "batch_dims": dims}
+    flat = {"flatten": False}
+    optimizer = torchdion.Muon([group | flat]) if at_the_group else torchdion.Muon([group], **flat)
+    assert optimizer.param_groups[0]["batch_dims"] == dims
+    assert "flatten" not in optimizer.param_groups[0]
+
+
 def test_flat_parameters_need_no_shape() -> None:
     [group] = torchdion.Muon([torch.nn.LazyLinear(8, bias=False).weight], flatten=True).param_groups
     assert group["batch_dims"] == 0

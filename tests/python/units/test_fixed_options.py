@@ -188,6 +188,17 @@ def test_who_writes_mu_beside_betas_is_told_nothing() -> None:
     assert len(told(optimizer, params, [{"betas": (0.7, 0.5)}, {"betas": (0.6, 0.5)}])) == 1
 
 
+@pytest.mark.parametrize(
+    ("made_by", "key"), [(torchdion.Dion, "momentum"), (torchdion.Dion2, "momentum"), (torchdion.Dion3, "mu")]
+)
+def test_who_writes_the_momentum_under_its_other_name_beside_betas_is_told_nothing(made_by: Any, key: str) -> None:
+    params, optimizer = trained(made_by, [(6, 4), (5,)])
+    optimizer.param_groups[0][key] = 0.9
+    step(optimizer, params)
+    assert told(optimizer, params, [{"betas": (decay, 0.98), key: decay} for decay in (0.85, 0.8)]) == []
+    assert len(told(optimizer, params, [{"betas": (0.7, 0.98), key: 0.8}])) == 1
+
+
 @pytest.mark.parametrize("shape", [(8, 8), (8, 4), (4, 8)])
 @pytest.mark.parametrize(
     ("made_by", "state"),
@@ -204,6 +215,26 @@ def test_the_side_of_a_matrix_stays_that_a_state_belongs_to(made_by: Any, state:
     )
     told(twin, twins, [{}] * 2)
     assert torch.equal(params[0], twins[0])
+
+
+def test_a_rank_is_warned_of_after_a_resize_that_was_refused() -> None:
+    params, optimizer = trained(torchdion.Dion, [(8, 16)], rank_fraction=0.5)
+    optimizer.param_groups[0]["rank_fraction"] = 0.25
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match="rank_multiple_of must be an integer"):
+            optimizer.resize_rank(rank_multiple_of=-3)
+    [sentence] = told(optimizer, params, [{}, {}])
+    assert sentence.startswith("torchdion.Dion: rank_fraction=0.25 (parameter group 0) is that of Q that are still")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_rank_of_a_dict_in_the_place_of_a_group_is_taken_without_a_word() -> None:
+    params, optimizer = trained(torchdion.Dion, [(8, 16)], rank_fraction=0.5)
+    optimizer.param_groups = [{**group, "rank_fraction": 0.25} for group in optimizer.param_groups]
+    optimizer.resize_rank()
+    step(optimizer, params)
+    assert optimizer.state[params[0]]["Q"].shape == (8, 2)
 
 
 @pytest.mark.filterwarnings("error")

@@ -58,8 +58,13 @@ def test_an_embedding_is_one_whatever_its_package(name):
 
 @pytest.mark.parametrize("name", ["PatchEmbedding", "TimestepEmbedding"])
 def test_a_projection_that_is_called_an_embedding_is_a_matrix(name):
-    """An embedding has no bias."""
+    """An embedding has no bias of its rows."""
     assert kind_of(of_class(name, weight=(32, 48), bias=(32,))) == "matrix"
+
+
+@pytest.mark.parametrize("name", ["TokenEmbedding", "PositionalEmbedding"])
+def test_an_embedding_may_have_a_bias_of_what_it_returns(name):
+    assert kind_of(of_class(name, weight=(32, 48), bias=(48,))) == "embedding"
 
 
 @pytest.mark.parametrize("name", ["FusedLayerNorm", "MixedFusedRMSNorm", "BatchNormAct2d", "RMSNormGated"])

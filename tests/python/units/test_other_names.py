@@ -323,6 +323,23 @@ def test_the_table_of_names_is_whole() -> None:
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("how", ["at the door", "at once", "saved"])
+def test_betas_of_none_beside_beta1_say_nothing(how: str) -> None:
+    said = {"betas": None, "beta1": 0.8}
+    optimizer = torchdion.AdamW([{"params": parameters(), **(said if how == "at the door" else {})}])
+    [group] = optimizer.param_groups
+    give(group["params"], 0)
+    if how == "at once":
+        group |= said
+    elif how == "saved":
+        optimizer.load_state_dict({"state": {}, "param_groups": [{"params": [0, 1], "lr": 0.1, **said}]})
+    optimizer.step()
+    [group] = optimizer.param_groups
+    assert group["betas"] == (0.8, 0.95)
+    assert group["beta1"] == 0.8
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("key", ["momentum", "eps", "wd", "beta1", "beta2", "oversample"])
 @pytest.mark.parametrize("made_by", [torchdion.Muon, torchdion.AdamW])
 def test_none_under_another_name_says_nothing(made_by: Any, key: str) -> None:

@@ -67,6 +67,15 @@ def test_entries_of_others_before_the_first_step_lie_beside_ours_and_change_noth
         assert state.keys() - foreign.keys() == reference.state[other].keys()
 
 
+def test_an_entry_of_others_that_is_no_tensor_may_have_the_name_of_another_algorithms_state():
+    params, optimizer = made("muon")
+    run(params, optimizer, 0, 1)
+    for param in params:
+        optimizer.state[param]["Q"] = "mine"
+    run(params, optimizer, 1, 3)
+    assert [optimizer.state[param]["Q"] for param in params] == ["mine", "mine"]
+
+
 def test_a_first_step_that_is_refused_leaves_entries_of_others_alone():
     params, optimizer = untrained()
     for param in params[:2]:

@@ -295,6 +295,19 @@ def test_an_option_of_torch_without_effect_here_is_one_warning(
     )
 
 
+def test_decay_that_is_not_decoupled_is_warned_of_once_there_is_some() -> None:
+    """torch.optim.Adam's groups have none by default."""
+    params = [Parameter(normal((6, 4), 0))]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer = torchdion.AdamW(torch.optim.Adam(params).param_groups)
+        for decay in (0, 0.1, 0.2):
+            optimizer.param_groups[0]["weight_decay"] = decay
+            steps(optimizer, params, [[normal((6, 4), 1)]])
+            assert len(caught) == (decay > 0)
+    assert "weight decay is decoupled here, got False" in str(caught[0].message)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Muon])
 def test_groups_of_torch_with_its_defaults_say_nothing(make: Any) -> None:

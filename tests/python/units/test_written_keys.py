@@ -1,9 +1,11 @@
 """A group is looked at at every step, which costs little where nobody wrote into it."""
 
 import copy
+import gc
 import pickle
 import timeit
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -245,6 +247,16 @@ def test_a_schedule_of_values_costs_less_than_what_may_change_a_rule(key: str) -
         return min(timeit.repeat(look, number=20, repeat=50))
 
     assert seconds(key) < 0.7 * seconds("momentum")  # 0.5 and 0.4; all of it took 0.9
+
+
+@pytest.mark.parametrize("made_by", [torchdion.Muon, torchdion.AdamW])
+def test_a_parameter_that_a_program_takes_out_of_a_group_is_freed(made_by: Any) -> None:
+    optimizer = made_by(parameters())
+    step(optimizer)
+    gone = weakref.ref(optimizer.param_groups[0]["params"][0])
+    del optimizer.state[optimizer.param_groups[0]["params"].pop(0)]
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("wrap", [lambda tensor: tensor, lambda tensor: (tensor, 0.5)], ids=["alone", "in a pair"])
