@@ -188,6 +188,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = as_plain_numbers({name: value for name, value in given.items() if value is not None})
         begin(self, self._layouts, _C.Operation.resize_rank, self._refuse_if_broken, options)
+        for snapshot in self._snapshots:
+            snapshot.remember()
         self.synchronize_for_checkpoint()
         for group in self.param_groups:
             group |= options

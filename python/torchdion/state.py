@@ -139,8 +139,9 @@ def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name:
         is_counted: it must have its count of steps; that of the dion package's checkpoints is in the group.
     """
     own = [declared.name for declared in algorithm.states]
-    # What is no tensor is no state of another algorithm: a program may keep it under any name.
-    tensors = [key for key in STATE_DTYPES if key in state and (key in own or isinstance(state[key], Tensor))]
+    tensors = [key for key in STATE_DTYPES if key in state]
+    if tensors != own:  # what is no tensor is no state of another algorithm: a program may keep it under any name
+        tensors = [key for key in tensors if key in own or isinstance(state[key], Tensor)]
     if tensors != own:
         _C.check_state_names(algorithm.name, tensors, list(param.shape), name)
     for key in (*tensors, "step") if is_counted else tensors:

@@ -1,5 +1,6 @@
 """Q of another rank."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -65,6 +66,22 @@ def test_a_rank_that_a_loop_has_written_is_taken_without_a_word() -> None:
     training.optimizer.resize_rank()
     training.run(BEFORE, STEPS)
     assert training.optimizer.state[training.model.up.weight]["Q"].shape == (22, 3)
+
+
+def resized_replicas(rank: int, world_size: int) -> list[int]:
+    training = Training(Layout("compressed", (2,), ("dp",)), rank_fraction=0.5)
+    training.run(0, BEFORE)
+    for group in training.optimizer.param_groups:
+        group["rank_fraction"] = 0.25
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        training.optimizer.resize_rank()
+        training.run(BEFORE, STEPS)
+    return list(training.optimizer.state[training.model.up.weight]["Q"].shape)
+
+
+def test_replicas_with_momenta_of_their_own_take_a_written_rank_without_a_word() -> None:
+    assert run_ranks(resized_replicas, 2) == [[22, 3]] * 2
 
 
 def test_a_checkpoint_of_another_rank_is_loaded_and_then_resized() -> None:
