@@ -49,12 +49,6 @@ def test_an_unknown_keyword_is_refused_with_the_option_that_may_be_meant(option,
         torchdion.Dion(parameters(), **{option: 1})
 
 
-def test_a_keyword_that_is_an_option_of_others_is_refused_with_the_own_one_that_it_means():
-    sentence = "torchdion.Dion2: unexpected keyword argument 'mu'; did you mean 'ef_decay'?"
-    with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
-        torchdion.Dion2(parameters(), mu=0.9)
-
-
 def test_no_keyword_that_is_refused_is_its_own_advice():
     """Every option of a group is the constructor's too, or says where it belongs."""
     for name in DEFAULTS:

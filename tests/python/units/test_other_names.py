@@ -322,6 +322,12 @@ def test_the_table_of_names_is_whole() -> None:
     assert of_page == {key: set(options) for key, options in OTHER_NAMES.items()}
 
 
+def test_a_keyword_that_is_an_option_of_others_is_refused_with_the_own_one_that_it_means() -> None:
+    sentence = "torchdion.Dion2: unexpected keyword argument 'mu'; did you mean 'ef_decay'?"
+    with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
+        torchdion.Dion2(parameters(), mu=0.9)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("how", ["at the door", "at once", "saved"])
 def test_betas_of_none_beside_beta1_say_nothing(how: str) -> None:
