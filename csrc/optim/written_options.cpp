@@ -157,7 +157,7 @@ std::optional<std::pair<std::string, Warning>> warning_of_rule(const Optimizer& 
   return std::nullopt;
 }
 
-// What the last step found of the group that had one of these parameters; null: there was none.
+// The last look at the group that had one of these parameters; null: none had.
 const SaidOptions* said_of(const std::vector<const void*>& params, std::size_t index,
                            const std::vector<SaidOptions>& said) {
   if (index < said.size() && said[index].params == params) return &said[index];

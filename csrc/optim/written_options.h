@@ -14,7 +14,7 @@
 
 namespace torchdion::optim {
 
-// What an option that was written does not do.
+// Why a written option does not do, or not do alone, what its name says.
 enum class Reason { ignored, other_algorithm, side, start, dtype, rank };
 
 // The options of a group as the last step found them.
@@ -33,8 +33,7 @@ SaidOptions said_by(const torch::optim::OptimizerParamGroup& group, const engine
 void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
              std::vector<SaidOptions>& said);
 
-// A group's options between steps, of which those that choose a side are what they were at the last step, as in
-// look_at().
+// The options of a group between steps; those that choose a side are what the last look found, as in look_at().
 Options with_kept_sides(const Optimizer& optimizer, const Layouts& layouts, std::size_t index,
                         const std::vector<SaidOptions>& said);
 
