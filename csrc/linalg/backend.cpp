@@ -41,6 +41,10 @@ Precision precision_on(c10::Device device, Precision precision) {
   return backend_of(device).nearest_precision(precision);
 }
 
+at::ScalarType factor_dtype(c10::Device device, at::ScalarType dtype, Precision precision) {
+  return backend_of(device).factor_dtype(dtype, precision);
+}
+
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend) {
   return std::exchange(backends()[static_cast<std::size_t>(type)], backend);
 }
@@ -127,8 +131,8 @@ void round_operand_(const at::Tensor& P, Precision precision) {
   if (P.numel() > 0) backend_of(P.device()).round_operand_(P, precision);
 }
 
-at::Tensor gram(const Matrices& P, Precision precision, bool is_nearly_orthonormal) {
-  return backend_of(P.device).gram(P, precision, is_nearly_orthonormal);
+at::Tensor gram(const Matrices& P, Precision precision, at::Tensor* exponents) {
+  return backend_of(P.device).gram(P, precision, exponents);
 }
 
 TriangularInverse cholesky_inverse(at::Tensor gram, CholeskyPass& pass) {

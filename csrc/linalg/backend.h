@@ -55,6 +55,9 @@ struct Table {
   decltype(linalg::lion_)* lion_ = Operations::lion_;
   decltype(linalg::adamw_)* adamw_ = Operations::adamw_;
   Precision (*nearest_precision)(Precision asked) = Operations::nearest_precision;  // of those that the device has
+  // What P is stored in for its products, and what its Gram matrices and sketches are summed in.
+  at::ScalarType (*factor_dtype)(at::ScalarType dtype, Precision precision) = Operations::factor_dtype;
+  at::ScalarType (*sum_dtype)(at::ScalarType dtype, Precision precision) = Operations::sum_dtype;
   bool (*is_capturing)(c10::Device device) = Operations::is_capturing;  // whether a graph records what is started there
   bool multiplies_in_place = Operations::multiplies_in_place;           // multiply_triangular_
 };
@@ -74,6 +77,9 @@ bool has_backend(c10::DeviceType type);
 
 // What products on the device are computed with where this precision is asked for.
 Precision precision_on(c10::Device device, Precision precision);
+
+// What P, of this dtype, is stored in on its device for products of this precision: on a GPU, BF16 at medium.
+at::ScalarType factor_dtype(c10::Device device, at::ScalarType dtype, Precision precision);
 
 // For tests: another one from now on; returns the one before.
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend);

@@ -21,6 +21,9 @@ struct CholeskyPass {
   // On a CPU, of FP64 matrices after their first pass, [count, r, r]: the same by the columns that were given. Row j is
   // how column j is made of them, each times its noise: what two columns have of one rounding may cancel.
   at::Tensor shares = {};
+  // On a GPU, of columns that have only been scaled, [count, r] int32 or undefined: they were 2^exponent times as long,
+  // and this rank's rows of P are of columns that are 2^shift times as short as the Gram matrix has them.
+  at::Tensor exponents = {}, shift = {};
   int64_t rows = 0;                   // that Gram matrices are summed over, on all ranks
   at::ScalarType dtype = at::kFloat;  // P's
   Precision precision = Precision::highest;
@@ -36,8 +39,7 @@ struct TriangularInverse {
   at::Tensor
       scale;  // [count, r] FP64: one over the column norms, 0 for a column without signal; undefined: in `inverse`
   at::Tensor inverse;    // [count, r, r] in P's dtype, upper triangular: the inverse of the equilibrated R
-  at::Tensor rest = {};  // where `inverse` is rounded to what tensor cores read, and far from the identity: what is
-                         // left of it, rounded likewise
+  at::Tensor rest = {};  // where `inverse` is rounded to what tensor cores read: what is left of it, rounded likewise
   // Per matrix, the largest column norm of `inverse`: how far P was from orthonormal. Empty where the host would have
   // to wait for it.
   std::vector<double> amplification = {};

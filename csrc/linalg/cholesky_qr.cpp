@@ -1,5 +1,6 @@
 #include "linalg/cholesky_qr.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/tril_indices.h>
@@ -7,6 +8,7 @@
 #include <limits>
 
 #include "linalg/backend.h"
+#include "linalg/copy.h"
 #include "linalg/gram.h"
 #include "linalg/scale.h"
 
@@ -48,6 +50,34 @@ void begin_again(CholeskyPass& pass, TriangularInverse& factor, const at::Tensor
   }
 }
 
+// Powers of two that bring columns whose squared lengths these are ([count, r] FP64) near 1, where FP32 asks for it.
+at::Tensor exponents_of(const at::Tensor& squares) {
+  constexpr double kLargestExponent = 40;
+  const at::Tensor exponents = squares.log2().div_(2).floor_();
+  const at::Tensor as_they_are = exponents.abs().le(kLargestExponent).logical_or_(squares.isfinite().logical_not_());
+  return exponents.masked_fill_(as_they_are.logical_or_(squares.eq(0)), 0).to(at::kInt);
+}
+
+// Each entry of H, FP64, times the powers of its column and row.
+at::Tensor scaled(const at::Tensor& H, const at::Tensor& exponents) {
+  const at::Tensor powers = exponents.to(at::kDouble).exp2_();
+  return H.mul(powers.unsqueeze(1)).mul_(powers.unsqueeze(2));
+}
+
+// Each rank's columns are scaled by exponents of its own, which are undefined where none is: H as if they were not.
+at::Tensor as_given(const at::Tensor& H, const at::Tensor& exponents) {
+  return exponents.defined() ? scaled(H.to(at::kDouble), exponents) : H.to(at::kDouble);
+}
+
+// H of all ranks, scaled as all of them agree on; each learns how its own columns differ from that.
+at::Tensor as_agreed(const at::Tensor& H, CholeskyPass& state) {
+  if (!state.exponents.defined()) return H;
+  const at::Tensor agreed = exponents_of(H.diagonal(0, -2, -1));
+  state.shift = state.exponents.sub(agreed);
+  state.exponents = agreed;
+  return scaled(H, agreed.neg());
+}
+
 at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& indices) {
   return tensor.index_select(0, at::tensor(indices, tensor.options().dtype(at::kLong)));
 }
@@ -64,10 +94,13 @@ comm::Task<> cholesky_qr_(at::Tensor P, Axis rows, int64_t global_rows, Cholesky
 
 comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass first, CholeskyQrOptions options) {
   const bool in_place = backend_of(P.device()).multiplies_in_place;
-  at::Tensor other = in_place ? P : at::Tensor();
-  Matrices active(P), product(P);
+  const at::ScalarType stored = factor_dtype(P.device(), P.scalar_type(), options.precision);
+  const at::Tensor own = stored == P.scalar_type() ? P : at::empty(P.sizes(), P.options().dtype(stored));
+  if (stored != P.scalar_type()) copy_(Matrices(own), Matrices(P));
+  at::Tensor other = in_place ? own : at::Tensor();
+  Matrices active(own), product(own);
   CholeskyPass state = first;
-  state.dtype = P.scalar_type();
+  state.dtype = stored;
   state.precision = options.precision;
   state.counts.in_margin = options.counts.in_margin;
   // A GPU's host does not wait to learn whether further passes are of use.
@@ -77,12 +110,14 @@ comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass 
     const bool is_last = pass == passes - 1;
     state.settled = is_last ? std::numeric_limits<double>::infinity() : settled_amplification(P.scalar_type());
     state.counts.without_signal = may_settle || is_last ? options.counts.without_signal : nullptr;
-    at::Tensor H = gram(active, options.precision, /*is_nearly_orthonormal=*/state.noise.defined());
+    state.exponents = state.shift = at::Tensor();
+    at::Tensor H = gram(active, options.precision, state.noise.defined() ? nullptr : &state.exponents);
     if (!rows.absent()) {
-      const at::Tensor places = places_of_lower(H);
-      at::Tensor triangles = H.flatten(1).index_select(1, places);
+      const at::Tensor whole = as_given(H, state.exponents), places = places_of_lower(whole);
+      at::Tensor triangles = whole.flatten(1).index_select(1, places);
       co_await comm::sum(triangles, rows, options.order);
-      H.flatten(1).index_copy_(1, places, triangles);
+      whole.flatten(1).index_copy_(1, places, triangles);
+      H = as_agreed(whole, state).to(H.scalar_type());
     }
     const bool may_rescale = !state.noise.defined() && P.scalar_type() == at::kDouble;
     const at::Tensor scale = may_rescale ? rescale_gram_(H) : at::Tensor();
@@ -90,7 +125,7 @@ comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass 
     if (may_rescale) begin_again(state, factor, scale);
     if (may_rescale && options.scale.defined()) options.scale.copy_(scale);
     if (!other.defined()) {  // not before what the factorization needed is free again
-      other = at::empty_like(P);
+      other = at::empty_like(own);
       product = Matrices(other);
     }
     multiply_triangular_(product, active, factor, options.precision);
@@ -104,7 +139,8 @@ comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass 
     state.noise = rows_of(state.noise, again);
     if (state.shares.defined()) state.shares = rows_of(state.shares, again);
   }
-  if (!in_place && passes % 2 == 1) P.copy_(other);
+  const at::Tensor result = !in_place && passes % 2 == 1 ? other : own;
+  if (!result.is_same(P)) copy_(Matrices(P), Matrices(result));
 }
 
 }  // namespace torchdion::linalg

@@ -10,10 +10,11 @@ namespace torchdion::linalg {
 // P's entries, FP32, are rounded to what products of this precision read on their device (precision_on).
 void round_operand_(const at::Tensor& P, Precision precision);
 
-// H_i ← P_iᵀ P_i: [count, r, r], of which only the lower triangle is to be read. FP64, or FP32 where a GPU may round
-// and P is nearly orthonormal. P's entries, FP32, are first rounded in place as round_operand_ does. A CPU with BF16
-// products then sums them in FP32, of columns that it has brought near 1: 2⁻²⁴ of Gram matrices is little beside the
-// 2⁻⁸ that P has lost, and no square is beyond the range of FP32.
-at::Tensor gram(const Matrices& P, Precision precision = Precision::highest, bool is_nearly_orthonormal = false);
+// H_i ← P_iᵀ P_i: [count, r, r], of which only the lower triangle is to be read. FP64, or FP32 where a GPU rounds P.
+// P's entries are first rounded in place as round_operand_ does: then products are exact, and 2⁻²⁴ that sums in FP32 lose
+// is little beside what P has lost. A CPU with BF16 products sums in FP32 too, of columns that it has brought near 1, so
+// that no square is beyond the range of FP32. On a GPU that is asked for by `exponents`, which become [count, r] int32,
+// or stay undefined in FP64: the columns of P are now 2^-exponent times what they were, and H is theirs.
+at::Tensor gram(const Matrices& P, Precision precision = Precision::highest, at::Tensor* exponents = nullptr);
 
 }  // namespace torchdion::linalg

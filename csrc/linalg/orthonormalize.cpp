@@ -12,6 +12,7 @@
 
 #include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
+#include "linalg/copy.h"
 #include "linalg/gemm.h"
 #include "linalg/scale.h"
 #include "linalg/sketch_qr.h"
@@ -40,13 +41,15 @@ int64_t sketch_rows(int64_t r, double oversample, at::ScalarType dtype) {
   return passes_after_sketch(oversample, dtype) > 1 && k > r ? k - 1 : k;
 }
 
-// S P in FP64 for the S of the step, of which this rank draws the columns that meet its rows of P.
+// S P, in the dtype of sums, for the S of the step, of which this rank draws the columns that meet its rows of P.
 at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const OrthonormalizeOptions& options) {
   const int64_t k = sketch_rows(P.size(2), options.oversample, P.scalar_type());
   const at::Tensor S = at::empty({k, P.size(1)}, P.options());
   sketch_(S, options.random, 0, row_offset, 1 / std::sqrt(static_cast<double>(k)));
-  const at::Tensor product = at::empty({P.size(0), k, P.size(2)}, P.options().dtype(at::kDouble));
-  gemm_(Matrices(product), Matrices(S.unsqueeze(0).expand({P.size(0), k, P.size(1)})), Matrices(P), 1, 0);
+  const at::ScalarType sums = backend_of(P.device()).sum_dtype(P.scalar_type(), options.precision);
+  const at::Tensor product = at::empty({P.size(0), k, P.size(2)}, P.options().dtype(sums));
+  gemm_(Matrices(product), Matrices(S.unsqueeze(0).expand({P.size(0), k, P.size(1)})), Matrices(P), 1, 0,
+        options.precision);
   return product;
 }
 
@@ -82,25 +85,28 @@ at::Tensor column_amplification(const at::Tensor& R) {
 }
 
 comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_rows, OrthonormalizeOptions options) {
-  round_operand_(P, options.precision);
-  at::Tensor SP = sketched(P, row_offset, options);
+  const at::ScalarType stored = factor_dtype(P.device(), P.scalar_type(), options.precision);
+  const at::Tensor own = stored == P.scalar_type() ? P : at::empty(P.sizes(), P.options().dtype(stored));
+  if (stored != P.scalar_type()) copy_(Matrices(own), Matrices(P));
+  round_operand_(own, options.precision);
+  at::Tensor SP = sketched(own, row_offset, options);
   co_await comm::sum(SP, rows, options.order);
   Noise noise = options.noise;
-  noise.own += rounding_noise(at::kDouble, global_rows);  // of the sketch
+  noise.own += rounding_noise(SP.scalar_type(), global_rows);  // of the sketch
   const at::Tensor scale = scale_sketch_(SP, P.scalar_type());
   if (options.scale.defined()) options.scale.copy_(scale);
   if (scale.defined() && may_scale(scale)) P.mul_(scale.view({-1, 1, 1}));  // as the sketch, of which the factor is
   const TriangularInverse first =
-      sketch_qr_inverse(SP, noise, P.scalar_type(), options.precision, options.counts.in_margin);
+      sketch_qr_inverse(SP, noise, stored, options.precision, options.counts.in_margin);
   const bool in_place = backend_of(P.device()).multiplies_in_place;
-  at::Tensor product = in_place ? P : at::empty_like(P);
-  multiply_triangular_(Matrices(product), Matrices(P), first, options.precision);
+  at::Tensor product = in_place ? own : at::empty_like(own);
+  multiply_triangular_(Matrices(product), Matrices(own), first, options.precision);
   // No column that survived the first factor can lose its signal now.
   const CholeskyPass next{.rows = global_rows, .given = Noise{0, 0}};
   const int passes = passes_after_sketch(options.oversample, P.scalar_type());
   options.scale = at::Tensor();
   co_await cholesky_passes_(product, rows, passes, next, options);
-  if (!in_place) P.copy_(product);
+  if (!product.is_same(P)) copy_(Matrices(P), Matrices(product));
 }
 
 comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, OrthonormalizeOptions options) {

@@ -73,7 +73,7 @@ void gram_of_rounded(const Matrices& P, int64_t index, const at::Tensor& H) {
 
 }  // namespace
 
-at::Tensor Operations::gram(const Matrices& P, Precision precision, bool) {
+at::Tensor Operations::gram(const Matrices& P, Precision precision, at::Tensor*) {
   const int64_t r = P.cols;
   at::Tensor H = at::zeros({P.count(), r, r}, at::kDouble);
   double* out = H.mutable_data_ptr<double>();

@@ -37,6 +37,10 @@ struct Operations {
     return asked == Precision::medium ? Precision::medium : Precision::highest;
   }
 
+  // FP32 operands are rounded as they are read.
+  static at::ScalarType factor_dtype(at::ScalarType dtype, Precision) { return dtype; }
+  static at::ScalarType sum_dtype(at::ScalarType, Precision) { return at::kDouble; }
+
   // What CPUs have nothing to do for.
   static void upload(const std::vector<Matrices*>&) {}
   static bool is_capturing(c10::Device) { return false; }

@@ -5,10 +5,17 @@
 // f(threadIdx.x) and __syncthreads(); on the host a loop, forwards or backwards: a program whose threads race within a
 // phase gives another result in one of the two orders. What a thread keeps over phases lies in a Registers, what all
 // share in shared memory. No torch header and no C++20: nvcc compiles this.
+//
+// A cluster program has `ranks` and operator()(Cluster): so many blocks work on one matrix. cluster.each_rank(f) calls
+// f(block, rank) for every rank and then waits for all of them; what one has written to global memory, the others read
+// from then on. Where the hardware has no clusters, and on the host, one block takes the ranks in turn.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#ifndef __CUDACC__
+#include <cstring>
+#endif
 
 #include "linalg/host_device.h"
 
@@ -53,6 +60,44 @@ struct Block {
   }
 };
 
+template <int Threads, int Ranks>
+struct Cluster {
+  char* memory;
+
+  TORCHDION_DEVICE int64_t index() const { return blockIdx.x / blocks(); }
+
+  template <class Body>
+  TORCHDION_DEVICE void each_rank(Body body) {
+    for (unsigned rank = first_rank(); rank < Ranks; rank += blocks()) {
+      Block<Threads> block{memory};
+      body(block, static_cast<int>(rank));
+    }
+    synchronize();
+  }
+
+ private:
+#if __CUDA_ARCH__ >= 900
+  static TORCHDION_DEVICE unsigned blocks() {
+    unsigned count;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
+    return count;
+  }
+  static TORCHDION_DEVICE unsigned first_rank() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+  }
+  // Releases what this block has written and acquires what the others have.
+  static TORCHDION_DEVICE void synchronize() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  }
+#else
+  static TORCHDION_DEVICE unsigned blocks() { return 1; }
+  static TORCHDION_DEVICE unsigned first_rank() { return 0; }
+  static TORCHDION_DEVICE void synchronize() { __syncthreads(); }
+#endif
+};
+
 #else
 
 template <int Threads>
@@ -81,6 +126,25 @@ struct Block {
   };
 
   void add(int64_t* counter, int64_t count) { *counter += count; }
+};
+
+template <int Threads, int Ranks>
+struct Cluster {
+  char* memory;
+  size_t bytes;  // of it
+  int64_t number;
+  bool backwards;
+
+  int64_t index() const { return number; }
+
+  template <class Body>
+  void each_rank(Body body) {
+    for (int i = 0; i < Ranks; ++i) {
+      std::memset(memory, 0xff, bytes);  // the ranks' memories are not one
+      Block<Threads> block{memory, number, backwards};
+      body(block, backwards ? Ranks - 1 - i : i);
+    }
+  }
 };
 
 #endif

@@ -90,14 +90,12 @@ void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, in
   });
 }
 
-void round_operand(OperandRows P, double* exact, int mantissa_bits, Stream stream) {
-  const int64_t blocks = P.count * P.chunks();
-  if (mantissa_bits == 23) {
-    launch(RoundOperand<23>{P, exact}, blocks, 0, stream);
-  } else if (mantissa_bits == 10) {
-    launch(RoundOperand<10>{P, exact}, blocks, 0, stream);
+void round_operand(float* entries, int64_t numel, int mantissa_bits, Stream stream) {
+  const auto run = [&](auto program) { launch(program, program.blocks(), 0, stream); };
+  if (mantissa_bits == 10) {
+    run(RoundOperand<10>{entries, numel});
   } else {
-    launch(RoundOperand<7>{P, exact}, blocks, 0, stream);
+    run(RoundOperand<7>{entries, numel});
   }
 }
 

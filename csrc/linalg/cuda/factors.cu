@@ -1,7 +1,7 @@
 // The kernels of factors: their columns, sketches and Cholesky factors.
 #include "linalg/cuda/kernels.h"
-#include "linalg/cuda/programs/cholesky.h"
 #include "linalg/cuda/programs/columns.h"
+#include "linalg/cuda/programs/factor_gram.h"
 #include "linalg/cuda/programs/sketch.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
@@ -26,6 +26,21 @@ void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, i
   });
 }
 
+void scale_columns(void* P, Storage storage, int64_t count, int64_t rows, int64_t cols, int* exponents, bool rounds,
+                   Stream stream) {
+  const Columns columns{rows, cols};
+  const auto run = [&](auto program) {
+    launch(program, columns.blocks(count), decltype(program)::shared_bytes, stream);
+  };
+  if (storage == Storage::bfloat16) {
+    run(ScaleColumns<BFloat16, 7>{static_cast<BFloat16*>(P), columns, exponents});
+  } else if (!rounds) {
+    run(ScaleColumns<float, 23>{static_cast<float*>(P), columns, exponents});
+  } else {
+    run(ScaleColumns<float, 10>{static_cast<float*>(P), columns, exponents});
+  }
+}
+
 void sketch(void* out, Storage storage, SketchPlace place, double standard_deviation, Stream stream) {
   dispatch(storage, [&](auto s) {
     using S = decltype(s);
@@ -35,27 +50,14 @@ void sketch(void* out, Storage storage, SketchPlace place, double standard_devia
   });
 }
 
-template <class T>
-void equilibrate(const Equilibrate<T>& program, int64_t count, Stream stream) {
-  launch(program, program.blocks(count), Equilibrate<T>::shared_bytes, stream);
-}
-
-template <class T>
-void factor_diagonal(const FactorDiagonal<T>& program, int64_t count, Stream stream) {
-  launch(program, program.blocks(count), FactorDiagonal<T>::shared_bytes, stream);
-}
-
 template <class T, class F>
-void store_factor(const StoreFactor<T, F>& program, int64_t count, Stream stream) {
-  launch(program, program.blocks(count), StoreFactor<T, F>::shared_bytes, stream);
+void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream) {
+  launch_clusters(program, count, FactorGram<T, F>::shared_bytes, stream);
 }
 
-template void equilibrate(const Equilibrate<float>&, int64_t, Stream);
-template void equilibrate(const Equilibrate<double>&, int64_t, Stream);
-template void factor_diagonal(const FactorDiagonal<float>&, int64_t, Stream);
-template void factor_diagonal(const FactorDiagonal<double>&, int64_t, Stream);
-template void store_factor(const StoreFactor<float, float>&, int64_t, Stream);
-template void store_factor(const StoreFactor<double, float>&, int64_t, Stream);
-template void store_factor(const StoreFactor<double, double>&, int64_t, Stream);
+template void factor_gram(const FactorGram<float, BFloat16>&, int64_t, Stream);
+template void factor_gram(const FactorGram<float, float>&, int64_t, Stream);
+template void factor_gram(const FactorGram<double, float>&, int64_t, Stream);
+template void factor_gram(const FactorGram<double, double>&, int64_t, Stream);
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "linalg/cuda/launch.h"
-#include "linalg/cuda/programs/cholesky.h"
 #include "linalg/cuda/programs/elementwise.h"
+#include "linalg/cuda/programs/factor_gram.h"
 #include "linalg/cuda/programs/lists.h"
 #include "linalg/cuda/storage.h"
 #include "linalg/rules/row_sum.h"
@@ -75,6 +75,11 @@ void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols,
 void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, int64_t cols, const double* squares,
                       Stream stream);
 
+// P's columns ([count, rows, cols], BF16 or FP32) times 2^-exponents ([count, cols]), and, in FP32, rounded to TF32. See
+// programs/columns.h.
+void scale_columns(void* P, Storage storage, int64_t count, int64_t rows, int64_t cols, int* exponents, bool rounds,
+                   Stream stream);
+
 // out ([count, rows, cols]) ← standard_deviation · blocks of the random matrices of seed and stream (linalg/sketch.h).
 struct SketchPlace {
   int64_t count, rows, cols, row_offset, col_offset;
@@ -83,20 +88,16 @@ struct SketchPlace {
 };
 void sketch(void* out, Storage storage, SketchPlace place, double standard_deviation, Stream stream);
 
-// P ← P rounded to so many mantissa bits, 23, 10 or 7; exact (or null, contiguous) ← the same in FP64.
-void round_operand(OperandRows P, double* exact, int mantissa_bits, Stream stream);
+// entries ← the same rounded to so many mantissa bits, 10 or 7.
+void round_operand(float* entries, int64_t numel, int mantissa_bits, Stream stream);
 
 // Of each row of entries ([count, size]) the places and values of the k largest magnitudes: chosen ([count, 2, k]).
 template <class T>
 void top_k(T* chosen, const T* entries, int64_t count, int64_t size, int64_t k, Stream stream);
 
-// The parts of cholesky_inverse() between its products; T is float or double. See programs/cholesky.h.
-template <class T>
-void equilibrate(const Equilibrate<T>& program, int64_t count, Stream stream);
-template <class T>
-void factor_diagonal(const FactorDiagonal<T>& program, int64_t count, Stream stream);
+// Columns of the factors of Gram matrices. See programs/factor_gram.h.
 template <class T, class F>
-void store_factor(const StoreFactor<T, F>& program, int64_t count, Stream stream);
+void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream);
 
 // factors ([2]) ← update_factors().
 template <class T>

@@ -53,6 +53,41 @@ void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream 
   check(cudaGetLastError());
 }
 
+template <class Program>
+__global__ void __launch_bounds__(Program::threads) run_cluster_program(const __grid_constant__ Program program) {
+  extern __shared__ __align__(16) char memory[];
+  program(Cluster<Program::threads, Program::ranks>{memory});
+}
+
+// Whether the current device launches blocks in clusters.
+inline bool has_clusters() {
+  int device = 0, major = 0;
+  check(cudaGetDevice(&device));
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 9;
+}
+
+template <class Program>
+void launch_clusters(const Program& program, int64_t clusters, size_t shared_bytes, Stream stream) {
+  if (clusters == 0) return;
+  record_launch(program, clusters);
+  check(cudaFuncSetAttribute(run_cluster_program<Program>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)));
+  const unsigned blocks = has_clusters() ? Program::ranks : 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters) * blocks);
+  config.blockDim = dim3(Program::threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = blocks;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  config.attrs = &cluster;
+  config.numAttrs = blocks > 1 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, run_cluster_program<Program>, program));
+}
+
 #else
 
 // In which order the host goes through blocks and threads.
@@ -72,6 +107,19 @@ void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream)
     char* bytes = reinterpret_cast<char*>(memory.data());
     std::fill(bytes, bytes + memory.size() * sizeof(std::max_align_t), '\xff');
     program(Block<Program::threads>{bytes, backwards ? blocks - 1 - i : i, backwards});
+  }
+}
+
+template <class Program>
+void launch_clusters(const Program& program, int64_t clusters, size_t shared_bytes, Stream) {
+  if (clusters == 0) return;
+  record_launch(program, clusters);
+  if (!runs_programs) return;
+  std::vector<std::max_align_t> memory(shared_bytes / sizeof(std::max_align_t) + 1);
+  for (int64_t i = 0; i < clusters; ++i) {
+    program(Cluster<Program::threads, Program::ranks>{reinterpret_cast<char*>(memory.data()),
+                                                      memory.size() * sizeof(std::max_align_t),
+                                                      backwards ? clusters - 1 - i : i, backwards});
   }
 }
 

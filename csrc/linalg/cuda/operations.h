@@ -34,6 +34,8 @@ struct Operations {
   static decltype(linalg::lion_) lion_;
   static decltype(linalg::adamw_) adamw_;
   static Precision nearest_precision(Precision asked) { return asked; }
+  static at::ScalarType factor_dtype(at::ScalarType dtype, Precision precision);
+  static at::ScalarType sum_dtype(at::ScalarType dtype, Precision precision);
   static bool is_capturing(c10::Device device);
 
   static constexpr bool multiplies_in_place = false;

@@ -76,7 +76,8 @@ TEST_P(CholeskyQrPrecision, GivesOrthonormalColumnsThatSpanThoseOfTheRoundedP) {
   const at::Tensor lengths = at::linalg_vector_norm(Q, 2, {0}), alive = lengths.gt(0).nonzero().flatten();
   const at::Tensor basis = Q.index_select(1, alive);
   EXPECT_LE(orthogonality_error(basis), precision_on(at::kCPU, precision) == Precision::highest ? 1e-5 : 2e-3);
-  EXPECT_LE(relative_error(basis.matmul(basis.mT().matmul(exact)), exact), 2 * rounding);
+  const bool sums_in_single = backend_of(at::kCPU).sum_dtype(at::kFloat, precision) == at::kFloat;
+  EXPECT_LE(relative_error(basis.matmul(basis.mT().matmul(exact)), exact), (sums_in_single ? 2.5 : 2) * rounding);
   // As many columns as rounding leaves independent.
   const double largest = 0.5 / rounding;
   EXPECT_GE(alive.numel(), condition < largest ? 100 : 20);
@@ -90,6 +91,33 @@ INSTANTIATE_TEST_SUITE_P(Rounding, CholeskyQrPrecision,
                                          Rounded{Precision::high, 0x1p-11, 1e5, 0x1p-105},
                                          Rounded{Precision::medium, 0x1p-8, 1},
                                          Rounded{Precision::medium, 0x1p-8, 1e4}));
+
+// The columns that a step of Dion keeps, with the noise of its products, whatever the condition number is. Of so many
+// columns that a GPU factors them in two launches, and of square matrices, where the noise that is left is least.
+using PrecisionAndSize = std::tuple<Precision, std::pair<int64_t, int64_t>>;
+class CholeskyQrOfAnyCondition : public testing::TestWithParam<PrecisionAndSize> {};
+
+TEST_P(CholeskyQrOfAnyCondition, LeavesOrthonormalColumnsAndZeroOnes) {
+  const auto [precision, size] = GetParam();
+  const auto [m, r] = size;
+  const double allowed = precision == Precision::highest ? 1e-5 : precision == Precision::high ? 2e-3 : 1e-2;
+  const Noise noise = noise_of_step(at::kFloat, m, precision_on(at::kCPU, precision), 1);
+  for (double condition : {1.0, 1e2, 1e3, 1e4, 1e6, 1e8}) {
+    const at::Tensor P = conditioned(m, r, condition, 1).to(at::kFloat).unsqueeze(0);
+    comm::run(cholesky_qr_(P, Axis(), m, {.noise = noise, .precision = precision}));
+    const at::Tensor Q = P[0].to(at::kDouble), lengths = at::linalg_vector_norm(Q, 2, {0});
+    const at::Tensor basis = Q.index_select(1, lengths.gt(0).nonzero().flatten());
+    const at::Tensor error = basis.mT().matmul(basis) - at::eye(basis.size(1), at::kDouble);
+    EXPECT_LE(at::linalg_matrix_norm(error, 2).item<double>(), allowed) << condition;
+    if (condition <= 1e2) {
+      EXPECT_EQ(basis.size(1), r) << condition;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, CholeskyQrOfAnyCondition,
+                         testing::Combine(testing::Values(Precision::highest, Precision::high, Precision::medium),
+                                          testing::Values(std::pair(300, 80), std::pair(200, 200), std::pair(560, 520))));
 
 TEST(CholeskyQrOfRoundedP, DoesNotHideANaN) {
   for (double hostile : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {

@@ -49,11 +49,15 @@ TEST(GramOfAStack, OfNoMatrixOrNoRowsIsEmptyOrZero) {
   EXPECT_TRUE(at::equal(gram(Matrices(at::empty({2, 0, 3}, at::kFloat))), at::zeros({2, 3, 3}, at::kDouble)));
 }
 
+bool sums_in_single(Precision precision) {
+  return backend_of(at::kCPU).sum_dtype(at::kFloat, precision) == at::kFloat;
+}
+
 class GramPrecision : public testing::TestWithParam<Precision> {};
 
 TEST_P(GramPrecision, IsThatOfPWithTheEntriesThatItLeavesInPlace) {
   const at::Tensor P = normal({2, 50, 9}, 1, at::kFloat), H = gram(Matrices(P), GetParam()), exact = P.to(at::kDouble);
-  const bool in_single = precision_on(at::kCPU, Precision::high) != Precision::high && GetParam() == Precision::medium;
+  const bool in_single = sums_in_single(GetParam()) || GetParam() == Precision::medium;
   EXPECT_LE(relative_error(H.tril(), exact.mT().matmul(exact).tril()), in_single ? 2e-7 : 1e-15);
 }
 
@@ -64,14 +68,32 @@ TEST_P(GramPrecision, HoldsTheProductsOfColumnsOfAnyScale) {
   const at::Tensor scales = at::logspace(-30, 30, 13, 10, at::kDouble);
   const at::Tensor P = (normal({2, 200, 13}, 1) * scales).to(at::kFloat);
   for (const at::Tensor& some : {P, P.slice(1, 0, 1).clone(), (P.slice(2, 6, 7) * 0).clone()}) {
-    const at::Tensor H = gram(Matrices(some), GetParam()), exact = some.to(at::kDouble);
+    at::Tensor exponents;
+    const at::Tensor H = gram(Matrices(some), GetParam(), &exponents), exact = some.to(at::kDouble);
+    EXPECT_EQ(exponents.defined(), sums_in_single(GetParam()));
     const at::Tensor lengths = at::linalg_vector_norm(exact, 2, {1}).clamp_min(1e-40);
     const at::Tensor errors = (H - exact.mT().matmul(exact)).tril().abs() / lengths.unsqueeze(2) / lengths.unsqueeze(1);
     EXPECT_LE(errors.max().item<double>(), 1e-6) << some.sizes();
   }
 }
 
+TEST_P(GramPrecision, SaysByWhichPowersOfTwoItHasScaledColumns) {
+  const at::Tensor scales = at::logspace(-30, 30, 13, 10, at::kDouble);
+  const at::Tensor P = (normal({2, 200, 13}, 1) * scales).to(at::kFloat), given = P.to(at::kDouble);
+  at::Tensor exponents;
+  gram(Matrices(P), GetParam(), &exponents);
+  const at::Tensor powers = exponents.defined() ? exponents.to(at::kDouble).exp2() : at::ones({2, 13}, at::kDouble);
+  EXPECT_LE(relative_error(P * powers.unsqueeze(1) / scales, given / scales), 0x1p-8);
+  if (exponents.defined()) {
+    EXPECT_GT(exponents[0][0].item<int>(), -110);
+    EXPECT_LT(exponents[0][0].item<int>(), -90);
+    EXPECT_EQ(exponents[0][6].item<int>(), 0);
+    EXPECT_LE(P.abs().amax().item<double>(), 0x1p+40);
+  }
+}
+
 TEST(GramOfRoundedEntries, IsInFP64WhereAProcessorDoesNotMultiplyThem) {
+  if (sums_in_single(Precision::medium)) GTEST_SKIP() << "of the operations on CPUs";
   const at::Tensor P = normal({2, 50, 21}, 1, at::kFloat), given = P.clone();
   const bool before = cpu::exchange_bfloat16_products(false);
   const at::Tensor H = gram(Matrices(P), Precision::medium);

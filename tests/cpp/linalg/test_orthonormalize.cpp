@@ -4,6 +4,7 @@
 
 #include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
+#include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
 #include "linalg/sketch_qr.h"
 #include "linalg/whole_factor.h"
@@ -197,7 +198,8 @@ TEST(Orthonormalizing, ByRandomizedCholeskyQrIsAsExactWhereOperandsAreRounded) {
     comm::run(orthonormalize_(P, Axis(), 0, 150, options));
     const at::Tensor Q = P.to(at::kDouble);
     const double rounding = precision == Precision::high ? 0x1p-11 : 0x1p-8;
-    for (int64_t i = 0; i < 2; ++i) EXPECT_LE(orthogonality_error(Q[i]), 1e-5);
+    const bool is_stored_rounded = factor_dtype(at::kCPU, at::kFloat, precision) == at::kBFloat16;
+    for (int64_t i = 0; i < 2; ++i) EXPECT_LE(orthogonality_error(Q[i]), is_stored_rounded ? 2e-3 : 1e-5);
     EXPECT_LE(relative_error(Q.matmul(Q.mT().matmul(exact)), exact), 2 * rounding);
   }
 }

@@ -136,4 +136,70 @@ struct ColumnNormalize {
   }
 };
 
+// P's columns times 2^-exponent, whose largest entries are then within 2⁻⁴⁰ and 2⁴⁰, so that FP32 holds the sums of
+// their squares; and rounded to so many mantissa bits.
+template <class S, int Kept>
+struct ScaleColumns {
+  static constexpr int threads = Columns::kThreads, kLargestExponent = 40;
+  static constexpr size_t shared_bytes = threads * sizeof(float);
+  static constexpr bool kRounds = sizeof(S) == sizeof(float) && Kept < 23;
+  S* P;  // [count, rows, cols]
+  Columns columns;
+  int* exponents;  // [count, cols]
+
+  // Columns are seldom so far from 1 that they are written for that alone.
+  Work work(int64_t blocks) const {
+    const int64_t count = columns.count(blocks), accesses = kRounds ? 2 : 1;
+    return {count * columns.cols * (columns.rows * accesses * int64_t{sizeof(S)} + int64_t{sizeof(int)})};
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    constexpr int kWidth = Columns::kWidth, kHeight = Columns::kHeight;
+    const int64_t matrix = columns.matrix(block.index()), first = columns.first(block.index());
+    S* entries = P + matrix * columns.rows * columns.cols;
+    float* largest = block.template shared<float>();
+    block.each([&](int t) {
+      float own = 0;
+      columns.each_entry(entries, columns.cols, first + t % kWidth, t / kWidth, [&](int64_t, float entry) {
+        const float magnitude = entry < 0 ? -entry : entry;
+        if (!(magnitude <= own)) own = magnitude;
+      });
+      largest[t] = own;
+    });
+    for (int height = kHeight / 2; height > 0; height /= 2) {
+      block.each([&](int t) {
+        if (t < height * kWidth && !(largest[t + height * kWidth] <= largest[t])) {
+          largest[t] = largest[t + height * kWidth];
+        }
+      });
+    }
+    block.each([&](int t) {
+      const int64_t col = first + t % kWidth;
+      const int exponent = exponent_of(largest[t % kWidth]);
+      if (t < kWidth && col < columns.cols) exponents[matrix * columns.cols + col] = exponent;
+      if (!kRounds && exponent == 0) return;
+      columns.each_entry(entries, columns.cols, col, t / kWidth, [&](int64_t row, float entry) {
+        store(entries[row * columns.cols + col], rounded(static_cast<float>(ldexp(entry, -exponent))));
+      });
+    });
+  }
+
+  // 0 where there is nothing to scale, or where scaling is no help.
+  static TORCHDION_DEVICE int exponent_of(float largest) {
+    if (largest == 0 || largest - largest != 0) return 0;
+    int exponent = 0;
+    frexp(largest, &exponent);
+    return exponent > kLargestExponent || exponent < -kLargestExponent ? exponent : 0;
+  }
+
+  static TORCHDION_DEVICE float rounded(float entry) {
+    if constexpr (kRounds) {
+      return round_mantissa<Kept>(entry);
+    } else {
+      return entry;
+    }
+  }
+};
+
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

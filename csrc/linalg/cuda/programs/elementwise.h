@@ -250,42 +250,23 @@ struct CountNonfinite {
   }
 };
 
-// Some contiguous rows of each matrix of a stack. A block has a chunk of one matrix.
-struct OperandRows {
-  float* data;
-  int64_t count, entries;  // matrices, and entries of each
-  int64_t spacing;         // from one matrix to the next
-
-  static constexpr int kChunk = 256 * kElementsPerThread;
-
-  int64_t numel() const { return count * entries; }
-  TORCHDION_HOST_DEVICE int64_t chunks() const { return divide_up(entries, kChunk); }
-};
-
-// Each entry of P rounded to what a tensor core reads, and, where `exact` is there, copied to FP64 for its Gram matrix.
+// Each of so many entries rounded to what a tensor core reads.
 template <int Kept>
 struct RoundOperand {
-  static constexpr int threads = 256;
-  OperandRows P;
-  double* exact;  // or null, contiguous
+  static constexpr int threads = 256, kChunk = threads * kElementsPerThread;
+  float* entries;
+  int64_t numel;
 
-  Work work(int64_t) const {
-    const int64_t accesses = Kept == 23 ? 1 : 2, exact_bytes = exact ? sizeof(double) : 0;
-    return {P.numel() * (accesses * int64_t{sizeof(float)} + exact_bytes)};
-  }
+  int64_t blocks() const { return divide_up(numel, kChunk); }
+  Work work(int64_t) const { return {numel * 2 * int64_t{sizeof(float)}}; }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    const int64_t matrix = block.index() / P.chunks(), begin = block.index() % P.chunks() * OperandRows::kChunk;
-    float* entries = P.data + matrix * P.spacing;
-    double* copies = exact ? exact + matrix * P.entries : nullptr;
+    const int64_t begin = block.index() * kChunk;
     block.each([&](int t) {
       for (int i = 0; i < kElementsPerThread; ++i) {
-        const int64_t element = begin + t + i * Block::threads;
-        if (element >= P.entries) break;
-        const float rounded = Kept == 23 ? entries[element] : round_mantissa<Kept>(entries[element]);
-        if (Kept != 23) entries[element] = rounded;
-        if (copies) copies[element] = rounded;
+        const int64_t element = begin + t + i * threads;
+        if (element < numel) entries[element] = round_mantissa<Kept>(entries[element]);
       }
     });
   }

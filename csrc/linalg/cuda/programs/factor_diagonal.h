@@ -1,5 +1,5 @@
-// The diagonal blocks of a Cholesky factor and their inverses, of many matrices at once; see cholesky.h. The
-// elimination runs in registers: what threads tell each other goes through shared memory, a line for each column.
+// A diagonal block of a Cholesky factor and its inverse; see factor_gram.h. The elimination runs in registers: what
+// threads tell each other goes through shared memory, a line for each column.
 #pragma once
 
 #include <cmath>
@@ -9,49 +9,43 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-inline constexpr int kFactoredColumns = 64;
+// What a factorization of one matrix is told and tells about columns.
+struct ColumnNoise {
+  const double* noise;                  // [r], relative to their length
+  const double* scale;                  // [r]: 0 for a zero column
+  double* rounding;                     // [r]: the noise of the columns that the factor makes
+  const double* length;                 // theirs
+  int64_t* live;                        // the columns so far that carry signal
+  int64_t *without_signal, *in_margin;  // or null: linalg::SignalCounts
+};
 
-// The diagonal block of columns first, first + 1, … of A, from which the columns to the left have been eliminated:
-// `inverses` gets the inverse of its factor, and below that the same with zero rows for the columns whose elimination
-// would spread noise. In A the block becomes diag(noise) and what is below it zero, where the products that follow put
-// L⁻¹ diag(noise).
+// Of `width` columns from `first` on of a matrix of r, of which the columns to the left have been eliminated: the
+// inverse of the factor of the diagonal block, and which columns later ones may be freed of.
 //
 // The length of a column's row of L⁻¹ diag(noise) decides if it carries signal. The row is a combination of the block's
 // rows in the columns to the left (what these explain, before this block's elimination) and of diag(noise)'s rows; so
 // it is enough to carry their inner products S through the elimination.
 template <class T>
 struct FactorDiagonal {
-  static constexpr int kWidth = kFactoredColumns, kSide = 16, threads = kSide * kSide;
+  static constexpr int kWidth = 64, kSide = 16, threads = kSide * kSide;
   static constexpr int kOwn = kWidth / kSide;
-  static constexpr int kClearedRows = 256;
   static constexpr size_t shared_bytes = 7 * kWidth * sizeof(T) + kWidth * sizeof(float);
 
-  T* A;  // [count, r, r]
-  // [count, kWidth, kWidth]: S as the columns to the left begin it; not read where there are none.
-  const T* inner_products;
-  T* inverses;  // [count, 2 kWidth, kWidth]
-  const double* noise;
-  const double* scale;                  // [count, r]: 0 for a zero column
-  double* rounding;                     // [count, r]: the noise of the columns that the factor makes
-  const double* length;                 // [count]: theirs
-  int64_t* live;                        // [count]: the columns so far that carry signal
-  int64_t *without_signal, *in_margin;  // or null: linalg::SignalCounts
-  int64_t r, first;
+  const T* block_of_A;      // at (first, first)
+  int64_t stride;           // from one of its rows to the next
+  const T* inner_products;  // [parts, kWidth, kWidth]: their sum is S as the columns to the left begin it
+  int parts;
+  T* inverse;  // [kWidth, kWidth], transposed
+  T* keep;     // [kWidth]: 0 for columns whose elimination would spread noise, else 1
+  ColumnNoise columns;
+  int64_t first;
+  int width;
   float rows, one_over_root_rows;  // of P
   T margin, least_pivot;
 
-  // One block factors a matrix, others clear the rows below.
-  int64_t blocks(int64_t count) const { return count * blocks_of_matrix(); }
-
   // For the elimination: for each of w³/6 entries of the block's inverse a product and a sum, for each of w³/6 of D and
   // S four of each.
-  Work work(int64_t blocks) const {
-    const int64_t width = columns(), triangle = width * (width + 1) / 2;
-    const int64_t read = (first == 0 ? 1 : 2) * triangle, written = 2 * kWidth * kWidth + (r - first) * width;
-    const int64_t of_columns = 3 * width * int64_t{sizeof(double)};  // noise, scale, rounding
-    const int64_t count = blocks / this->blocks(1);
-    return {count * ((read + written) * int64_t{sizeof(T)} + of_columns), count * 5 * width * width * width / 3};
-  }
+  static int64_t operations(int64_t width) { return 5 * width * width * width / 3; }
 
   // A thread has the rows row, row + kSide, … and of these the columns col, col + kSide, …, in registers.
   struct Own {
@@ -78,12 +72,6 @@ struct FactorDiagonal {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    const int64_t matrix = block.index() / blocks_of_matrix(), below = block.index() % blocks_of_matrix();
-    if (below > 0) {
-      clear_rows(block, matrix, first + kWidth + (below - 1) * kClearedRows);
-      return;
-    }
-    const int width = columns();
     T* memory = block.template shared<T>();
     const Shared shared{memory,
                         memory + kWidth,
@@ -96,46 +84,30 @@ struct FactorDiagonal {
     typename Block::template Registers<Own> own;
 
     block.each([&](int t) {
-      load(t, matrix, width, own[t]);
-      if (t < width) shared.length[t] = scale[matrix * r + first + t] == 0 ? T(0) : T(1);
+      load(t, own[t]);
+      if (t < width) shared.length[t] = columns.scale[first + t] == 0 ? T(0) : T(1);
     });
     static_assert(kOwn == 4, "one call for each");
-    eliminate_columns<0>(block, width, shared, own);
-    eliminate_columns<1>(block, width, shared, own);
-    eliminate_columns<2>(block, width, shared, own);
-    eliminate_columns<3>(block, width, shared, own);
+    eliminate_columns<0>(block, shared, own);
+    eliminate_columns<1>(block, shared, own);
+    eliminate_columns<2>(block, shared, own);
+    eliminate_columns<3>(block, shared, own);
     block.each([&](int t) {
       if (t >= width) return;
       const Pivot own_pivot = pivot(t, shared, shared.live[t]);
-      if (t == width - 1) live[matrix] = static_cast<int64_t>(shared.live[t]) + (own_pivot.dead ? 0 : 1);
+      if (t == width - 1) *columns.live = static_cast<int64_t>(shared.live[t]) + (own_pivot.dead ? 0 : 1);
       const T root = sqrt(own_pivot.square);
       shared.scale[t] = own_pivot.dead ? T(0) : 1 / root;
       shared.keep[t] = own_pivot.unclear ? T(0) : T(1);
-      rounding[matrix * r + first + t] = length[matrix] * (sqrt(own_pivot.noise < 0 ? T(0) : own_pivot.noise) / root);
-      if (without_signal && own_pivot.dead) block.add(without_signal, 1);
-      if (in_margin && own_pivot.in_margin) block.add(in_margin, 1);
+      columns.rounding[first + t] = *columns.length * (sqrt(own_pivot.noise < 0 ? T(0) : own_pivot.noise) / root);
+      if (columns.without_signal && own_pivot.dead) block.add(columns.without_signal, 1);
+      if (columns.in_margin && own_pivot.in_margin) block.add(columns.in_margin, 1);
     });
-    block.each([&](int t) { store(t, matrix, width, shared, own[t]); });
+    block.each([&](int t) { store(t, shared, own[t]); });
   }
 
-  TORCHDION_HOST_DEVICE int columns() const { return static_cast<int>(r - first < kWidth ? r - first : kWidth); }
-
-  TORCHDION_HOST_DEVICE int64_t blocks_of_matrix() const {
-    return 1 + (r - first > kWidth ? divide_up(r - first - kWidth, kClearedRows) : 0);
-  }
-
-  template <class Block>
-  TORCHDION_DEVICE void clear_rows(Block& block, int64_t matrix, int64_t row) const {
-    const int64_t rows = r - row < kClearedRows ? r - row : kClearedRows;
-    block.each([&](int t) {
-      for (int64_t e = t; e < rows * kWidth; e += threads) {
-        A[(matrix * r + row + e / kWidth) * r + first + e % kWidth] = 0;
-      }
-    });
-  }
-
-  TORCHDION_DEVICE void load(int t, int64_t matrix, int width, Own& own) const {
-    own.live = first == 0 ? 0 : static_cast<float>(live[matrix]);
+  TORCHDION_DEVICE void load(int t, Own& own) const {
+    own.live = first == 0 ? 0 : static_cast<float>(*columns.live);
     TORCHDION_UNROLL
     for (int a = 0; a < kOwn; ++a) {
       TORCHDION_UNROLL
@@ -143,27 +115,24 @@ struct FactorDiagonal {
         const int i = row_of(t, a), k = column_of(t, b);
         own.D[a][b] = own.S[a][b] = 0;
         if (i >= width || k > i) continue;
-        const double at_diagonal = k == i ? noise[matrix * r + first + i] : 0;
-        own.D[a][b] = A[(matrix * r + first + i) * r + first + k];
-        own.S[a][b] = static_cast<T>(at_diagonal * at_diagonal) +
-                      (first == 0 ? T(0) : inner_products[(matrix * kWidth + i) * kWidth + k]);
+        const double at_diagonal = k == i ? columns.noise[first + i] : 0;
+        T sum = static_cast<T>(at_diagonal * at_diagonal);
+        for (int part = 0; part < parts; ++part) sum += inner_products[(part * kWidth + i) * kWidth + k];
+        own.D[a][b] = block_of_A[i * stride + k];
+        own.S[a][b] = sum;
       }
     }
   }
 
-  TORCHDION_DEVICE void store(int t, int64_t matrix, int width, const Shared& shared, const Own& own) const {
-    T* inverse = inverses + 2 * matrix * kWidth * kWidth;
+  TORCHDION_DEVICE void store(int t, const Shared& shared, const Own& own) const {
     TORCHDION_UNROLL
     for (int a = 0; a < kOwn; ++a) {
       TORCHDION_UNROLL
       for (int b = 0; b < kOwn; ++b) {
         const int i = row_of(t, a), k = column_of(t, b);
         const bool inside = i < width && k <= i;
-        const T entry = !inside ? T(0) : k < i ? own.D[a][b] * shared.scale[i] : shared.scale[i];
-        inverse[i * kWidth + k] = entry;
-        inverse[(kWidth + i) * kWidth + k] = inside ? shared.keep[i] * entry : T(0);
-        if (i >= width || k >= width) continue;
-        A[(matrix * r + first + i) * r + first + k] = i == k ? static_cast<T>(noise[matrix * r + first + k]) : T(0);
+        inverse[k * kWidth + i] = !inside ? T(0) : k < i ? own.D[a][b] * shared.scale[i] : shared.scale[i];
+        if (k == 0) keep[i] = i < width ? shared.keep[i] : T(0);
       }
     }
   }
@@ -173,7 +142,7 @@ struct FactorDiagonal {
 
   // Columns B kSide, …: the number is a constant, so that what a thread owns lies in registers.
   template <int B, class Block, class Registers>
-  TORCHDION_DEVICE void eliminate_columns(Block& block, int width, const Shared& shared, Registers& own) const {
+  TORCHDION_DEVICE void eliminate_columns(Block& block, const Shared& shared, Registers& own) const {
     for (int j = B * kSide; j < (B + 1) * kSide && j < width; ++j) {
       block.each([&](int t) { share<B>(t, j, own[t], shared); });
       block.each([&](int t) { eliminate<B>(t, j, shared, own[t]); });
