@@ -63,8 +63,7 @@ def least_ms(
     Arithmetic is 8mnr + 6.5mr² + 13/6 r³ operations for each matrix, m the longer side (the paper's Table 1 and
     Appendix I). The four products with the matrix, 8mnr, count at the rate of BF16 where their operands are rounded to
     that, which precision="medium" asks for and BF16 states are already; else, and for the rest, at the rate of TF32.
-    Traffic is the momentum read three times (for P, for R, for its update) and written twice (as M + G, and updated),
-    the weights read and written, and the gradient read: 32 bytes an entry, of FP32 states, or 22, of BF16 ones.
+    Traffic is that of entry_bytes() for every entry.
 
     Args:
         rates: operations per second of TF32 and BF16 products, bytes per second of a copy.
@@ -73,5 +72,16 @@ def least_ms(
     products = sum(8 * m * n * round(fraction * min(m, n)) for m, n in shapes)
     rest = roofline_flops(shapes, fraction) - products
     arithmetic = products / (bf16 if state == "BF16" or precision == "medium" else tf32) + rest / tf32
-    entry_bytes = 5 * STATES[state].itemsize + 3 * torch.float32.itemsize
-    return 1e3 * max(arithmetic, sum(m * n for m, n in shapes) * entry_bytes / copy)
+    return 1e3 * max(arithmetic, sum(m * n for m, n in shapes) * entry_bytes(state, precision) / copy)
+
+
+def entry_bytes(state: str, precision: str) -> int:
+    """What a step reads and writes of every entry at least.
+
+    The momentum is read and written as M + G and again for its update, and read for P and for R; the weights are read
+    and written, and the gradient is read: 32 bytes of FP32 states, 22 of BF16 ones. At medium, FP32 momenta are copied
+    to BF16 on the way, and the copy is read: 34 bytes.
+    """
+    momentum, weight, operand = STATES[state].itemsize, torch.float32.itemsize, torch.bfloat16.itemsize
+    copies = precision == "medium" and momentum != operand
+    return 4 * momentum + 3 * weight + (3 * operand if copies else 2 * momentum)

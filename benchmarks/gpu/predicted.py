@@ -1,8 +1,9 @@
 """What a step asks of a GPU, listed without one: launches, bytes, operations, and the least time that they take.
 
-    python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--rank d/4 d/16] [--least-share 0.01] [--write FOLDER]
+    python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--rank d/4 d/16 d] [--precision high medium]
+        [--nesterov] [--least-share 0.01] [--write FOLDER]
 
-The step is Dion's, after its first one, with FP32 states at the default precision. It runs on Meta tensors, through the
+The step is Dion's, the second after its first one, with FP32 states. It runs on Meta tensors, through the
 operations on CUDA as the tests compile them (`make test-cpp`, or --library), which record what they would launch. JSON
 lines, each with `list`, `rank`, `state` and `precision`:
 
@@ -10,8 +11,10 @@ lines, each with `list`, `rank`, `state` and `precision`:
                               launched, the blocks, bytes and operations of all its launches, `least_ms` of all
     kind "predicted_product"  products of m×k and k×n matrices as cuBLAS sees them, `count` at once, `given` as a stack
                               or by pointers: those whose `share` of the step's least_ms is --least-share or more
-    kind "predicted_step"     the sums; `roofline_ms` of the whole step; memory that the step allocates, and its
-                              `peak_bytes` over those of the parameters
+    kind "predicted_step"     the sums; `batches` of matrices that are updated together; `fp64_operations` of products;
+                              `least_bytes`, which passes over whole matrices cannot do without, and the bytes of all
+                              launches over them; `roofline_ms` of the whole step; memory that the step allocates, and
+                              its `peak_bytes` over those of the parameters
 
 `least_ms` of a launch is the longer of its bytes over the bandwidth and its operations over the rate of its arithmetic,
 both from the datasheet; launching and waiting are not in it. --write makes predicted.jsonl and predicted.md anew in a
@@ -24,11 +27,12 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_lists import LISTS, RANKS, groups_of, least_ms
+from gpu_lists import LISTS, RANKS, entry_bytes, groups_of, least_ms
 from matrices import Shape
 from measure import emit, line_of, table
 from torch.nn import Parameter
@@ -57,10 +61,10 @@ def load(library: Path) -> None:
     ctypes.CDLL(str(library))
 
 
-def optimizer_of(shapes: list[Shape], fraction: float) -> torchdion.Dion:
+def optimizer_of(shapes: list[Shape], fraction: float, precision: str, nesterov: bool) -> torchdion.Dion:
     """With gradients and state, as after a first step."""
     params = [Parameter(torch.empty(shape, device="meta")) for shape in shapes]
-    optimizer = torchdion.Dion(params, rank_fraction=fraction)
+    optimizer = torchdion.Dion(params, rank_fraction=fraction, precision=precision, nesterov=nesterov)
     [group] = optimizer.param_groups
     for param in params:
         param.grad = torch.empty_like(param)
@@ -83,13 +87,15 @@ def by_name(rows: Sequence[Row]) -> list[Row]:
     return list(merged.values())
 
 
-def roofline_ms(shapes: list[Shape], fraction: float) -> float:
-    return least_ms(shapes, fraction, "FP32", "high", (RATES["TF32"], RATES["BF16"], BANDWIDTH))
+def roofline_ms(shapes: list[Shape], fraction: float, precision: str) -> float:
+    return least_ms(shapes, fraction, "FP32", precision, (RATES["TF32"], RATES["BF16"], BANDWIDTH))
 
 
-def predict(name: str, rank: str, least_share: float) -> Iterator[Row]:
+def predict(name: str, rank: str, precision: str, nesterov: bool, least_share: float) -> Iterator[Row]:
     shapes, fraction = LISTS[name](), RANKS[rank]
-    *launched, allocated = _C.launches_of(optimizer_of(shapes, fraction).step, "meta")
+    optimizer = optimizer_of(shapes, fraction, precision, nesterov)
+    optimizer.step()
+    *launched, allocated = _C.launches_of(optimizer.step, "meta")
     launches = [with_least_ms(row) for row in launched]
     total: Row = {key: sum(row[key] for row in launches) for key in SUMMED}
     for row in by_name(launches):
@@ -101,11 +107,16 @@ def predict(name: str, rank: str, least_share: float) -> Iterator[Row]:
             sums = {key: row[key] for key in SUMMED if key != "blocks"}
             yield {"kind": "predicted_product", **shape, **sums, "share": share}
     parameter_bytes = 4 * sum(m * n for m, n in shapes)
+    least_bytes = entry_bytes("FP32", precision) * sum(m * n for m, n in shapes)
     yield {
         "kind": "predicted_step",
         **total,
         "groups": groups_of(shapes),
-        "roofline_ms": roofline_ms(shapes, fraction),
+        "batches": sum(row["launches"] for row in launches if row["name"].startswith("ColumnNormalize")),
+        "fp64_operations": sum(row["operations"] for row in launches if row["name"] == "cuBLAS FP64"),
+        "least_bytes": least_bytes,
+        "bytes_over_least": total["bytes"] / least_bytes,
+        "roofline_ms": roofline_ms(shapes, fraction, precision),
         "allocations": allocated["count"],
         "allocated_bytes": allocated["bytes"],
         "peak_bytes": allocated["peak_bytes"],
@@ -127,13 +138,16 @@ def markdown(rows: Sequence[Row]) -> str:
         "Bytes and operations are those that the algorithm cannot do without; the least time is by a datasheet.",
     ]
     for total in (row for row in rows if row["kind"] == "predicted_step"):
-        of_step = [row for row in rows if (row["list"], row["rank"]) == (total["list"], total["rank"])]
+        labels = ("list", "rank", "precision", "nesterov")
+        of_step = [row for row in rows if all(row[label] == total[label] for label in labels)]
         kernels = [shown({**row, "kernel": row["name"]}) for row in of_step if row["kind"] == "predicted"]
         kernels.append(shown({**total, "kernel": "sum"}))
         products = [shown({**row, "product": row["name"]}) for row in of_step if row["kind"] == "predicted_product"]
         parts += [
-            f"## {total['list']}, r = {total['rank']}",
-            f"{total['launches'] / total['groups']:.3g} launches for each of {total['groups']} shapes; the roofline is "
+            f"## {total['list']}, r = {total['rank']}, {total['precision']}" + (", nesterov" * total["nesterov"]),
+            f"{total['launches'] / total['batches']:.3g} launches for each of {total['batches']} batches of "
+            f"{total['groups']} shapes; {total['fp64_operations'] / 1e9:.3g} GFLOP of products in FP64; "
+            f"{total['bytes_over_least']:.3g} times the bytes of passes over whole matrices; the roofline is "
             f"{total['roofline_ms']:.3g} ms. {total['allocations']} allocations, at most "
             f"{total['peak_bytes'] / 1e6:.0f} MB at a time: {total['peak_over_parameters']:.1%} of the parameters' "
             "bytes.",
@@ -146,18 +160,19 @@ def markdown(rows: Sequence[Row]) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", nargs="+", choices=LISTS, default=["120m", "1.3b", "3b"], help="of matrices")
-    parser.add_argument("--rank", nargs="+", choices=RANKS, default=["d/4", "d/16"])
+    parser.add_argument("--rank", nargs="+", choices=RANKS, default=["d/4", "d/16", "d"])
+    parser.add_argument("--precision", nargs="+", choices=["highest", "high", "medium"], default=["high", "medium"])
+    parser.add_argument("--nesterov", action="store_true")
     parser.add_argument("--least-share", type=float, default=0.01, help="of products with rows of their own")
     parser.add_argument("--library", type=Path, default=Path(os.environ.get("TORCHDION_EMULATED", LIBRARY)))
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="for the rows and a table of them")
     given = parser.parse_args(arguments)
     load(given.library)
     lines = []
-    for name in given.list:
-        for rank in given.rank:
-            labels = {"list": name, "rank": rank, "state": "FP32", "precision": "high"}
-            found = predict(name, rank, given.least_share)
-            lines += [line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in found]
+    for name, rank, precision in product(given.list, given.rank, given.precision):
+        labels = {"list": name, "rank": rank, "state": "FP32", "precision": precision, "nesterov": given.nesterov}
+        found = predict(name, rank, precision, given.nesterov, given.least_share)
+        lines += [line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in found]
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)
         given.write.joinpath("predicted.jsonl").write_text("".join(line + "\n" for line in lines))

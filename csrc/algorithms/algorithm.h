@@ -1,6 +1,7 @@
 // What an algorithm declares of itself: all that the engine and both languages know of it.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <torchdion/layout.h>
 
 #include <span>
@@ -64,6 +65,7 @@ struct BatchShape {
   // each of its ranks owns. Empty: nothing is shared.
   std::vector<std::vector<int64_t>> owners = {};
   at::ScalarType parameter = at::kFloat, computing = at::kFloat;
+  c10::Device device = at::kCPU;
   std::vector<at::ScalarType> states = {};
 };
 

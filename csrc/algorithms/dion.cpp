@@ -3,13 +3,15 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "algorithms/exchange.h"
 #include "algorithms/power_iteration.h"
 #include "algorithms/shared.h"
 #include "comm/sums.h"
 #include "linalg/accumulate.h"
 #include "linalg/copy.h"
-#include "linalg/gemm.h"
+#include "linalg/look_ahead.h"
 
 namespace torchdion::algorithms {
 
@@ -56,22 +58,32 @@ int64_t room_for_mean(const BatchShape& shape, const Layout& layout, const Optio
   return averages && ahead_of(options) > 0 ? aligned(shape.count * shape.rows * shape.cols) : 0;
 }
 
-// Elements after them where L has a place of its own, since M keeps all of B.
-int64_t room_for_look_ahead(const BatchShape& shape, const Options& options) {
-  const bool is_apart = ahead_of(options) > 0 && !options.flag("error_feedback");
-  return is_apart ? aligned(shape.count * shape.rows * shape.cols) : 0;
+// L lies apart from M where M keeps all of B, and where products read it in another dtype.
+IterationSize size_of(const BatchShape& shape, const Options& options) {
+  const bool is_ahead = ahead_of(options) > 0;
+  const bool reads_another = operand_dtype(shape, options) != shape.computing;
+  const bool apart = is_apart(shape.states[kDionMomentum], shape, options) ||
+                     (is_ahead && (reads_another || !options.flag("error_feedback")));
+  return {shape.ranks.front(), apart, shape.decoupled};
 }
 
-// In the workspace from `offset` on, in the order of the memory of M.
-Matrices placed_as(const Matrices& M, const Batch& batch, int64_t offset) {
-  const at::Tensor room = batch.workspace.narrow(0, offset, M.numel());
+// Of L = B + μ G, or without error feedback μ B + G.
+linalg::LookAheadFactors look_ahead_of(const Options& options) {
+  const double ahead = ahead_of(options);
+  if (ahead == 0) return {};
+  return options.flag("error_feedback") ? linalg::LookAheadFactors{ahead, 1} : linalg::LookAheadFactors{1, ahead};
+}
+
+// In the order of the memory of M, at the start of the workspace.
+Matrices placed_as(const Matrices& M, const Batch& batch) {
+  const at::Tensor room = batch.workspace.narrow(0, 0, M.numel());
   return M.row_major() ? Matrices(room.view({M.count(), M.rows, M.cols}))
                        : Matrices(room.view({M.count(), M.cols, M.rows})).t();
 }
 
 // The gradients as `rule` counts them, at the start of the workspace.
 Matrices counted_gradients(const Batch& batch, const Matrices& M, const linalg::GradientRule& rule) {
-  const Matrices G = placed_as(M, batch, 0);
+  const Matrices G = placed_as(M, batch);
   batch.workspace.narrow(0, 0, M.numel()).zero_();
   linalg::accumulate_(G, batch.G, rule);
   return G;
@@ -97,12 +109,10 @@ comm::Task<> dion(Batch batch, Options options) {
   const bool compresses = batch.shape.decoupled, feeds_back = options.flag("error_feedback");
   const Axis dense = compresses ? Axis() : batch.layout.replicas;
   const int64_t for_mean = room_for_mean(batch.shape, batch.layout, options);
-  const int64_t for_L = room_for_look_ahead(batch.shape, options);
-  PowerIteration iteration =
-      power_iteration_of(batch, for_L > 0 ? placed_as(M, batch, for_mean) : M, own_Q, batch.shape.ranks.front(),
-                         for_mean + for_L, compresses, unchanged, options);
-  upload(batch, {&iteration});
-  const Matrices L = iteration.B, B = for_L > 0 ? M : L;
+  const IterationSize size = size_of(batch.shape, options);
+  PowerIteration iteration = power_iteration_of(batch, M, own_Q, size, for_mean, unchanged, options);
+  upload_all(batch, {&iteration});
+  const Matrices L = iteration.B;
   Matrices G = batch.G;
   linalg::GradientRule gradients = batch.gradients;
   if (options.flag("maximize")) gradients.factor *= -1;
@@ -115,31 +125,32 @@ comm::Task<> dion(Batch batch, Options options) {
     mean.div_(dense.size);
   }
 
-  // B = M + G, where M lies, and L = B + μ G in its place;  without error feedback B = μ M + G, and L = μ B + G apart
+  // B = M + G, where M lies, and L = B + μ G;  without error feedback B = μ M + G, and L = μ B + G
   linalg::GradientRule first = gradients;
   if (!feeds_back) first.keep = mu;
-  const bool is_in_place = ahead > 0 && for_L == 0;
+  const Axis averaging = for_mean > 0 ? Axis() : dense;
+  const bool is_in_place = ahead > 0 && !size.apart;
   // Half of L, which is no larger than the larger of B and G, is what FP16 holds where it holds these.
   const double part = is_in_place ? 0.5 : 1;
-  first.keep *= part;
-  first.factor *= part * (is_in_place ? 1 + ahead : 1);
-  linalg::accumulate_(B, G, first);
-  const Axis averaging = for_mean > 0 ? Axis() : dense;
-  co_await average_(B, batch.workspace, averaging, gradients.left_out, unchanged);
-  if (for_L > 0) {
-    linalg::copy_(L, B, ahead);
-    add_again_(L, G, gradients, 1, 1);
+  if (size.apart && averaging.absent()) {
+    linalg::look_ahead_(L, M, G, first, look_ahead_of(options));
+  } else {
+    first.keep *= part;
+    first.factor *= part * (is_in_place ? 1 + ahead : 1);
+    linalg::accumulate_(M, G, first);
+    co_await average_(M, batch.workspace, averaging, gradients.left_out, unchanged);
+    if (size.apart) linalg::copy_(L, M);
   }
 
   // P = orthonormalize(L Q);  R = Lᵀ P
   iteration = co_await iterate(iteration);
 
-  // M = B − (1 − μ) P Rᵀ
-  if (is_in_place) add_again_(B, G, gradients, 1 / part, -ahead);
-  if (feeds_back) linalg::gemm_(B, iteration.Ps, iteration.Rs.t(), -(1 - mu) / part, 1, iteration.precision);
-
   // Q = column_normalize(R)
   co_await normalize_columns(iteration);
+
+  // M = B − (1 − μ) P Rᵀ
+  if (is_in_place) add_again_(M, G, gradients, 1 / part, -ahead);
+  if (feeds_back) add_product_(M, iteration, -(1 - mu) / part);
 
   // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ
   update_weights_(batch, iteration, unchanged, options);
@@ -147,19 +158,25 @@ comm::Task<> dion(Batch batch, Options options) {
 
 // What is linear in the number of entries counts as passes over memory.
 Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
-  const int64_t r = shape.ranks.front();
+  const IterationSize size = size_of(shape, options);
+  const int64_t r = size.r;
   Cost cost;
   const bool averages = !layout.replicas.absent();
-  add_iteration(cost, shape, layout, r, averages && shape.decoupled, options);
+  add_iteration(cost, shape, layout, size, options);
   if (averages && !shape.decoupled) add_average(cost, shape, layout);
   cost.operations += shape.count * 8 * shape.rows * shape.cols * r;
   const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states[kDionMomentum]));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
-  // M: read and written by M + G and by the error feedback, read by two products; X: read and written
-  cost.memory_bytes = shape.numel * (6 * momentum + 3 * weight);
-  if (ahead_of(options) > 0) cost.memory_bytes += shape.numel * (2 * momentum + weight);  // M and G, once more
-  cost.workspace += room_for_mean(shape, layout, options) + room_for_look_ahead(shape, options);
-  cost.workspace += workspace_of_update(shape, options);
+  // M: read and written by M + G and by the error feedback; L: read by two products; X: read and written
+  cost.memory_bytes = shape.numel * (4 * momentum + 3 * weight);
+  if (size.apart) {
+    cost.memory_bytes += shape.numel * 3 * static_cast<int64_t>(c10::elementSize(operand_dtype(shape, options)));
+  } else {
+    cost.memory_bytes += shape.numel * 2 * momentum;
+    if (ahead_of(options) > 0) cost.memory_bytes += shape.numel * (2 * momentum + weight);  // M and G, once more
+  }
+  if (averages && !shape.decoupled) cost.workspace = std::max(cost.workspace, shape.count * shape.rows * shape.cols);
+  cost.workspace += room_for_mean(shape, layout, options) + workspace_of_update(shape, options);
   return cost;
 }
 

@@ -9,7 +9,7 @@
 #include "algorithms/power_iteration.h"
 #include "algorithms/shared.h"
 #include "linalg/accumulate.h"
-#include "linalg/gemm.h"
+#include "linalg/copy.h"
 
 namespace torchdion::algorithms {
 
@@ -61,28 +61,37 @@ at::Tensor unchanged_of(const Batch& batch) {
   return batch.unchanged.empty() ? at::Tensor() : at::cat(batch.unchanged);
 }
 
-int64_t room_for_turned(const BatchShape& shape, int64_t r) {
-  return shape.count * std::max(shape.rows, shape.cols) * r;
+IterationSize size_of_first(const BatchShape& shape, const Options& options) {
+  return {shape.ranks[kOfReplicas], is_apart(shape.states[kReplicateMomentum], shape, options), shape.decoupled};
 }
 
+IterationSize size_of_second(const BatchShape& shape, const Options& options) {
+  return {shape.ranks[kOfUpdate], is_apart(shape.states[kSharedMomentum], shape, options), /*averages=*/false};
+}
+
+int64_t room_for_turned(const BatchShape& shape) {
+  return shape.count * std::max(shape.rows, shape.cols) * shape.ranks[kOfReplicas];
+}
+
+// Of the first iteration, without what it turns; B₁ may be averaged there before.
 int64_t workspace_of_first(const BatchShape& shape, const Layout& layout, const Options& options) {
-  const int64_t r1 = shape.ranks[kOfReplicas];
-  return workspace_of_iteration(shape, layout, r1, options) + room_for_turned(shape, r1);
+  const int64_t iteration = workspace_of_iteration(shape, layout, size_of_first(shape, options), options);
+  const bool is_averaged = !layout.replicas.absent() && !shape.decoupled;
+  return is_averaged ? std::max(iteration, shape.count * shape.rows * shape.cols) : iteration;
 }
 
 PowerIteration first_iteration(const Batch& batch, const at::Tensor& unchanged, const Options& options) {
-  const int64_t r1 = batch.shape.ranks[kOfReplicas],
-                end = workspace_of_iteration(batch.shape, batch.layout, r1, options);
-  PowerIteration first = power_iteration_of(batch, batch.states[kReplicateMomentum], batch.states[kReplicateQ], r1, 0,
-                                            batch.shape.decoupled, unchanged, options);
-  first.room_for_turned = batch.workspace.narrow(0, end, room_for_turned(batch.shape, r1));
+  const int64_t end = workspace_of_first(batch.shape, batch.layout, options);
+  PowerIteration first = power_iteration_of(batch, batch.states[kReplicateMomentum], batch.states[kReplicateQ],
+                                            size_of_first(batch.shape, options), 0, unchanged, options);
+  first.room_for_turned = batch.workspace.narrow(0, end, room_for_turned(batch.shape));
   return first;
 }
 
 PowerIteration second_iteration(const Batch& batch, int64_t offset, const at::Tensor& unchanged,
                                 const Options& options) {
-  return power_iteration_of(batch, batch.states[kSharedMomentum], batch.states[kSharedQ], batch.shape.ranks[kOfUpdate],
-                            offset, /*averages=*/false, unchanged, options);
+  return power_iteration_of(batch, batch.states[kSharedMomentum], batch.states[kSharedQ],
+                            size_of_second(batch.shape, options), offset, unchanged, options);
 }
 
 // B₁ = μ₁ M₁ + G. The state M₁ is that of the paper divided by μ₁, so that no step that is left out decays it.
@@ -94,37 +103,34 @@ void add_gradients_(const Batch& batch, const Matrices& B1, const at::Tensor& un
   linalg::accumulate_(B1, batch.G, gradients);
 }
 
-// What replicas exchange, P₁ and R₁: B₁ becomes M₁.
+// Where what is factored lies apart from the momentum.
+void copy_apart_(const PowerIteration& iteration, const Matrices& momentum) {
+  if (iteration.B.data != momentum.data) linalg::copy_(iteration.B, momentum);
+}
+
+// What replicas exchange, P₁ and R₁: M₁ is B₁ before.
 comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first, at::Tensor unchanged) {
-  const Matrices B1 = first.B;
+  const Matrices M1 = batch.states[kReplicateMomentum];
   const Axis dense = batch.shape.decoupled ? Axis() : batch.layout.replicas;
-  co_await average_(B1, batch.workspace, dense, batch.gradients.left_out, unchanged);
+  co_await average_(M1, batch.workspace, dense, batch.gradients.left_out, unchanged);
+  copy_apart_(first, M1);
 
-  // P₁ = orthonormalize(B₁ Q₁);  R₁ = B₁ᵀ P₁;  M₁ = B₁ − P₁ R₁ᵀ
+  // P₁ = orthonormalize(B₁ Q₁);  R₁ = B₁ᵀ P₁;  Q₁ = column_normalize(R₁);  M₁ = B₁ − P₁ R₁ᵀ
   first = co_await iterate(first);
-  linalg::gemm_(B1, first.Ps, first.Rs.t(), -1, 1, first.precision);
-
-  // Q₁ = column_normalize(R₁)
-  PowerIteration of_Q = first;
-  if (first.R.scalar_type() == at::kDouble) {  // which may be scaled there
-    of_Q.R = first.R.clone();
-    of_Q.Rs = Matrices(of_Q.R);
-  }
-  co_await normalize_columns(of_Q);
+  co_await normalize_columns(first);
+  add_product_(M1, first, -1);
   co_return first;
 }
 
-// B₂ = M₂ + P₁ R₁ᵀ
-void add_exchanged_(const Matrices& B2, const PowerIteration& first) {
-  linalg::gemm_(B2, first.Ps, first.Rs.t(), 1, 1, first.precision);
-}
-
-// What is alike on all replicas: from B₂ in the place of M₂.
+// What is alike on all replicas: M₂ is B₂ = M₂ + P₁ R₁ᵀ before.
 comm::Task<> second_stage(Batch batch, PowerIteration second, at::Tensor unchanged, Options options) {
-  // P₂ = orthonormalize(B₂ Q₂);  R₂ = B₂ᵀ P₂;  M₂ = B₂ − (1 − μ₂) P₂ R₂ᵀ;  Q₂ = column_normalize(R₂)
+  const Matrices& M2 = batch.states[kSharedMomentum];
+  copy_apart_(second, M2);
+
+  // P₂ = orthonormalize(B₂ Q₂);  R₂ = B₂ᵀ P₂;  Q₂ = column_normalize(R₂);  M₂ = B₂ − (1 − μ₂) P₂ R₂ᵀ
   second = co_await iterate(second);
-  linalg::gemm_(second.B, second.Ps, second.Rs.t(), -(1 - options.number("mu")), 1, second.precision);
   co_await normalize_columns(second);
+  add_product_(M2, second, -(1 - options.number("mu")));
 
   // X = (1 − η λ) X − η sqrt(m/n) P₂ Q₂ᵀ
   update_weights_(batch, second, unchanged, options);
@@ -134,17 +140,17 @@ comm::Task<> double_dion(Batch batch, Options options) {
   const at::Tensor unchanged = unchanged_of(batch);
   if (is_delayed(options)) {  // M₂ has what was exchanged since the last step: it is B₂
     PowerIteration second = second_iteration(batch, 0, unchanged, options);
-    upload(batch, {&second});
+    upload_all(batch, {&second});
     co_await second_stage(batch, second, unchanged, options);
     co_return;
   }
   PowerIteration first = first_iteration(batch, unchanged, options);
-  const int64_t of_first = workspace_of_first(batch.shape, batch.layout, options);
+  const int64_t of_first = workspace_of_first(batch.shape, batch.layout, options) + room_for_turned(batch.shape);
   PowerIteration second = second_iteration(batch, aligned(of_first), unchanged, options);
-  upload(batch, {&first, &second});
-  add_gradients_(batch, first.B, unchanged, options);
+  upload_all(batch, {&first, &second});
+  add_gradients_(batch, batch.states[kReplicateMomentum], unchanged, options);
   first = co_await first_stage(batch, first, unchanged);
-  add_exchanged_(second.B, first);
+  add_product_(batch.states[kSharedMomentum], first, 1);
   co_await second_stage(batch, second, unchanged, options);
 }
 
@@ -159,12 +165,12 @@ void take_off(const Batch& batch, const Options& options) {
 comm::Task<> in_flight(Batch batch, Options options) {
   const at::Tensor unchanged = unchanged_of(batch);
   PowerIteration first = first_iteration(batch, unchanged, options);
-  linalg::upload({&first.B, &first.own_Q, &first.Ps, &first.Rs});
+  upload(batch.states, {&first});
   first = co_await first_stage(batch, first, unchanged);
 }
 
 void land(const Batch& batch, const Options& options) {
-  add_exchanged_(batch.states[kSharedMomentum], first_iteration(batch, {}, options));
+  add_product_(batch.states[kSharedMomentum], first_iteration(batch, {}, options), 1);
 }
 
 constexpr Delayed kDelayed{is_delayed, take_off, in_flight, land};
@@ -173,21 +179,28 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
   const int64_t r1 = shape.ranks[kOfReplicas], r2 = shape.ranks[kOfUpdate];
   const bool averages = !layout.replicas.absent();
   Cost cost;
-  add_iteration(cost, shape, layout, r1, averages && shape.decoupled, options);
-  cost.workspace += room_for_turned(shape, r1);
+  add_iteration(cost, shape, layout, size_of_first(shape, options), options);
+  cost.workspace = workspace_of_first(shape, layout, options) + room_for_turned(shape);
   if (is_delayed(options)) {
     std::swap(cost.workspace, cost.workspace_in_flight);
   } else {
     cost.workspace = aligned(cost.workspace);
   }
-  add_iteration(cost, shape, layout, r2, /*averages=*/false, options);
+  const IterationSize second = size_of_second(shape, options);
+  add_iteration(cost, shape, layout, second, options);
   if (averages && !shape.decoupled) add_average(cost, shape, layout);
   cost.operations += shape.count * shape.rows * shape.cols * (8 * r1 + 8 * r2);
   const auto shared = static_cast<int64_t>(c10::elementSize(shape.states[kSharedMomentum]));
   const auto own = static_cast<int64_t>(c10::elementSize(shape.states[kReplicateMomentum]));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
-  // M₁, M₂: read and written by what is added and by the feedback, read by two products; X: read and written; G: read
-  cost.memory_bytes = shape.numel * (6 * own + 6 * shared + 3 * weight);
+  // M₁, M₂: read and written by what is added and by the feedback, read by two products, or copied and the copy read;
+  // X: read and written; G: read
+  const auto operand = static_cast<int64_t>(c10::elementSize(operand_dtype(shape, options)));
+  const auto of_products = [&](const IterationSize& size, int64_t momentum) {
+    return size.apart ? momentum + 3 * operand : 2 * momentum;
+  };
+  cost.memory_bytes = shape.numel * (4 * own + of_products(size_of_first(shape, options), own) + 4 * shared +
+                                     of_products(second, shared) + 3 * weight);
   cost.workspace += workspace_of_update(shape, options);
   return cost;
 }

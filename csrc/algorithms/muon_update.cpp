@@ -22,7 +22,8 @@ at::Tensor room_for_look_ahead(const Batch& batch, const Options& options) {
 }
 
 // All momenta get their gradients; L, of [count, rows, cols], what this rank passes on to owners.
-void add_gradients_(const Matrices& L, const Batch& batch, const linalg::GradientRule& gradients, double ahead) {
+void add_gradients_(const Matrices& L, const Batch& batch, const linalg::GradientRule& gradients,
+                    const linalg::LookAheadFactors& ahead) {
   const Matrices &M = batch.states.front(), &G = batch.G;
   const Piece sent = sent_to_owners(batch.layout, batch.shape);
   const auto rule_from = [&](int64_t index) {
@@ -49,7 +50,8 @@ comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options, at::Te
   gradients.keep = options.number("mu");
   at::Tensor L = room_for_look_ahead(batch, options);
   const Matrices Ls(L);
-  add_gradients_(Ls, batch, gradients, options.flag("nesterov") ? gradients.keep : 0);
+  const bool is_ahead = options.flag("nesterov");
+  add_gradients_(Ls, batch, gradients, is_ahead ? linalg::LookAheadFactors{1, gradients.keep} : linalg::LookAheadFactors{});
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
   at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape);

@@ -73,8 +73,8 @@ void multiply_(const Matrices& C, const Matrices& A, const Matrices& B, double a
   linalg::copy_(C, turned);
 }
 
-// Two factors of a product.
-struct Factors {
+// Of the weights' update.
+struct UpdateFactors {
   linalg::Factor update, keep;
 };
 
@@ -84,7 +84,7 @@ linalg::FactorRule rule_of_factors(const Batch& batch, const Options& options) {
 }
 
 // Those of X, numbers or where they lie on the device.
-Factors factors_of(const Batch& batch, const Options& options) {
+UpdateFactors factors_of(const Batch& batch, const Options& options) {
   if (!batch.multipliers.defined() && !batch.gradients.left_out) {
     const linalg::UpdateFactors all = linalg::update_factors(batch.shape_factor, options.number("lr"),
                                                              options.number("weight_decay"), /*left_out=*/false);
@@ -97,7 +97,7 @@ Factors factors_of(const Batch& batch, const Options& options) {
 // Where weights decay by the signs of the update: P Qᵀ of one matrix after the other, at the end of the workspace.
 void move_cautiously_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
                       const Options& options) {
-  const Matrices &X = batch.X, &P = iteration.Ps, Qt = iteration.Q().t();
+  const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.Q.t();
   const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
   const int64_t numel = X.rows * X.cols;
   const at::Tensor room = batch.workspace.narrow(0, batch.workspace.numel() - numel, numel);
@@ -110,15 +110,39 @@ void move_cautiously_(const Batch& batch, const PowerIteration& iteration, const
   }
 }
 
-// Where R and the whole Q begin in the workspace, after P.
-struct Offsets {
-  int64_t R, Q, end;
+// Whether P is a sum over ranks, which is made of FP32 numbers.
+bool is_summed(const Layout& layout, const IterationSize& size) {
+  return !layout.rows.absent() || !layout.cols.absent() || (size.averages && !layout.replicas.absent());
+}
 
-  Offsets(const BatchShape& shape, const Layout& layout, int64_t r) {
-    const int64_t of_Q = shape.count * shape.cols * r;
-    R = aligned(shape.count * shape.rows * r);
-    Q = R + of_Q;
-    end = layout.rows.absent() ? Q : Q + of_Q;
+// Where everything begins in the workspace, in elements of the computing dtype.
+class Places {
+ public:
+  int64_t B = 0, P = 0, copy_of_P = 0, R = 0, whole_Q = 0, copy_of_Q = 0, copy_of_R = 0, svd = 0, end = 0;
+  at::ScalarType operand, dtype_of_P;
+  bool has_copies;
+
+  Places(const BatchShape& shape, const Layout& layout, const IterationSize& size, const Options& options)
+      : operand(operand_dtype(shape, options)), dtype_of_P(operand), has_copies(operand != shape.computing) {
+    const int64_t of_B = shape.count * shape.rows * shape.cols, of_P = shape.count * shape.rows * size.r,
+                  of_Q = shape.count * shape.cols * size.r;
+    const bool copies_P = has_copies && (is_summed(layout, size) || method_of(options) == Orthonormalize::qr);
+    if (copies_P) dtype_of_P = shape.computing;
+    const auto place = [&](int64_t numel, at::ScalarType dtype) {
+      const auto per = static_cast<int64_t>(c10::elementSize(shape.computing) / c10::elementSize(dtype));
+      const int64_t begin = aligned(end);
+      end = begin + (numel + per - 1) / per;
+      return begin;
+    };
+    if (size.apart) B = place(of_B, operand);
+    P = place(of_P, dtype_of_P);
+    if (copies_P) copy_of_P = place(of_P, operand);
+    R = place(of_Q, shape.computing);
+    if (!layout.rows.absent()) whole_Q = place(of_Q, shape.computing);
+    if (has_copies) copy_of_Q = place(of_Q, operand);
+    // Once R is there, nobody reads B.
+    if (has_copies) copy_of_R = size.apart ? B : place(of_Q, operand);
+    if (takes_svd(options)) svd = place(room_for_svd(shape), shape.computing);
   }
 };
 
@@ -149,32 +173,64 @@ void check_orthonormalize(const Layout& layout, bool transposed, const Options& 
                     "), got ", shown(kOrthonormalizeOption, std::string_view("qr")));
 }
 
-int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r, const Options& options) {
-  return Offsets(shape, layout, r).end + (takes_svd(options) ? room_for_svd(shape) : 0);
+at::ScalarType operand_dtype(const BatchShape& shape, const Options& options) {
+  if (takes_svd(options)) return shape.computing;
+  return linalg::factor_dtype(shape.device, shape.computing, precision_asked(options));
 }
 
-PowerIteration power_iteration_of(const Batch& batch, const Matrices& B, const Matrices& Q, int64_t r, int64_t offset,
-                                  bool averages, const at::Tensor& unchanged, const Options& options) {
-  const int64_t count = B.count(), m = B.rows, n = B.cols;
-  const Offsets offsets(batch.shape, batch.layout, r);
-  const auto room = [&](int64_t begin, int64_t rows) {
-    return batch.workspace.narrow(0, offset + begin, count * rows * r).view({count, rows, r});
+bool is_apart(at::ScalarType momentum, const BatchShape& shape, const Options& options) {
+  const at::ScalarType operand = operand_dtype(shape, options);
+  return operand != shape.computing && operand != momentum;
+}
+
+int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, const IterationSize& size,
+                               const Options& options) {
+  return Places(shape, layout, size, options).end;
+}
+
+PowerIteration power_iteration_of(const Batch& batch, const Matrices& momentum, const Matrices& Q,
+                                  const IterationSize& size, int64_t offset, const at::Tensor& unchanged,
+                                  const Options& options) {
+  const int64_t count = momentum.count(), m = momentum.rows, n = momentum.cols, r = size.r;
+  const Places places(batch.shape, batch.layout, size, options);
+  const auto room = [&](int64_t begin, at::IntArrayRef sizes, at::ScalarType dtype) {
+    const int64_t numel = c10::multiply_integers(sizes);
+    const auto per = static_cast<int64_t>(c10::elementSize(batch.shape.computing) / c10::elementSize(dtype));
+    const at::Tensor whole = batch.workspace.narrow(0, offset + begin, (numel + per - 1) / per);
+    return (per == 1 ? whole : whole.view(dtype)).narrow(0, 0, numel).view(sizes);
   };
   PowerIteration iteration;
-  iteration.B = B;
+  iteration.B = momentum;
+  if (size.apart && momentum.row_major()) {
+    iteration.B = Matrices(room(places.B, {count, m, n}, places.operand));
+  } else if (size.apart) {
+    iteration.B = Matrices(room(places.B, {count, n, m}, places.operand)).t();
+  }
   iteration.own_Q = Q;
-  iteration.P = room(0, m);
-  iteration.R = room(offsets.R, n);
+  iteration.P = room(places.P, {count, m, r}, places.dtype_of_P);
+  iteration.R = room(places.R, {count, n, r}, batch.shape.computing);
   iteration.layout = batch.layout;
   iteration.Ps = Matrices(iteration.P);
   iteration.Rs = Matrices(iteration.R);
   iteration.shape = batch.shape;
-  if (!batch.layout.rows.absent()) iteration.whole_Q = room(offsets.Q, n);
-  if (!averages) iteration.layout.replicas = {};
+  if (!batch.layout.rows.absent()) iteration.whole_Q = room(places.whole_Q, {count, n, r}, batch.shape.computing);
+  Factors& factors = iteration.factors;
+  factors = {{}, {}, {}, iteration.Ps, iteration.Q(), iteration.Rs};
+  if (places.has_copies) {
+    factors.copy_of_Q = room(places.copy_of_Q, {count, n, r}, places.operand);
+    factors.copy_of_R = room(places.copy_of_R, {count, n, r}, places.operand);
+    factors.Q = Matrices(factors.copy_of_Q);
+    factors.R = Matrices(factors.copy_of_R);
+  }
+  if (places.dtype_of_P != places.operand) {
+    factors.copy_of_P = room(places.copy_of_P, {count, m, r}, places.operand);
+    factors.P = Matrices(factors.copy_of_P);
+  }
+  if (!size.averages) iteration.layout.replicas = {};
   iteration.owners = batch.shape.owners;
   if (takes_svd(options)) {
-    iteration.room_for_svd = batch.workspace.narrow(0, offset + offsets.end, room_for_svd(batch.shape));
-  } else if (!averages && !iteration.owners.empty()) {
+    iteration.room_for_svd = room(places.svd, {room_for_svd(batch.shape)}, batch.shape.computing);
+  } else if (!size.averages && !iteration.owners.empty()) {
     iteration.owners[kReplicas] = {iteration.owners[kCols][batch.layout.cols.rank]};
   }
   iteration.orthonormalize = orthonormalize_options(batch, options);
@@ -184,11 +240,28 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& B, const M
   return iteration;
 }
 
-void upload(Batch& batch, const std::vector<PowerIteration*>& iterations) {
-  std::vector<Matrices*> lists{&batch.X, &batch.G};
+namespace {
+
+std::vector<Matrices*> lists_of(std::vector<Matrices>& states, const std::vector<PowerIteration*>& iterations) {
+  std::vector<Matrices*> lists;
+  for (Matrices& state : states) lists.push_back(&state);
   for (PowerIteration* iteration : iterations) {
-    lists.insert(lists.end(), {&iteration->B, &iteration->own_Q, &iteration->Ps, &iteration->Rs});
+    Factors& factors = iteration->factors;
+    lists.insert(lists.end(), {&iteration->B, &iteration->own_Q, &iteration->Ps, &iteration->Rs, &factors.P,
+                               &factors.Q, &factors.R});
   }
+  return lists;
+}
+
+}  // namespace
+
+void upload(std::vector<Matrices>& states, const std::vector<PowerIteration*>& iterations) {
+  linalg::upload(lists_of(states, iterations));
+}
+
+void upload_all(Batch& batch, const std::vector<PowerIteration*>& iterations) {
+  std::vector<Matrices*> lists = lists_of(batch.states, iterations);
+  lists.insert(lists.end(), {&batch.X, &batch.G});
   linalg::upload(lists);
 }
 
@@ -196,6 +269,7 @@ comm::Task<PowerIteration> iterate(PowerIteration iteration) {
   Layout layout = iteration.layout;
   const Axis rows = layout.rows, replicas = layout.replicas;
   const Matrices &B = iteration.B, &P = iteration.Ps, &R = iteration.Rs;
+  const Factors& factors = iteration.factors;
   const double mean = 1.0 / replicas.size;
 
   if (!rows.absent()) {
@@ -208,14 +282,16 @@ comm::Task<PowerIteration> iterate(PowerIteration iteration) {
     if (may_stay) linalg::clear_(P, iteration.left_out, iteration.unchanged);
     if (!layout.cols.absent()) iteration.scale = at::ones({B.count()}, iteration.P.options());  // on all ranks the same
   } else {
-    multiply_(P, B, iteration.Q(), mean, iteration);
+    if (factors.copy_of_Q.defined()) linalg::copy_(factors.Q, iteration.Q());
+    multiply_(P, B, factors.Q, mean, iteration);
     if (may_stay) linalg::clear_(P, iteration.left_out, iteration.unchanged);
     iteration.scale = co_await orthonormalize_sum_(iteration.P, layout, iteration.shape.m, iteration.orthonormalize,
                                                    iteration.owners);
   }
 
   // R = Bᵀ P
-  multiply_(R, B.t(), P, mean, iteration);
+  if (factors.copy_of_P.defined()) linalg::copy_(factors.P, P);
+  multiply_(R, B.t(), factors.P, mean, iteration);
   co_await comm::sum(iteration.R, rows, iteration.orthonormalize.order);
   co_await comm::sum(iteration.R, replicas, Order::any);
   co_return iteration;
@@ -223,23 +299,32 @@ comm::Task<PowerIteration> iterate(PowerIteration iteration) {
 
 comm::Task<> normalize_columns(PowerIteration iteration) {
   const Axis rows = iteration.layout.rows, cols = iteration.layout.cols;
-  if (iteration.R.scalar_type() == at::kDouble) linalg::scale_columns_(iteration.R, iteration.scale);
-  at::Tensor squares;
+  Matrices R = iteration.Rs;
+  at::Tensor scaled, squares;
+  if (iteration.R.scalar_type() == at::kDouble) {  // M is yet to get R as it is
+    scaled = iteration.R.clone();
+    linalg::scale_columns_(scaled, iteration.scale);
+    R = Matrices(scaled);
+  }
   if (!cols.absent()) {
-    squares = linalg::column_square_sums(iteration.Rs);
+    squares = linalg::column_square_sums(R);
     co_await comm::sum(squares, cols, iteration.orthonormalize.order);
   }
-  linalg::column_normalize_(iteration.Q(), iteration.Rs, squares);
+  linalg::column_normalize_(iteration.Q(), R, squares, {iteration.factors.copy_of_Q, iteration.factors.copy_of_R});
   if (rows.absent()) co_return;
   const Piece own = rows.piece(iteration.whole_Q.size(2));
   linalg::copy_(iteration.own_Q, Matrices(iteration.whole_Q.narrow(2, own.begin, own.size)));
 }
 
+void add_product_(const Matrices& M, const PowerIteration& iteration, double alpha) {
+  linalg::gemm_(M, iteration.factors.P, iteration.factors.R.t(), alpha, 1, iteration.precision);
+}
+
 void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
                      const Options& options) {
   if (options.flag("cautious_wd")) return move_cautiously_(batch, iteration, unchanged, options);
-  const Matrices &X = batch.X, &P = iteration.Ps, Qt = iteration.Q().t();
-  const Factors factors = factors_of(batch, options);
+  const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.Q.t();
+  const UpdateFactors factors = factors_of(batch, options);
   if (!unchanged.defined()) {
     linalg::gemm_(X, P, Qt, factors.update, factors.keep, iteration.precision);
     return;
@@ -274,11 +359,12 @@ void add_average(Cost& cost, const BatchShape& shape, const Layout& layout) {
   cost.replicas = all_reduced(shape.count * shape.rows * shape.cols, element, layout.replicas);
 }
 
-void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r, bool averages,
+void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, const IterationSize& size,
                    const Options& options) {
   const auto element = static_cast<int64_t>(c10::elementSize(shape.computing)), fp64 = int64_t{8};
-  const int64_t count = shape.count, P = shape.rows * r, R = shape.cols * r;
-  cost.workspace += workspace_of_iteration(shape, layout, r, options);
+  const int64_t count = shape.count, r = size.r, P = shape.rows * r, R = shape.cols * r;
+  const bool averages = size.averages && !layout.replicas.absent();
+  cost.workspace += workspace_of_iteration(shape, layout, size, options);
   if (takes_svd(options)) {
     add_svd(cost, shape, layout, r);
     if (!layout.rows.absent()) add(cost.rows, {count * 2 * R, ring(count * 3 * R * element, layout.rows)});  // Q and R
@@ -299,8 +385,10 @@ void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, in
       shape.owners.empty() || !averages ? summed : shape.owners[kReplicas][layout.replicas.rank];
   if (averages) add(cost.replicas, all_reduced(summed * P + count * R, element, layout.replicas));
   cost.operations += orthonormalized * orthonormalize_operations(shape, r, options);
-  cost.temporary_bytes +=
-      count * linalg::orthonormalize_bytes_on_gpu(shape.rows, r, method_of(options), shape.computing);
+  const Places places(shape, layout, size, options);
+  const at::ScalarType sums = linalg::sum_dtype(shape.device, places.operand, precision_asked(options));
+  cost.temporary_bytes += count * linalg::orthonormalize_bytes_on_gpu(shape.rows, r, method_of(options),
+                                                                      {places.dtype_of_P, places.operand, sums});
 }
 
 }  // namespace torchdion::algorithms

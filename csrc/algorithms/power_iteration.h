@@ -44,11 +44,19 @@ void check_orthonormalize(const Layout& layout, bool transposed, const Options& 
 // Algorithm::class_of_step: sketches need the number itself, noise the next power of two.
 int64_t class_of_step(int64_t step, const Options& options);
 
+// What products read: P, Q and R themselves, or, where products of the asked precision read BF16 from memory, copies of
+// them in the workspace.
+struct Factors {
+  at::Tensor copy_of_P, copy_of_Q, copy_of_R;  // [count, m, r], [count, n, r], [count, n, r]; undefined: no copy
+  linalg::Matrices P, Q, R;
+};
+
 // One power iteration of a batch.
 struct PowerIteration {
   linalg::Matrices B, own_Q;  // where rows are cut, own_Q is a piece of Q's columns
   at::Tensor P, R, whole_Q;   // in the workspace: [count, m, r]; [count, n, r]; [count, n, r] where rows are cut
   linalg::Matrices Ps, Rs;    // the same
+  Factors factors;
   Layout layout;              // of B; replicas: those whose mean of B is taken by way of the factors
   BatchShape shape;
   std::vector<comm::Shares> owners;  // of the matrices on columns and replicas; none where rows are cut
@@ -66,22 +74,40 @@ struct PowerIteration {
 // Where in a workspace, in elements, something may begin that tensor cores are to read: this or the next such place.
 inline int64_t aligned(int64_t offset) { return (offset + 15) / 16 * 16; }
 
-// Elements of the workspace that one of rank r takes.
-int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, int64_t r, const Options& options);
+// What products read B and the factors in: the computing dtype, or what the device stores for the asked precision.
+at::ScalarType operand_dtype(const BatchShape& shape, const Options& options);
 
-// That of rank r of matrices B that lie in the place of a momentum, from Q, in the workspace from `offset` on, which is
-// aligned. `averages`: replicas take their mean of B by way of the factors. `unchanged` ([count]) may be undefined.
-PowerIteration power_iteration_of(const Batch& batch, const linalg::Matrices& B, const linalg::Matrices& Q, int64_t r,
-                                  int64_t offset, bool averages, const at::Tensor& unchanged, const Options& options);
+// Whether B, of a momentum of this dtype, is to lie apart from it, in the operand dtype.
+bool is_apart(at::ScalarType momentum, const BatchShape& shape, const Options& options);
 
-// linalg::upload() of weights, gradients and all that iterations work on.
-void upload(Batch& batch, const std::vector<PowerIteration*>& iterations);
+// One of rank r. `apart`: B has a place in the workspace.
+struct IterationSize {
+  int64_t r;
+  bool apart, averages;  // averages: replicas take their mean of B by way of the factors
+};
+
+// Elements of the workspace that it takes.
+int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, const IterationSize& size,
+                               const Options& options);
+
+// Of matrices B that lie in the place of a momentum, or apart and in the order of its memory, from Q, in the workspace
+// from `offset` on, which is aligned. `unchanged` ([count]) may be undefined.
+PowerIteration power_iteration_of(const Batch& batch, const linalg::Matrices& momentum, const linalg::Matrices& Q,
+                                  const IterationSize& size, int64_t offset, const at::Tensor& unchanged,
+                                  const Options& options);
+
+// linalg::upload() of states and of all that iterations work on; and of weights and gradients.
+void upload(std::vector<linalg::Matrices>& states, const std::vector<PowerIteration*>& iterations);
+void upload_all(Batch& batch, const std::vector<PowerIteration*>& iterations);
 
 // P = orthonormalize(B Q), or the leading left singular vectors of B;  R = Bᵀ P.
 comm::Task<PowerIteration> iterate(PowerIteration iteration);
 
 // Q = column_normalize(R). A column of zeros keeps its column of Q.
 comm::Task<> normalize_columns(PowerIteration iteration);
+
+// M ← M + α P Rᵀ, once columns are normalized.
+void add_product_(const linalg::Matrices& M, const PowerIteration& iteration, double alpha);
 
 // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ, but for matrices that are unchanged.
 // Under cautious_wd it takes the end of the workspace.
@@ -99,7 +125,7 @@ void add_average(Cost& cost, const BatchShape& shape, const Layout& layout);
 
 // Adds what an iteration of rank r costs, without its products with B: the formulas of Table 2 and Appendix H of the
 // paper for the variants that are built here. Sketches, Gram matrices and column norms are summed in FP64.
-void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r, bool averages,
+void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, const IterationSize& size,
                    const Options& options);
 
 }  // namespace torchdion::algorithms

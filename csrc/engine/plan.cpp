@@ -96,6 +96,7 @@ class Planner {
       in_double = in_double || (group.takes_matrices() && state[i].scalar_type() == at::kDouble);
     }
     alike.shape.computing = in_double ? at::kDouble : at::kFloat;
+    alike.shape.device = group.X[i].device();
   }
 
   void sort_matrices(std::size_t g) {

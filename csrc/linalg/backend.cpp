@@ -42,7 +42,11 @@ Precision precision_on(c10::Device device, Precision precision) {
 }
 
 at::ScalarType factor_dtype(c10::Device device, at::ScalarType dtype, Precision precision) {
-  return backend_of(device).factor_dtype(dtype, precision);
+  return has_backend(device.type()) ? backend_of(device).factor_dtype(dtype, precision) : dtype;
+}
+
+at::ScalarType sum_dtype(c10::Device device, at::ScalarType dtype, Precision precision) {
+  return has_backend(device.type()) ? backend_of(device).sum_dtype(dtype, precision) : at::kDouble;
 }
 
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend) {
@@ -65,7 +69,8 @@ void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule)
   if (M.numel() > 0) backend_of(M.device).accumulate_(M, G, rule);
 }
 
-void look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule, double ahead) {
+void look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
+                 const LookAheadFactors& ahead) {
   if (M.numel() > 0) backend_of(M.device).look_ahead_(L, M, G, rule, ahead);
 }
 
@@ -118,8 +123,9 @@ void addmm_(const Matrices& C, const Matrices& D, const Matrices& A, const Matri
 
 at::Tensor column_square_sums(const Matrices& R) { return backend_of(R.device).column_square_sums(R); }
 
-void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums) {
-  if (Q.numel() > 0) backend_of(Q.device).column_normalize_(Q, R, square_sums);
+void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums,
+                       const NormalizedCopies& copies) {
+  if (Q.numel() > 0) backend_of(Q.device).column_normalize_(Q, R, square_sums, copies);
 }
 
 void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,

@@ -46,7 +46,7 @@ at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const Orthonormaliz
   const int64_t k = sketch_rows(P.size(2), options.oversample, P.scalar_type());
   const at::Tensor S = at::empty({k, P.size(1)}, P.options());
   sketch_(S, options.random, 0, row_offset, 1 / std::sqrt(static_cast<double>(k)));
-  const at::ScalarType sums = backend_of(P.device()).sum_dtype(P.scalar_type(), options.precision);
+  const at::ScalarType sums = sum_dtype(P.device(), P.scalar_type(), options.precision);
   const at::Tensor product = at::empty({P.size(0), k, P.size(2)}, P.options().dtype(sums));
   gemm_(Matrices(product), Matrices(S.unsqueeze(0).expand({P.size(0), k, P.size(1)})), Matrices(P), 1, 0,
         options.precision);
@@ -161,13 +161,13 @@ int64_t orthonormalize_operations(int64_t rows, int64_t r, int64_t global_rows, 
   return (dtype == at::kDouble ? 3 : 2) * pass;
 }
 
-int64_t orthonormalize_bytes_on_gpu(int64_t rows, int64_t r, Orthonormalize method, at::ScalarType dtype) {
-  constexpr int64_t kPanel = 64, kFP64 = 8;  // columns that a Cholesky factorization takes at a time
-  const int64_t square = r * r, panels = (r + kPanel - 1) / kPanel * 2 * kPanel * r;
-  const int64_t factoring = kFP64 * (square + panels + 3 * kPanel * kPanel);
-  const int64_t others = method == Orthonormalize::rcqr ? 2 : 1;
-  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-  return std::max(factoring, others * (kFP64 * square + rows * r * element));
+int64_t orthonormalize_bytes_on_gpu(int64_t rows, int64_t r, Orthonormalize method, const FactorDtypes& dtypes) {
+  constexpr int64_t kScratch = 10 * 64 * 64;  // entries of FactorGram's, a little more than it has
+  const auto size = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
+  const int64_t parts = dtypes.sums == at::kFloat ? 2 : 1;
+  const int64_t factoring = size(dtypes.sums) * (r * r + kScratch) + parts * size(dtypes.stored) * r * r;
+  const int64_t others = method == Orthonormalize::rcqr ? 2 : 1, copies = dtypes.stored == dtypes.given ? 0 : 1;
+  return others * (factoring + rows * r * size(dtypes.stored)) + copies * rows * r * size(dtypes.stored);
 }
 
 }  // namespace torchdion::linalg

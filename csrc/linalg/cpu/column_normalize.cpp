@@ -31,7 +31,8 @@ at::Tensor Operations::column_square_sums(const Matrices& R) {
   return sums;
 }
 
-void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums) {
+void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums,
+                                   const NormalizedCopies& copies) {
   const at::Tensor sums = square_sums.defined() ? square_sums : column_square_sums(R);
   const at::Tensor inverse_norms = sums.rsqrt();  // infinite where a column keeps what it has
   const double* inverse = inverse_norms.const_data_ptr<double>();
@@ -52,6 +53,8 @@ void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const a
       });
     });
   });
+  if (copies.Q.defined()) copy_(Matrices(copies.Q), Q, 1, nullptr);
+  if (copies.R.defined()) copy_(Matrices(copies.R), R, 1, nullptr);
 }
 
 }  // namespace torchdion::linalg::cpu

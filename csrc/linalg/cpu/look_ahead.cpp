@@ -19,16 +19,17 @@ namespace {
 // What the entries of one matrix have in common.
 template <class T>
 struct Numbers {
-  T keep, factor, ahead;
+  T keep, factor, of_gradient, of_momentum;
   bool zeroes, keeps_all;
 };
 
-// m ← keep m + factor g;  l ← factor g + ahead m, or m. Returns how many entries of g were not finite, if these count
+// m ← keep m + factor g;  l ← of_gradient · factor g + of_momentum · m. Returns how many entries of g were not finite, if these count
 // as zero.
 template <class T, class TM, class TG>
 [[gnu::always_inline]] inline int64_t step_entries(T* l, TM* m, const TG* g, int64_t g_stride, int64_t count,
                                                    const Numbers<T>& numbers) {
-  const T keep = numbers.keep, factor = numbers.factor, ahead = numbers.ahead, least = least_momentum<TM>();
+  const T keep = numbers.keep, factor = numbers.factor, least = least_momentum<TM>();
+  const T of_gradient = numbers.of_gradient, of_momentum = numbers.of_momentum;
   if (g_stride == 1) {
     for (int64_t j = 0; j < count; ++j) l[j] = static_cast<T>(g[j]);
   } else {
@@ -50,7 +51,7 @@ template <class T, class TM, class TG>
     const T gradient = factor * l[j];
     m[j] = rounded<TM>(accumulated(least, keep, static_cast<T>(m[j]), gradient));
     const T momentum = static_cast<T>(m[j]);
-    l[j] = ahead == 0 ? momentum : gradient + ahead * momentum;
+    l[j] = of_gradient == 0 ? of_momentum * momentum : of_gradient * gradient + of_momentum * momentum;
   }
   return found;
 }
@@ -124,7 +125,7 @@ int64_t look_ahead_rows(const Matrices& L, const Matrices& M, const Matrices& G,
 }  // namespace
 
 void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
-                             double ahead) {
+                             const LookAheadFactors& ahead) {
   if (!M.row_major()) return look_ahead_(L.t(), M.t(), G.t(), rule, ahead);
   if (rule.leaves_out()) return clear_(L, rule.left_out, nullptr);
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, M.cols) + 1;
@@ -134,8 +135,12 @@ void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrice
     TORCHDION_DISPATCH_FLOATING(G.dtype, "torchdion::look_ahead_", [&] {
       using T = Wider<momentum_t, scalar_t>;
       parallel_rows(M.count(), M.rows, grain, [&](int64_t index, int64_t first, int64_t rows) {
-        const Numbers<T> numbers{static_cast<T>(rule.keep), static_cast<T>(rule.total_factor()), static_cast<T>(ahead),
-                                 rule.zeroed != nullptr, rule.keeps_all(index)};
+        const Numbers<T> numbers{static_cast<T>(rule.keep),
+                                 static_cast<T>(rule.total_factor()),
+                                 static_cast<T>(ahead.gradient),
+                                 static_cast<T>(ahead.momentum),
+                                 rule.zeroed != nullptr,
+                                 rule.keeps_all(index)};
         total += look_ahead_rows<T, momentum_t, scalar_t>(L, M, G, index, first, rows, numbers);
       });
     });

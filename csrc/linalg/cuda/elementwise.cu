@@ -39,7 +39,7 @@ void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t
 }
 
 void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
-                const GradientRule& rule, double ahead, Stream stream) {
+                const GradientRule& rule, const LookAheadFactors& ahead, Stream stream) {
   const Pairs pairs{rows, cols, M.strides, G.strides};
   dispatch(M.storage, [&](auto m) {
     dispatch(G.storage, [&](auto g) {

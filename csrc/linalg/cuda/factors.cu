@@ -15,13 +15,14 @@ void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols,
 }
 
 void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, int64_t cols, const double* squares,
-                      Stream stream) {
+                      void* copy_of_Q, void* copy_of_R, Stream stream) {
   const Columns columns{rows, cols};
   dispatch(Q.storage, [&](auto q) {
     dispatch(R.storage, [&](auto r) {
       using Program = ColumnNormalize<decltype(q), decltype(r)>;
-      launch(Program{Q.data, R.data, Q.strides.row, R.strides.row, columns, squares}, columns.blocks(count),
-             Program::shared_bytes, stream);
+      launch(Program{Q.data, R.data, Q.strides.row, R.strides.row, columns, squares,
+                     static_cast<BFloat16*>(copy_of_Q), static_cast<BFloat16*>(copy_of_R)},
+             columns.blocks(count), Program::shared_bytes, stream);
     });
   });
 }

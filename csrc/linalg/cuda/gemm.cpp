@@ -37,21 +37,11 @@ at::ScalarType operand_dtype(const Matrices& C, const Matrices& A, const Matrice
   return is_16_bit(A.dtype) ? A.dtype : B.dtype;
 }
 
-// From so many entries of C and terms of each on, a product of one matrix keeps all multiprocessors busy for so long
-// that cuBLAS's kernels for one, which are faster, win over those for many (benchmarks/results/gpu: rows "product").
-constexpr int64_t kLargeProduct = int64_t{1} << 24, kManyTerms = 256;
-
-// How matrices are given to cuBLAS, whose kernels, and with them the last bits of a product, depend on it. Shapes and
-// the number of tensors decide, never addresses: ranks and restarts must get the same bits.
-enum class Call {
-  stack,      // one call, each operand in equal steps
-  pointers,   // one call, each operand through a list of pointers
-  each_alone  // a call for each matrix
-};
-
-Call call_for(const Matrices& C, const Matrices& A, const Matrices& B) {
-  if (C.are_stacked() && A.are_stacked() && B.are_stacked()) return Call::stack;
-  return C.rows * C.cols >= kLargeProduct && A.cols >= kManyTerms ? Call::each_alone : Call::pointers;
+// How matrices are given to cuBLAS, whose kernels, and with them the last bits of a product, depend on it: as stacks,
+// each in equal steps, or through lists of pointers. The number of tensors decides, never addresses: ranks and restarts
+// must get the same bits.
+bool are_stacks(const Matrices& C, const Matrices& A, const Matrices& B) {
+  return C.are_stacked() && A.are_stacked() && B.are_stacked();
 }
 
 // A row-major matrix is, column by column, its transpose; so is what cuBLAS is to make of it.
@@ -79,14 +69,8 @@ void scale_(const Matrices& C, const Factor& beta) {
 }
 
 // C ← α A B + β C of row-major C, all where cuBLAS takes them.
-void multiply_as(Call call, const Matrices& C, const Matrices& A, const Matrices& B, const Scalar& alpha,
+void multiply_as(bool as_stacks, const Matrices& C, const Matrices& A, const Matrices& B, const Scalar& alpha,
                  const Scalar& beta, Arithmetic arithmetic) {
-  if (call == Call::each_alone) {
-    for (int64_t i = 0; i < C.count(); ++i) {
-      multiply_as(Call::stack, C.slice(i, i + 1), A.slice(i, i + 1), B.slice(i, i + 1), alpha, beta, arithmetic);
-    }
-    return;
-  }
   Product product;
   product.m = C.cols;
   product.n = C.rows;
@@ -96,7 +80,7 @@ void multiply_as(Call call, const Matrices& C, const Matrices& A, const Matrices
   product.B = operand(A);
   product.C = operand(C);
   std::optional<Listed> A_list, B_list, C_list;
-  if (call == Call::pointers) {
+  if (!as_stacks) {
     product.A.list = B_list.emplace(B).data();
     product.B.list = A_list.emplace(A).data();
     product.C.list = C_list.emplace(C).data();
@@ -113,8 +97,7 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
                        Precision precision) {
   if (!C.row_major()) return gemm_(C.t(), B.t(), A.t(), alpha, beta, precision);
   if (A.cols == 0) return scale_(C, beta);
-  const Call call = call_for(C, A, B);
-  const bool as_stacks = call == Call::stack;
+  const bool as_stacks = are_stacks(C, A, B);
   const at::ScalarType dtype = operand_dtype(C, A, B, precision);
   const bool fits = C.dtype == dtype || (C.dtype == at::kFloat && is_16_bit(dtype));
   const bool reads_C = beta.device.defined() || beta.value != 0;
@@ -122,7 +105,7 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   const Matrices a = aligned(stored_as(dtype, A, a_memory), as_stacks, a_aligned),
                  b = aligned(stored_as(dtype, B, b_memory), as_stacks, b_aligned),
                  c = aligned(fits ? C : stored_as(dtype, C, c_memory, reads_C), as_stacks, c_aligned, reads_C);
-  multiply_as(call, c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision));
+  multiply_as(as_stacks, c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision));
   if (c.dtype == at::kHalf) kernels::bound(Listed(c), c.count(), c.rows, c.cols, stream_of(C.device));
   if (!fits || c_aligned.defined()) copy_(C, c, 1, nullptr);
 }

@@ -7,6 +7,7 @@
 #include "linalg/cuda/programs/factor_gram.h"
 #include "linalg/cuda/programs/lists.h"
 #include "linalg/cuda/storage.h"
+#include "linalg/look_ahead_factors.h"
 #include "linalg/rules/row_sum.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -26,9 +27,9 @@ void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream strea
 void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, const GradientRule& rule,
                 Stream stream);
 
-// The same, and L ← G + ahead · M of the new M; `ahead` 0: L ← M; L ← 0 where M stays. G and L may have any strides.
+// The same, and L ← what is ahead of the new M; L ← 0 where M stays. G and L may have any strides.
 void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
-                const GradientRule& rule, double ahead, Stream stream);
+                const GradientRule& rule, const LookAheadFactors& ahead, Stream stream);
 
 // X ← factors[1] X + factors[0] U as the rule has it, but for those with a number in `unchanged` that is there and not
 // 0. The factors are FP64 where X or U are, else FP32. X's rows are contiguous, U's need not be.
@@ -71,9 +72,10 @@ void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, in
 // squares ([count, cols]) ← the sums of squares of columns. R's rows are contiguous.
 void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols, double* squares, Stream stream);
 
-// Q ← R with columns of unit length, by their sums of squares where these are given. Columns of length zero stay.
+// Q ← R with columns of unit length, by their sums of squares where these are given. Columns of length zero stay. The
+// copies are BF16 stacks, or null.
 void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, int64_t cols, const double* squares,
-                      Stream stream);
+                      void* copy_of_Q, void* copy_of_R, Stream stream);
 
 // P's columns ([count, rows, cols], BF16 or FP32) times 2^-exponents ([count, cols]), and, in FP32, rounded to TF32. See
 // programs/columns.h.

@@ -26,7 +26,7 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
 }
 
 void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
-                             double ahead) {
+                             const LookAheadFactors& ahead) {
   if (!M.row_major()) return look_ahead_(L.t(), M.t(), G.t(), rule, ahead);
   kernels::look_ahead(Listed(L), Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, ahead, stream_of(M.device));
 }
@@ -123,12 +123,14 @@ at::Tensor Operations::column_square_sums(const Matrices& R) {
   return sums;
 }
 
-void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums) {
+void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums,
+                                   const NormalizedCopies& copies) {
   at::Tensor q_memory, r_memory;
   const Matrices q = with_contiguous_rows(Q, q_memory), r = with_contiguous_rows(R, r_memory);
   kernels::column_normalize(Listed(q), Listed(r), R.count(), R.rows, R.cols,
                             square_sums.defined() ? square_sums.const_data_ptr<double>() : nullptr,
-                            stream_of(R.device));
+                            copies.Q.defined() ? copies.Q.mutable_data_ptr() : nullptr,
+                            copies.R.defined() ? copies.R.mutable_data_ptr() : nullptr, stream_of(R.device));
   if (q_memory.defined()) copy_(Q, q, 1, nullptr);
 }
 

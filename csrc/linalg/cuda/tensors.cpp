@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "linalg/cuda/kept_tables.h"
 #include "linalg/cuda/operations.h"
 #include "linalg/cuda/runtime.h"
 
@@ -64,6 +65,13 @@ at::Tensor table_of(const void* data, std::size_t bytes, c10::Device device) {
   return table;
 }
 
+at::Tensor kept_table_of(const std::vector<uint64_t>& words, c10::Device device) {
+  const auto upload_all = [&] { return table_of(words.data(), words.size() * sizeof(uint64_t), device); };
+  // What a graph reads must live as long as the graph: its own memory does.
+  if (Operations::is_capturing(device)) return upload_all();
+  return KeptTables::of_process().find({device, stream_of(device), words}, upload_all);
+}
+
 Listed::Listed(const Matrices& matrices)
     : pointers_(matrices.pointers),
       storage_(storage_of(matrices.dtype)),
@@ -71,7 +79,7 @@ Listed::Listed(const Matrices& matrices)
   if (pointers_.defined()) return;
   std::vector<uint64_t> words;
   append_pointers(words, matrices);
-  pointers_ = table_of(words.data(), words.size() * sizeof(uint64_t), matrices.device);
+  pointers_ = kept_table_of(words, matrices.device);
 }
 
 void* const* Listed::data() const { return static_cast<void* const*>(pointers_.data_ptr()); }
@@ -82,7 +90,7 @@ void Operations::upload(const std::vector<Matrices*>& lists) {
   std::vector<uint64_t> words;
   for (const Matrices* list : lists) append_pointers(words, *list);
   if (words.empty()) return;
-  const at::Tensor table = table_of(words.data(), words.size() * sizeof(uint64_t), lists.front()->device);
+  const at::Tensor table = kept_table_of(words, lists.front()->device);
   int64_t begin = 0;
   for (Matrices* list : lists) {
     list->pointers = table.narrow(0, begin, list->count());

@@ -17,6 +17,10 @@ DeviceNumber device_number(double value, const at::Tensor& multiplier);
 // A copy of host memory, a multiple of 8 bytes, in the memory of the device. The host's may change at once.
 at::Tensor table_of(const void* data, std::size_t bytes, c10::Device device);
 
+// The same of words that are often the same: a table that has them already is taken, where its upload has been ordered
+// on the current stream.
+at::Tensor kept_table_of(const std::vector<uint64_t>& words, c10::Device device);
+
 // A list of matrices that kernels can read for as long as this lives.
 class Listed {
  public:

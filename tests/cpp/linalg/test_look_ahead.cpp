@@ -20,7 +20,7 @@ TEST_P(LookAhead, AddsTheGradientToTheMomentumAndBothTogetherInEveryLayout) {
   for (const auto& [count, rows, cols] : {std::tuple{1, 1, 1}, {2, 1, 7}, {3, 9, 1}, {1, 40, 700}, {3, 33, 65}}) {
     const at::Tensor M0 = normal({count, rows, cols}, 1, m), G = normal({count, rows, cols}, 2, g);
     for (int layout = 0; layout < 8; ++layout) {
-      for (const double ahead : {0.9, 0.0}) {
+      for (const LookAheadFactors& ahead : {LookAheadFactors{1, 0.9}, {0.25, 1}, {}}) {
         SCOPED_TRACE(testing::Message() << count << " of " << rows << "×" << cols << ", layout " << layout);
         const at::Tensor L = laid_out(at::full({count, rows, cols}, std::nan(""), l), layout & 4);
         const at::Tensor M = laid_out(M0, layout & 2).clone();
@@ -28,7 +28,7 @@ TEST_P(LookAhead, AddsTheGradientToTheMomentumAndBothTogetherInEveryLayout) {
         const at::Tensor gradient = -0.5 * G.to(at::kDouble), momentum = 0.75 * M0.to(at::kDouble) + gradient;
         const double rounding = 8 * computing;  // where both nearly cancel, their sum has more
         EXPECT_LE(relative_error(M, momentum), 2 * unit_roundoff(m) + rounding);
-        const at::Tensor stored = M.to(at::kDouble), expected = ahead == 0 ? stored : gradient + ahead * stored;
+        const at::Tensor stored = M.to(at::kDouble), expected = ahead.gradient * gradient + ahead.momentum * stored;
         EXPECT_LE(relative_error(L, expected), 2 * unit_roundoff(l) + rounding);
       }
     }
@@ -58,7 +58,7 @@ TEST(LookAheadRule, MomentaAreThoseThatAccumulateMakes) {
       const at::Tensor expected = M.clone(), actual = M.clone(), L = at::empty_like(M);
       accumulate_(Matrices(expected), Matrices(G), rule);
       if (zeroes) rule.zeroed = counted + 1;
-      look_ahead_(Matrices(L), Matrices(actual), Matrices(G), rule, 0);
+      look_ahead_(Matrices(L), Matrices(actual), Matrices(G), rule, {});
       EXPECT_TRUE(bitwise_equal(actual, expected)) << dtype;
       EXPECT_EQ(counted[0], zeroes ? 2 : 0);
       EXPECT_EQ(counted[0], counted[1]);
@@ -75,7 +75,7 @@ TEST(LookAheadRule, OfAStepThatIsLeftOutNothingIsWrittenButZeros) {
   const at::Tensor left_out = at::tensor({1.0F}), L = at::full({2, 5, 6}, std::nan(""), at::kBFloat16);
   const at::Tensor counter = at::zeros({1}, at::kLong);
   look_ahead_(Matrices(L), Matrices(M), Matrices(G),
-              {.left_out = left_out.const_data_ptr<float>(), .zeroed = counter.mutable_data_ptr<int64_t>()}, 0.9);
+              {.left_out = left_out.const_data_ptr<float>(), .zeroed = counter.mutable_data_ptr<int64_t>()}, {1, 0.9});
   EXPECT_TRUE(bitwise_equal(M, before));
   EXPECT_EQ(L.abs().max().item<double>(), 0);
   EXPECT_EQ(counter.item<int64_t>(), 0);

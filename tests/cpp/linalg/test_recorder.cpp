@@ -47,6 +47,25 @@ TEST(Recorder, ListsAKernelWithItsTypesBlocksAndWhatItReadsAndWrites) {
   EXPECT_EQ(sums[0].work.bytes, 3 * 5000 * (2 * 4 + 2));
 }
 
+TEST(Recorder, ListsNoUploadOfPointersThatADeviceHasAlready) {
+  if (launches_nothing()) GTEST_SKIP() << "of the operations on CUDA";
+  const at::Tensor A = at::zeros({3, 4, 5}), B = at::ones({3, 4, 5});
+  const auto uploads = [](const at::Tensor& from, const at::Tensor& to) {
+    int64_t count = 0;
+    for (const Launches& each : launches_of("Upload<460>", [&] { copy_(Matrices(to), Matrices(from)); })) {
+      count += each.count;
+    }
+    return count;
+  };
+  EXPECT_EQ(uploads(A, B), 2);
+  EXPECT_EQ(uploads(A, B), 0);
+  EXPECT_EQ(uploads(B, A), 0);
+  EXPECT_EQ(uploads(A.slice(0, 1), B.slice(0, 1)), 2);
+  const at::Tensor others = at::zeros({600, 1, 1});  // no device keeps as many lists
+  for (int64_t i = 0; i < 600; i += 2) copy_(Matrices(others[i]), Matrices(others[i + 1]));
+  EXPECT_EQ(uploads(A, B), 2);
+}
+
 TEST(Recorder, CountsBytesOfAProductsResultTwiceWhereItIsRead) {
   if (launches_nothing()) GTEST_SKIP() << "of the operations on CUDA";
   const int64_t count = 4, m = 48, n = 32, k = 16;

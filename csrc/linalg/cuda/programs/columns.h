@@ -59,24 +59,6 @@ TORCHDION_DEVICE void sum_columns(Block& block, const S* R, int64_t row_stride, 
   }
 }
 
-// Q's columns ← R's over the roots of sums; where a sum is exactly zero the column of Q stays.
-template <class SQ, class SR, class Block>
-TORCHDION_DEVICE void divide_by_roots(Block& block, SQ* Q, int64_t q_stride, const SR* R, int64_t r_stride,
-                                      Columns columns, int64_t first, double* sums) {
-  constexpr int kWidth = Columns::kWidth;
-  block.each([&](int t) {
-    if (t < kWidth) sums[t] = 1 / sqrt(sums[t]);
-  });
-  block.each([&](int t) {
-    const int64_t col = first + t % kWidth;
-    const double inverse = sums[t % kWidth];
-    if (inverse == INFINITY) return;
-    columns.each_entry(R, r_stride, col, t / kWidth, [&](int64_t row, auto entry) {
-      store(Q[row * q_stride + col], static_cast<double>(entry) * inverse);
-    });
-  });
-}
-
 // sums_of_columns ([count, cols]) ← the sums of R's columns.
 template <class SR, RowSum kind>
 struct ColumnSums {
@@ -104,6 +86,7 @@ struct ColumnSums {
 };
 
 // Q ← R with columns of unit length: by `squares` where they are given, which ranks may have summed, else by its own.
+// Where a sum is exactly zero the column of Q stays, and that of its copy.
 template <class SQ, class SR>
 struct ColumnNormalize {
   static constexpr int threads = Columns::kThreads;
@@ -112,27 +95,47 @@ struct ColumnNormalize {
   void* const* R;
   int64_t q_stride, r_stride;
   Columns columns;
-  const double* squares;  // or null
+  const double* squares;            // or null
+  BFloat16 *copy_of_Q, *copy_of_R;  // [count, rows, cols], or null
 
   Work work(int64_t blocks) const {
     const int64_t count = columns.count(blocks), squares_bytes = squares ? sizeof(double) : 0;
-    return {count * columns.cols * (columns.rows * int64_t{sizeof(SQ) + sizeof(SR)} + squares_bytes)};
+    const int64_t copied = ((copy_of_Q ? 1 : 0) + (copy_of_R ? 1 : 0)) * int64_t{sizeof(BFloat16)};
+    return {count * columns.cols * (columns.rows * (int64_t{sizeof(SQ) + sizeof(SR)} + copied) + squares_bytes)};
   }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
+    constexpr int kWidth = Columns::kWidth;
     const int64_t matrix = columns.matrix(block.index()), first = columns.first(block.index());
     const SR* source = static_cast<const SR*>(R[matrix]);
+    SQ* target = static_cast<SQ*>(Q[matrix]);
     double* sums = block.template shared<double>();
     if (squares) {
       block.each([&](int t) {
         const int64_t col = first + t;
-        if (t < Columns::kWidth) sums[t] = col < columns.cols ? squares[matrix * columns.cols + col] : 0;
+        if (t < kWidth) sums[t] = col < columns.cols ? squares[matrix * columns.cols + col] : 0;
       });
     } else {
       sum_columns<RowSum::squares>(block, source, r_stride, columns, first, sums);
     }
-    divide_by_roots(block, static_cast<SQ*>(Q[matrix]), q_stride, source, r_stride, columns, first, sums);
+    block.each([&](int t) {
+      if (t < kWidth) sums[t] = 1 / sqrt(sums[t]);
+    });
+    block.each([&](int t) {
+      const int64_t col = first + t % kWidth;
+      const double inverse = sums[t % kWidth];
+      const bool stays = inverse == INFINITY;
+      if (stays && !copy_of_R) return;
+      columns.each_entry(source, r_stride, col, t / kWidth, [&](int64_t row, auto entry) {
+        const double value = static_cast<double>(entry);
+        const int64_t place = (matrix * columns.rows + row) * columns.cols + col;  // of a copy
+        if (copy_of_R) store(copy_of_R[place], value);
+        if (stays) return;
+        store(target[row * q_stride + col], value * inverse);
+        if (copy_of_Q) store(copy_of_Q[place], value * inverse);
+      });
+    });
   }
 };
 

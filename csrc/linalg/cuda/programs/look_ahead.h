@@ -3,6 +3,7 @@
 
 #include "linalg/cuda/programs/elementwise.h"
 #include "linalg/cuda/programs/numbers.h"
+#include "linalg/look_ahead_factors.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -16,7 +17,7 @@ struct LookAhead {
   Storage storage;
   Strides strides;  // of L
   GradientRule rule;
-  double ahead;
+  LookAheadFactors ahead;
 
   Work work(int64_t blocks) const {
     int64_t bytes = 2 * sizeof(SM) + sizeof(SG);
@@ -37,7 +38,8 @@ struct LookAhead {
     const SG* g = static_cast<const SG*>(G[matrix]);
     const Entries l{L[matrix], storage};
     const T keep = static_cast<T>(rule.keep), factor = static_cast<T>(rule.total_factor());
-    const T least = static_cast<T>(LeastMomentum<SM>::value), of_M = static_cast<T>(ahead);
+    const T least = static_cast<T>(LeastMomentum<SM>::value);
+    const T of_G = static_cast<T>(ahead.gradient), of_M = static_cast<T>(ahead.momentum);
     const bool flat = pairs.a.row == pairs.cols && strides.row == pairs.cols && strides.col == 1;
     const bool leaves_out = rule.leaves_out(), stays = leaves_out || rule.keeps_all(matrix);
     typename Block::template Registers<int64_t> found;
@@ -51,7 +53,7 @@ struct LookAhead {
           const T gradient = factor * counted(rule, static_cast<T>(load(entries.g)), found[t]);
           if (!stays) store(m[i], accumulated(least, keep, static_cast<T>(load(entries.m)), gradient));
           const T momentum = static_cast<T>(load(m[i]));
-          const T value = of_M == 0 ? momentum : gradient + of_M * momentum;
+          const T value = of_G == 0 ? of_M * momentum : of_G * gradient + of_M * momentum;
           const int64_t place = flat ? i : i / pairs.a.row * strides.row + i % pairs.a.row * strides.col;
           l.set(place, stays ? T(0) : value);
         });
