@@ -35,13 +35,12 @@ def groups_of(shapes: list[Shape]) -> int:
 
 
 def batches_of(shapes: list[Shape], fraction: float) -> list[tuple[int, int, int, int]]:
-    """(count, m, n, r) of the m×n matrices that a step updates at once."""
+    """(count, m, n, r) of the m×n matrices that a step updates at once at the default precision."""
     found = []
     for (m, n), count in Counter(shapes).items():
         r = round(fraction * min(m, n))
-        panels = -(-r // 64) * 128 * r
-        orthonormalizing = max(8 * (r * r + panels + 3 * 64 * 64), 8 * r * r + 4 * n * r)  # P of n rows
-        each = 4 * (m + n) * r + orthonormalizing
+        factoring = 4 * (r * r + 10 * 64 * 64) + 2 * 4 * r * r + 4 * n * r  # P of n rows
+        each = 4 * (m + n) * r + factoring
         tasks = -(-count // max(FEW, TASK // each))
         found.append((-(-count // tasks), m, n, r))
     return found
@@ -63,7 +62,8 @@ def least_ms(
     Arithmetic is 8mnr + 6.5mr² + 13/6 r³ operations for each matrix, m the longer side (the paper's Table 1 and
     Appendix I). The four products with the matrix, 8mnr, count at the rate of BF16 where their operands are rounded to
     that, which precision="medium" asks for and BF16 states are already; else, and for the rest, at the rate of TF32.
-    Traffic is that of entry_bytes() for every entry.
+    Traffic is the momentum read three times (for P, for R, for its update) and written twice (as M + G, and updated),
+    the weights read and written, and the gradient read: 32 bytes an entry, of FP32 states, or 22, of BF16 ones.
 
     Args:
         rates: operations per second of TF32 and BF16 products, bytes per second of a copy.
@@ -72,15 +72,16 @@ def least_ms(
     products = sum(8 * m * n * round(fraction * min(m, n)) for m, n in shapes)
     rest = roofline_flops(shapes, fraction) - products
     arithmetic = products / (bf16 if state == "BF16" or precision == "medium" else tf32) + rest / tf32
-    return 1e3 * max(arithmetic, sum(m * n for m, n in shapes) * entry_bytes(state, precision) / copy)
+    entry_bytes = 5 * STATES[state].itemsize + 3 * torch.float32.itemsize
+    return 1e3 * max(arithmetic, sum(m * n for m, n in shapes) * entry_bytes / copy)
 
 
-def entry_bytes(state: str, precision: str) -> int:
-    """What a step reads and writes of every entry at least.
+def bytes_of_passes(state: str, precision: str) -> int:
+    """What passes over whole matrices read and write of every entry, where no two of them are one.
 
     The momentum is read and written as M + G and again for its update, and read for P and for R; the weights are read
-    and written, and the gradient is read: 32 bytes of FP32 states, 22 of BF16 ones. At medium, FP32 momenta are copied
-    to BF16 on the way, and the copy is read: 34 bytes.
+    and written, and the gradient is read: 36 bytes of FP32 states. At medium they are copied to BF16 on the way, and
+    the copy is read for P and R: 34 bytes.
     """
     momentum, weight, operand = STATES[state].itemsize, torch.float32.itemsize, torch.bfloat16.itemsize
     copies = precision == "medium" and momentum != operand

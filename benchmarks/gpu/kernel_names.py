@@ -7,7 +7,7 @@ from typing import Any
 from machine import Kernel
 
 # What csrc/linalg/cuda/launch.h starts: run_program<torchdion::linalg::cuda::Accumulate<float, float> >(...)
-_PROGRAM = re.compile(r"run_program<(?:\w+::)*(\w+)(?:<(.*?)>)?\s*>")
+_PROGRAM = re.compile(r"run_(?:cluster_)?program<(?:\w+::)*(\w+)(?:<(.*?)>)?\s*>")
 _PRODUCTS = {
     "TF32": re.compile(r"tf32|tfloat32|tensorop_s1688gemm_\d"),
     "BF16": re.compile(r"bf16|bfloat16"),
@@ -24,8 +24,8 @@ def short(name: str) -> str:
     """The block program with its types, the arithmetic of one of cuBLAS's products, or else the beginning of the name.
 
     Example:
-        >>> short("void torchdion::cuda::run_program<torchdion::cuda::StoreFactor<double, float> >(...)")
-        'StoreFactor<double, float>'
+        >>> short("void torchdion::cuda::run_cluster_program<torchdion::cuda::FactorGram<float, float> >(...)")
+        'FactorGram<float, float>'
         >>> short("sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32_warpgroupsize1x1x1_execute")
         'cuBLAS TF32'
     """

@@ -12,8 +12,7 @@ lines, each with `list`, `rank`, `state` and `precision`:
     kind "predicted_product"  products of m×k and k×n matrices as cuBLAS sees them, `count` at once, `given` as a stack
                               or by pointers: those whose `share` of the step's least_ms is --least-share or more
     kind "predicted_step"     the sums; `batches` of matrices that are updated together; `fp64_operations` of products;
-                              `least_bytes`, which passes over whole matrices cannot do without, and the bytes of all
-                              launches over them; `roofline_ms` of the whole step; memory that the step allocates, and
+                              `least_bytes` of passes over whole matrices, and the bytes of all launches over them; `roofline_ms` of the whole step; memory that the step allocates, and
                               its `peak_bytes` over those of the parameters
 
 `least_ms` of a launch is the longer of its bytes over the bandwidth and its operations over the rate of its arithmetic,
@@ -32,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_lists import LISTS, RANKS, entry_bytes, groups_of, least_ms
+from gpu_lists import LISTS, RANKS, bytes_of_passes, groups_of, least_ms
 from matrices import Shape
 from measure import emit, line_of, table
 from torch.nn import Parameter
@@ -107,7 +106,7 @@ def predict(name: str, rank: str, precision: str, nesterov: bool, least_share: f
             sums = {key: row[key] for key in SUMMED if key != "blocks"}
             yield {"kind": "predicted_product", **shape, **sums, "share": share}
     parameter_bytes = 4 * sum(m * n for m, n in shapes)
-    least_bytes = entry_bytes("FP32", precision) * sum(m * n for m, n in shapes)
+    least_bytes = bytes_of_passes("FP32", precision) * sum(m * n for m, n in shapes)
     yield {
         "kind": "predicted_step",
         **total,
