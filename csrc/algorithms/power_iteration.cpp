@@ -16,6 +16,7 @@
 #include "linalg/backend.h"
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"
+#include "linalg/factor_dtypes.h"
 #include "linalg/gemm.h"
 #include "linalg/rates.h"
 #include "linalg/scale.h"
@@ -386,7 +387,7 @@ void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, co
   if (averages) add(cost.replicas, all_reduced(summed * P + count * R, element, layout.replicas));
   cost.operations += orthonormalized * orthonormalize_operations(shape, r, options);
   const Places places(shape, layout, size, options);
-  const at::ScalarType sums = linalg::sum_dtype(shape.device, places.operand, precision_asked(options));
+  const at::ScalarType sums = linalg::sum_dtype_on_gpu(places.operand, precision_asked(options));
   cost.temporary_bytes += count * linalg::orthonormalize_bytes_on_gpu(shape.rows, r, method_of(options),
                                                                       {places.dtype_of_P, places.operand, sums});
 }

@@ -20,7 +20,7 @@ inline constexpr Choice kOrthonormalizeNames[] = {
     {"auto", "automatic"}, {"rcqr", "rcqr"}, {"cholesky_qr", "cholesky_qr"}, {"qr", "qr"}};
 inline constexpr Choices kOrthonormalize{"Orthonormalize", kOrthonormalizeNames};
 inline constexpr Option kOrientationOption{"orientation", std::string_view("right"), one_of(kOrientation),
-                                           "Algorithm 4 (Q is m×r) or Algorithms 1 and 3 (Q is n×r)"};
+                                           "Algorithm 4 (Q is m×r), Algorithms 1 and 3 (Q is n×r), or of both the one whose P has min(m, n) rows"};
 inline constexpr Option kRankMultipleOf{"rank_multiple_of", int64_t{1}, kCounting,
                                         "r is rounded up to a multiple of this, at most min(m, n)"};
 inline constexpr Option kOrthonormalizeOption{.name = "orthonormalize",

@@ -76,7 +76,7 @@ int64_t whole_numel(const at::Tensor& X, const Layout& layout) {
 bool is_right(at::IntArrayRef factor, at::IntArrayRef sizes, const algorithms::Options& options) {
   const std::vector<int64_t> matrices = matrix_sizes(sizes, form_of(options));
   const int64_t m = matrices.end()[-2], n = matrices.back();
-  return m == n ? options.text("orientation") == "right" : factor.end()[-2] == m;
+  return m == n ? starts_right(sizes, options) : factor.end()[-2] == m;
 }
 
 ParameterShape shape_of(const Group& group, std::size_t i) {

@@ -28,6 +28,13 @@ int64_t rank_of(int64_t m, int64_t n, double rank_fraction, int64_t rank_multipl
 
 std::string title_of(const algorithms::State& state) { return std::string("state ").append(state.name); }
 
+bool starts_right(at::IntArrayRef sizes, const Options& group) {
+  const std::string_view orientation = group.text("orientation");
+  if (orientation != "short") return orientation == "right";
+  const std::vector<int64_t> matrices = matrix_sizes(sizes, form_of(group));
+  return matrices.end()[-2] >= matrices.back();
+}
+
 std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntArrayRef sizes, const Options& group) {
   if (state.shape == StateShape::like_parameter) return sizes.vec();
   const MatrixForm form = form_of(group);
@@ -38,7 +45,7 @@ std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntAr
   }
   std::vector<int64_t> whole = matrix_sizes(sizes, form);
   const int64_t m = whole.end()[-2], n = whole.back();
-  whole.end()[-2] = group.text("orientation") == "right" ? m : n;
+  whole.end()[-2] = starts_right(sizes, group) ? m : n;
   whole.back() = m * n == 0 ? 0 : rank_of(m, n, group.number(state.rank_option), group.integer("rank_multiple_of"));
   return whole;
 }
@@ -56,8 +63,8 @@ void fill_with_start(const at::Tensor& stack, const linalg::RandomMatrix& random
 
 namespace {
 
-bool starts_right(const algorithms::State& state, const Options& group) {
-  return state.shape == StateShape::factor && group.text("orientation") == "right";
+bool is_right_factor(const algorithms::State& state, at::IntArrayRef sizes, const Options& group) {
+  return state.shape == StateShape::factor && starts_right(sizes, group);
 }
 
 }  // namespace
@@ -68,7 +75,7 @@ std::vector<int64_t> piece_of_state_sizes(const algorithms::State& state, at::In
   const std::vector<int64_t> whole = whole_state_sizes(state, sizes, group);
   const auto dims = static_cast<int64_t>(whole.size());
   const Cuts of_param = cuts_of_matrices(dims, group);
-  return piece_sizes(whole, cuts_of_state(state, dims, of_param, starts_right(state, group)), layout);
+  return piece_sizes(whole, cuts_of_state(state, dims, of_param, is_right_factor(state, sizes, group)), layout);
 }
 
 at::Tensor start_of(const algorithms::State& state, at::IntArrayRef sizes, at::IntArrayRef local, const Options& group,
@@ -78,7 +85,7 @@ at::Tensor start_of(const algorithms::State& state, at::IntArrayRef sizes, at::I
   const at::Tensor Q = at::empty(piece, options);
   if (Q.numel() == 0) return Q;
   const std::vector<int64_t> whole = whole_state_sizes(state, sizes, group);
-  const Layout of_Q = starts_right(state, group) ? layout : layout.t();
+  const Layout of_Q = is_right_factor(state, sizes, group) ? layout : layout.t();
   const int64_t row = of_Q.rows.piece(whole.end()[-2]).begin, column = of_Q.cols.piece(whole.back()).begin;
   const at::Tensor stack = Q.view({-1, Q.size(-2), Q.size(-1)});
   const int64_t first = layout.batch.piece(whole.front()).begin * (stack.size(0) / Q.size(0));  // of the whole stack

@@ -17,6 +17,9 @@ std::string title_of(const algorithms::State& state);
 // binary fractions leave over an integer as rounding: 0.07 of 100 is 7.
 int64_t rank_of(int64_t m, int64_t n, double rank_fraction, int64_t rank_multiple_of);
 
+// Whether a new factor of a parameter of these whole sizes, m×n matrices, is m×r: by the option "orientation".
+bool starts_right(at::IntArrayRef sizes, const algorithms::Options& group);
+
 // The sizes of the whole state of a new parameter of these whole sizes, by the options of its group.
 std::vector<int64_t> whole_state_sizes(const algorithms::State& state, at::IntArrayRef sizes,
                                        const algorithms::Options& group);

@@ -6,6 +6,7 @@
 
 #include "comm/trace.h"
 #include "linalg/cpu/operations.h"
+#include "linalg/factor_dtypes.h"
 #ifdef TORCHDION_WITH_CUDA
 #include "linalg/cuda/operations.h"
 #endif
@@ -42,11 +43,12 @@ Precision precision_on(c10::Device device, Precision precision) {
 }
 
 at::ScalarType factor_dtype(c10::Device device, at::ScalarType dtype, Precision precision) {
-  return has_backend(device.type()) ? backend_of(device).factor_dtype(dtype, precision) : dtype;
+  if (!has_backend(device.type())) return factor_dtype_on_gpu(dtype, precision);
+  return backend_of(device).factor_dtype(dtype, precision);
 }
 
 at::ScalarType sum_dtype(c10::Device device, at::ScalarType dtype, Precision precision) {
-  return has_backend(device.type()) ? backend_of(device).sum_dtype(dtype, precision) : at::kDouble;
+  return backend_of(device).sum_dtype(dtype, precision);
 }
 
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend) {

@@ -78,8 +78,8 @@ bool has_backend(c10::DeviceType type);
 // What products on the device are computed with where this precision is asked for.
 Precision precision_on(c10::Device device, Precision precision);
 
-// What P, of this dtype, is stored in on its device for products of this precision: on a GPU, BF16 at medium. Where
-// this build has no kernels, the dtype itself.
+// What P, of this dtype, is stored in on its device for products of this precision. Where this build has no kernels, as
+// for Meta tensors, what a GPU stores.
 at::ScalarType factor_dtype(c10::Device device, at::ScalarType dtype, Precision precision);
 
 // What its Gram matrix is summed in.

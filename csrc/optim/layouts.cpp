@@ -71,7 +71,7 @@ std::vector<int64_t> whole_sizes_of(const algorithms::State& state, const at::Te
   std::vector<int64_t> expected;
   for (const bool other : {false, true}) {  // a loaded factor may be of the other orientation
     if (other && state.shape != algorithms::StateShape::factor) break;
-    const bool is_right = (values.text("orientation") == "right") != other;
+    const bool is_right = engine::starts_right(sizes, options.values) != other;
     values.set("orientation", std::string_view(is_right ? "right" : "left"));
     std::vector<int64_t> whole = engine::whole_state_sizes(state, sizes, values);
     const auto dims = static_cast<int64_t>(whole.size());

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "engine/shapes.h"
+#include "engine/state.h"
 #include "engine/state_owners.h"
 #include "engine/step.h"
 #include "one_sentence.h"
@@ -123,7 +125,7 @@ void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
     if (engine::has_owners(options.values)) engine::axis_of_owners(layout, name);
     const algorithms::Algorithm& algorithm = optim::algorithm_of(param, given);
     if (algorithm.check_layout) {  // of a new factor
-      const bool right = options.values.text("orientation") == "right";
+      const bool right = engine::starts_right(engine::whole_sizes(param, layout), options.values);
       algorithm.check_layout(right ? layout.t() : layout, right, options.values, name);
     }
     held().layouts[param.unsafeGetTensorImpl()] = std::move(layout);

@@ -154,7 +154,7 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add("--mu", type=below_one, help="momentum (0.95; demo: 0.999)")
     add("--rank-fraction", type=rank_share, help="rank as a share of the smaller side (dion: 1.0, double_dion: 0.25)")
     add("--rank-multiple-of", type=whole(1), help="either Dion: round the rank up to a multiple of this (1)")
-    add("--orientation", choices=("right", "left"), help="either Dion: which factor is the warm start")
+    add("--orientation", choices=("right", "left", "short"), help="either Dion: which factor is the warm start")
     add("--orthonormalize", choices=("auto", "rcqr", "cholesky_qr", "qr"), help="either Dion: how")
     add("--rcqr-oversample", type=at_least_one, help="either Dion: sketch rows per rank (1.25)")
     add("--error-feedback", action=argparse.BooleanOptionalAction, help="dion (on)")

@@ -7,8 +7,9 @@ namespace torchdion {
 
 // Which of the two factors is the state Q (arXiv 2504.05295, Algorithms 3 and 4).
 enum class Orientation {
-  right,  // Algorithm 4: the body runs on Xᵀ; P is n×r, Q is m×r
-  left,   // Algorithms 1 and 3: P is m×r, Q is n×r
+  right,       // Algorithm 4: the body runs on Xᵀ; P is n×r, Q is m×r
+  left,        // Algorithms 1 and 3: P is m×r, Q is n×r
+  short_side,  // of both the one whose P has min(m, n) rows; right, of square matrices
 };
 
 // How Dion makes the columns of P orthonormal.

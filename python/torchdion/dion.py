@@ -45,7 +45,8 @@ class Dion(Optimizer):
         error_feedback: False, for comparisons: M = μM + G is what is factored, and keeps all of itself (Appendix B.2).
         factorization: "power_iteration", or for comparisons "svd": P has the r leading left singular vectors of B
             (Appendix B.1). Matrices travel whole to their owners then, and replicas average gradients.
-        orientation: "right" (Algorithm 4: Q is m×r) or "left" (Algorithms 1 and 3: Q is n×r).
+        orientation: "right" (Algorithm 4: Q is m×r), "left" (Algorithms 1 and 3: Q is n×r), or "short": of both the one
+            whose P has min(m, n) rows, so that it costs least to orthonormalize ("right", of square matrices).
         orthonormalize: "auto", "rcqr" (randomized Cholesky QR, Algorithm 2), "cholesky_qr" or "qr" (Householder).
         rcqr_oversample: rows of the sketch over r, at least 1.
         scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.

@@ -10,7 +10,7 @@ from torchdion.plain_values import plain, plain_numbers
 from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, options_of
 from torchdion.words import front, shown
 
-Orientation = Literal["right", "left"]
+Orientation = Literal["right", "left", "short"]
 Orthonormalize = Literal["auto", "rcqr", "cholesky_qr", "qr"]
 Factorization = Literal["power_iteration", "svd"]
 Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]

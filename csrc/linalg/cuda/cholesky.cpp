@@ -12,6 +12,7 @@
 #include "linalg/cuda/programs/factor_gram.h"
 #include "linalg/cuda/runtime.h"
 #include "linalg/cuda/tensors.h"
+#include "linalg/factor_dtypes.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -66,11 +67,6 @@ void multiply_blocks(const Blocks& C, const Blocks& A, const Blocks& B, int64_t 
 // Sums of exact products: what is left of rounding is that of FP64 or FP32.
 Arithmetic exact(at::ScalarType dtype) { return dtype == at::kDouble ? Arithmetic::fp64 : Arithmetic::fp32; }
 
-// Whether tensor cores read fewer bits than FP32 has.
-bool is_rounded(at::ScalarType dtype, Precision precision) {
-  return dtype == at::kBFloat16 || (dtype == at::kFloat && precision != Precision::highest);
-}
-
 // The stack that the matrices of a contiguous tensor are, in `dtype`, without a copy.
 at::Tensor stack_of(const Matrices& P) {
   return at::for_blob(P.data.front(), {P.count(), P.rows, P.cols})
@@ -88,7 +84,7 @@ at::Tensor within_fp32(const at::Tensor& matrices) {
 // How far a matrix that has been through a pass may be from the identity for its factor to be found without an
 // elimination: an error of 2 η² (FactorGram::settled) is then what storing P rounds.
 double first_order_distance(at::ScalarType dtype, Precision precision) {
-  if (!is_rounded(dtype, precision)) return 0;
+  if (!is_rounded_on_gpu(dtype, precision)) return 0;
   return std::sqrt((precision == Precision::high ? 0x1p-12 : 0x1p-9) / 2);
 }
 
@@ -114,7 +110,7 @@ TriangularInverse inverse_of(const at::Tensor& A, CholeskyPass& pass) {
                    scratch = at::empty({count, Program::kScratch}, A.options());
   TriangularInverse factor;
   factor.inverse = at::empty({count, r, r}, A.options().dtype(pass.dtype));
-  if (is_rounded(pass.dtype, pass.precision)) factor.rest = at::empty_like(factor.inverse);
+  if (is_rounded_on_gpu(pass.dtype, pass.precision)) factor.rest = at::empty_like(factor.inverse);
   Program program{};
   program.A = A.mutable_data_ptr<T>();
   program.scratch = scratch.mutable_data_ptr<T>();
@@ -161,23 +157,15 @@ TriangularInverse in_two_parts(const at::Tensor& whole, at::ScalarType dtype, Pr
 
 }  // namespace
 
-at::ScalarType Operations::factor_dtype(at::ScalarType dtype, Precision precision) {
-  return dtype == at::kFloat && precision == Precision::medium ? at::kBFloat16 : dtype;
-}
-
-at::ScalarType Operations::sum_dtype(at::ScalarType dtype, Precision precision) {
-  return is_rounded(dtype, precision) ? at::kFloat : at::kDouble;
-}
-
 void Operations::round_operand_(const at::Tensor& P, Precision precision) {
-  if (!is_rounded(P.scalar_type(), precision) || P.scalar_type() == at::kBFloat16) return;
+  if (!is_rounded_on_gpu(P.scalar_type(), precision) || P.scalar_type() == at::kBFloat16) return;
   kernels::round_operand(P.mutable_data_ptr<float>(), P.numel(), precision == Precision::high ? 10 : 7,
                          stream_of(P.device()));
 }
 
 at::Tensor Operations::gram(const Matrices& P, Precision precision, at::Tensor* exponents) {
   const int64_t count = P.count(), m = P.rows, r = P.cols;
-  const bool rounds = is_rounded(P.dtype, precision);
+  const bool rounds = is_rounded_on_gpu(P.dtype, precision);
   const at::TensorOptions options = at::TensorOptions(sum_dtype(P.dtype, precision)).device(P.device);
   const at::Tensor H = at::empty({count, r, r}, options);
   if (P.numel() == 0) return H.zero_();  // this rank has no rows, or no matrix of the batch
@@ -220,7 +208,7 @@ TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pa
 void Operations::multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                                       Precision precision) {
   const at::Tensor target = stack_of(out), source = stack_of(P);
-  const Arithmetic arithmetic = is_rounded(P.dtype, precision) ? Arithmetic::tf32 : exact(P.dtype);
+  const Arithmetic arithmetic = is_rounded_on_gpu(P.dtype, precision) ? Arithmetic::tf32 : exact(P.dtype);
   const auto multiply_by = [&](const at::Tensor& part, double beta) {
     multiply_blocks(at_place(target, 0, 0), at_place(source, 0, 0), at_place(part, 0, 0), P.rows, P.cols, P.cols, 1,
                     beta, arithmetic);
@@ -257,7 +245,7 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   at::Tensor whole = both.to(at::kDouble);
   if (exponents.defined()) whole.mul_(exponents.to(at::kDouble).neg_().exp2_().unsqueeze(2));
   if (dtype != at::kDouble) whole.mul_(within_fp32(whole));
-  if (is_rounded(dtype, precision)) return in_two_parts(whole.to(at::kFloat), dtype, precision);
+  if (is_rounded_on_gpu(dtype, precision)) return in_two_parts(whole.to(at::kFloat), dtype, precision);
   return {{}, whole.to(dtype)};
 }
 

@@ -3,6 +3,7 @@
 
 #include "linalg/backend.h"
 #include "linalg/cuda/block.h"
+#include "linalg/factor_dtypes.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -34,8 +35,12 @@ struct Operations {
   static decltype(linalg::lion_) lion_;
   static decltype(linalg::adamw_) adamw_;
   static Precision nearest_precision(Precision asked) { return asked; }
-  static at::ScalarType factor_dtype(at::ScalarType dtype, Precision precision);
-  static at::ScalarType sum_dtype(at::ScalarType dtype, Precision precision);
+  static at::ScalarType factor_dtype(at::ScalarType dtype, Precision precision) {
+    return factor_dtype_on_gpu(dtype, precision);
+  }
+  static at::ScalarType sum_dtype(at::ScalarType dtype, Precision precision) {
+    return sum_dtype_on_gpu(dtype, precision);
+  }
   static bool is_capturing(c10::Device device);
 
   static constexpr bool multiplies_in_place = false;

@@ -102,7 +102,7 @@ def parser() -> OneSentenceParser:
         help="the optimizer averages over dp itself, Dion by sending factors; otherwise, and for demo, DDP or FSDP2 do",
     )
     options.add_argument("--rank-fraction", type=float, help=f"dion: r / min(m, n) ({RANK_FRACTION})")
-    options.add_argument("--orientation", choices=ORIENTATIONS, help="dion: one instead of both")
+    options.add_argument("--orientation", choices=(*ORIENTATIONS, "short"), help="dion: one instead of right and left")
     options.add_argument(
         "--orthonormalize", choices=("auto", "cholesky_qr", "rcqr"), help="dion: one instead of auto and rcqr"
     )

@@ -45,7 +45,7 @@ class PaperOptimizer:
         self.momenta = {name: torch.zeros_like(param) for name, param, _ in self.members}
         self.others = {name: torch.zeros_like(param) for name, param, _ in self.members}
         self.steps = 0
-        self.lr, self.is_right = training.options["lr"], training.options.get("orientation", "right") == "right"
+        self.lr, self.orientation = training.options["lr"], training.options.get("orientation", "right")
         self.is_delayed = training.options.get("delayed", False)
         self.of_matrices: Callable[[str, Tensor], Tensor] = getattr(self, _method(training.algorithm))
 
@@ -80,13 +80,14 @@ class PaperOptimizer:
 
     def _factored(self, B: Tensor, key: str, name: str) -> tuple[Tensor, Tensor]:
         """P Rᵀ and P Qᵀ, as wide as B, with the next Q. Algorithm 4 ("right") is Algorithm 1 on Xᵀ."""
-        body, Q = B.mT if self.is_right else B, self.factors[key][name]
+        is_right = self.orientation == "right" or (self.orientation == "short" and B.shape[-2] >= B.shape[-1])
+        body, Q = B.mT if is_right else B, self.factors[key][name]
         signal = has_signal(body @ Q)
         P, _ = torch.linalg.qr((body @ Q)[:, signal])
         R = body.mT @ P
         Q[:, signal] = R / torch.linalg.vector_norm(R, dim=0)
         both = P @ R.mT, P @ Q[:, signal].mT
-        return (both[0].mT, both[1].mT) if self.is_right else both
+        return (both[0].mT, both[1].mT) if is_right else both
 
     def _muon(self, name: str, G: Tensor) -> Tensor:
         """Nesterov's form (https://kellerjordan.github.io/posts/muon), by singular values: no Newton–Schulz iteration

@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(
         OptionCase{DionOptions().scalar_algorithm("dion"),
                    "scalar_algorithm must be one of \"lion\", \"adamw\", got \"dion\""},
         OptionCase{DionOptions().orientation(static_cast<Orientation>(7)),
-                   "orientation must be one of Orientation::right, Orientation::left, got 7"},
+                   "orientation must be one of Orientation::right, Orientation::left, Orientation::short_side, got 7"},
         OptionCase{DionOptions().orthonormalize(static_cast<Orthonormalize>(9)),
                    "orthonormalize must be one of Orthonormalize::automatic, Orthonormalize::rcqr, "
                    "Orthonormalize::cholesky_qr, Orthonormalize::qr, got 9"},
