@@ -63,7 +63,7 @@ def random_options(draw: random.Random) -> dict[str, Any]:
         "rank_fraction": draw.choice([0.05, 0.25, 0.5, 1.0]),
         "replicate_rank_fraction": draw.choice([0.05, 0.25, 0.5, 1.0]),
         "rank_multiple_of": draw.choice([1, 1, 4]),
-        "orientation": draw.choice(["left", "right"]),
+        "orientation": draw.choice(["left", "right", "short"]),
         "orthonormalize": draw.choice(["auto", "rcqr", "cholesky_qr", "qr"]),
         "algorithm": draw.choice(["dion"] * 6 + OTHERS),
         **TRIED_WITH["demo"],

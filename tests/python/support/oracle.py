@@ -37,7 +37,8 @@ def power_iteration(B: Tensor, Q: Tensor, options: dict[str, Any]) -> tuple[Tens
     singular value decomposition in its place rounding is magnified where singular values are close.
     """
     orientation = options["orientation"]
-    body = B if orientation == "left" else B.mT
+    is_left = orientation == "left" or (orientation == "short" and B.shape[-2] < B.shape[-1])
+    body = B if is_left else B.mT
     if options.get("factorization") == "svd":
         U, x, _ = torch.linalg.svd(body)
         r = Q.shape[1]
@@ -52,7 +53,7 @@ def power_iteration(B: Tensor, Q: Tensor, options: dict[str, Any]) -> tuple[Tens
     next_Q = Q.clone()
     next_Q[:, signal] = R / torch.linalg.vector_norm(R, dim=0)
     both = P @ R.mT, P @ next_Q[:, signal].mT
-    approximation, update = both if orientation == "left" else (both[0].mT, both[1].mT)
+    approximation, update = both if is_left else (both[0].mT, both[1].mT)
     return approximation, update, next_Q, condition
 
 

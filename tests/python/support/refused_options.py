@@ -16,7 +16,7 @@ REFUSED = {
     "epsilon": ("a finite number ≥ 0", [-1e-8, NAN, INF, "0", None]),
     "rank_fraction": ("in (0, 1]", [0, 0.0, -0.5, 1.5, NAN, INF, "1", None, True]),
     "rank_multiple_of": ("an integer ≥ 1", [0, -8, 1.0, 8.5, NAN, "8", None, True]),
-    "orientation": ("one of 'right', 'left'", ["up", "", None, 0, ["left"]]),
+    "orientation": ("one of 'right', 'left', 'short'", ["up", "", None, 0, ["left"]]),
     "factorization": ("one of 'power_iteration', 'svd'", ["pca", None, 1]),
     "nesterov": ("None or True or False", [0, 1, "yes"]),
     "error_feedback": ("True or False", [0, 1, None]),
