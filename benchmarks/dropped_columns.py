@@ -21,6 +21,7 @@ import argparse
 import ctypes
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -103,10 +104,13 @@ def one_step(
     }
 
 
-def training(precision: str, seed: int, steps: int, device: torch.device) -> dict[str, Any]:
-    """The last validation loss, and the share of dropped columns over the first steps and over all others."""
-    flags = [*RECIPE, "--precision", precision, "--seed", str(seed), "--steps", str(steps)]
-    given = options.parse(flags)
+def training(flags: Sequence[str], seed: int, steps: int, device: torch.device) -> dict[str, Any]:
+    """The last validation loss, and the share of dropped columns over the first steps and over all others.
+
+    Args:
+        flags: beside the recipe's.
+    """
+    given = options.parse([*RECIPE, *flags, "--seed", str(seed), "--steps", str(steps)])
     recipe = options.recipe(given, device, None)
     trainer = Trainer(recipe, device, *open_data(recipe), False, OneProcess())
     optimizer = trainer.optimizers[0]
@@ -118,7 +122,6 @@ def training(precision: str, seed: int, steps: int, device: torch.device) -> dic
         dropped.append(optimizer.stats()["columns_without_signal"] - before)
     per_step = sum(state["Q"].shape[1] for state in optimizer.state.values() if "Q" in state)
     return {
-        "precision": precision,
         "seed": seed,
         "columns": per_step,
         f"dropped in {FIRST} steps": mean(dropped[:FIRST]) / per_step,
@@ -153,6 +156,9 @@ if __name__ == "__main__":
     ]
     trained = []
     for precision in given.precisions:
-        rows = [emit(training(precision, seed, given.steps, given.device)) for seed in range(given.seeds)]
+        rows = [
+            emit({"precision": precision, **training(["--precision", precision], seed, given.steps, given.device)})
+            for seed in range(given.seeds)
+        ]
         trained += [*rows, means(rows)]
     print(table(steps, list(steps[0])), table(trained, list(trained[0])), sep="\n\n")

@@ -102,7 +102,8 @@ TEST_P(CholeskyQrOfAnyCondition, LeavesOrthonormalColumnsAndZeroOnes) {
   const auto [m, r] = size;
   const double allowed = precision == Precision::highest ? 1e-5 : precision == Precision::high ? 2e-3 : 1e-2;
   const Noise noise = noise_of_step(at::kFloat, m, precision_on(at::kCPU, precision), 1);
-  for (double condition : {1.0, 1e2, 1e3, 1e4, 1e6, 1e8}) {
+  const std::vector<double> all{1, 1e2, 1e3, 1e4, 1e6, 1e8}, of_many{1e2, 1e8};
+  for (double condition : r > 500 ? of_many : all) {
     const at::Tensor P = conditioned(m, r, condition, 1).to(at::kFloat).unsqueeze(0);
     comm::run(cholesky_qr_(P, Axis(), m, {.noise = noise, .precision = precision}));
     const at::Tensor Q = P[0].to(at::kDouble), lengths = at::linalg_vector_norm(Q, 2, {0});

@@ -4,15 +4,17 @@
 #include <cmath>
 
 #include "linalg/cuda/launch.h"
+#include "linalg/cuda/programs/elementwise.h"
 #include "linalg/cuda/storage.h"
 #include "linalg/rules/row_sum.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// Factors of which one block has some columns of one: threads lie along columns first, as the entries do in memory.
+// Factors of which one block has some columns of one: threads lie along columns first, as the entries do in memory, and
+// each has kRun neighbours, which it reads and writes at once where they are aligned.
 struct Columns {
-  static constexpr int kWidth = 16;  // columns of a block: 32 bytes of a row, the least that memory gives, in BF16
-  static constexpr int kThreads = 1024, kHeight = kThreads / kWidth;
+  static constexpr int kRun = 4, kLanes = 8, kWidth = kRun * kLanes;
+  static constexpr int kThreads = 512, kHeight = kThreads / kLanes;
   static constexpr int kAhead = 4;  // rows that a thread reads before it uses the first
   int64_t rows, cols;
 
@@ -20,50 +22,86 @@ struct Columns {
   int64_t count(int64_t blocks) const { return blocks / divide_up(cols, kWidth); }
   TORCHDION_DEVICE int64_t matrix(int64_t block) const { return block / ((cols + kWidth - 1) / kWidth); }
   TORCHDION_DEVICE int64_t first(int64_t block) const { return block % ((cols + kWidth - 1) / kWidth) * kWidth; }
+  static TORCHDION_DEVICE int lane(int t) { return t % kLanes * kRun; }  // of the block's columns, a thread's first
 
-  // f(row, entry) of a column's rows row, row + kHeight, … in their order. f may write what it was given.
+  template <class S>
+  TORCHDION_DEVICE bool takes_runs(const S* data, int64_t row_stride, int64_t col) const {
+    return col + kRun <= cols && row_stride % kRun == 0 && is_aligned(data);
+  }
+
+  // The entries of one row from a column on, as far as there are columns; zeros beyond.
+  template <class S>
+  TORCHDION_DEVICE Run<S, kRun> get(const S* data, int64_t row_stride, int64_t row, int64_t col) const {
+    const S* place = data + row * row_stride + col;
+    if (takes_runs(data, row_stride, col)) return *reinterpret_cast<const Run<S, kRun>*>(place);
+    Run<S, kRun> run{};
+    for (int i = 0; i < kRun && col + i < cols; ++i) run.entries[i] = place[i];
+    return run;
+  }
+  template <class S>
+  TORCHDION_DEVICE void put(S* data, int64_t row_stride, int64_t row, int64_t col, const Run<S, kRun>& run) const {
+    S* place = data + row * row_stride + col;
+    if (takes_runs(data, row_stride, col)) {
+      *reinterpret_cast<Run<S, kRun>*>(place) = run;
+      return;
+    }
+    for (int i = 0; i < kRun && col + i < cols; ++i) place[i] = run.entries[i];
+  }
+
+  // f(row, run) of a thread's rows in their order. f may write what it was given.
   template <class S, class F>
-  TORCHDION_DEVICE void each_entry(const S* R, int64_t row_stride, int64_t col, int64_t row, F f) const {
-    using Entry = decltype(load(*R));
+  TORCHDION_DEVICE void each_run(const S* R, int64_t row_stride, int64_t first, int t, F f) const {
+    const int64_t col = first + lane(t);
     if (col >= cols) return;
-    for (; row < rows; row += kAhead * kHeight) {
-      Entry entries[kAhead];
+    for (int64_t row = t / kLanes; row < rows; row += kAhead * kHeight) {
+      Run<S, kRun> runs[kAhead];
       TORCHDION_UNROLL
       for (int i = 0; i < kAhead; ++i) {
-        if (row + i * kHeight < rows) entries[i] = load(R[(row + i * kHeight) * row_stride + col]);
+        if (row + i * kHeight < rows) runs[i] = get(R, row_stride, row + i * kHeight, col);
       }
       TORCHDION_UNROLL
       for (int i = 0; i < kAhead; ++i) {
-        if (row + i * kHeight < rows) f(row + i * kHeight, entries[i]);
+        if (row + i * kHeight < rows) f(row + i * kHeight, runs[i]);
       }
     }
   }
 };
 
-// In shared memory, one number for each of the block's columns: the sum over the rows, in an order that depends on the
-// shape alone.
+// In shared memory ([kHeight, kWidth]), the first row: of each of the block's columns what `merge` makes of all threads'
+// numbers, in an order that depends on the shape alone.
+template <class T, class Block, class Merge>
+TORCHDION_DEVICE void merge_columns(Block& block, T* numbers, const Merge& merge) {
+  for (int height = Columns::kHeight / 2; height > 0; height /= 2) {
+    block.each([&](int t) {
+      for (int e = t; e < height * Columns::kWidth; e += Columns::kThreads) {
+        numbers[e] = merge(numbers[e], numbers[e + height * Columns::kWidth]);
+      }
+    });
+  }
+}
+
+// The same of the sums over the rows.
 template <RowSum kind, class S, class Block>
 TORCHDION_DEVICE void sum_columns(Block& block, const S* R, int64_t row_stride, Columns columns, int64_t first,
                                   double* sums) {
-  constexpr int kWidth = Columns::kWidth, kHeight = Columns::kHeight;
+  constexpr int kRun = Columns::kRun;
   block.each([&](int t) {
-    double sum = 0;
-    columns.each_entry(R, row_stride, first + t % kWidth, t / kWidth,
-                       [&](int64_t, auto entry) { sum += term_of<kind>(entry); });
-    sums[t] = sum;
-  });
-  for (int height = kHeight / 2; height > 0; height /= 2) {
-    block.each([&](int t) {
-      if (t < height * kWidth) sums[t] += sums[t + height * kWidth];
+    double own[kRun] = {};
+    columns.each_run(R, row_stride, first, t, [&](int64_t, const Run<S, kRun>& run) {
+      TORCHDION_UNROLL
+      for (int i = 0; i < kRun; ++i) own[i] += term_of<kind>(load(run.entries[i]));
     });
-  }
+    TORCHDION_UNROLL
+    for (int i = 0; i < kRun; ++i) sums[t / Columns::kLanes * Columns::kWidth + Columns::lane(t) + i] = own[i];
+  });
+  merge_columns(block, sums, [](double a, double b) { return a + b; });
 }
 
 // sums_of_columns ([count, cols]) ← the sums of R's columns.
 template <class SR, RowSum kind>
 struct ColumnSums {
   static constexpr int threads = Columns::kThreads;
-  static constexpr size_t shared_bytes = threads * sizeof(double);
+  static constexpr size_t shared_bytes = Columns::kHeight * Columns::kWidth * sizeof(double);
   void* const* R;
   int64_t row_stride;
   Columns columns;
@@ -90,7 +128,7 @@ struct ColumnSums {
 template <class SQ, class SR>
 struct ColumnNormalize {
   static constexpr int threads = Columns::kThreads;
-  static constexpr size_t shared_bytes = threads * sizeof(double);
+  static constexpr size_t shared_bytes = Columns::kHeight * Columns::kWidth * sizeof(double);
   void* const* Q;
   void* const* R;
   int64_t q_stride, r_stride;
@@ -123,17 +161,28 @@ struct ColumnNormalize {
       if (t < kWidth) sums[t] = 1 / sqrt(sums[t]);
     });
     block.each([&](int t) {
-      const int64_t col = first + t % kWidth;
-      const double inverse = sums[t % kWidth];
-      const bool stays = inverse == INFINITY;
-      if (stays && !copy_of_R) return;
-      columns.each_entry(source, r_stride, col, t / kWidth, [&](int64_t row, auto entry) {
-        const double value = static_cast<double>(entry);
-        const int64_t place = (matrix * columns.rows + row) * columns.cols + col;  // of a copy
-        if (copy_of_R) store(copy_of_R[place], value);
-        if (stays) return;
-        store(target[row * q_stride + col], value * inverse);
-        if (copy_of_Q) store(copy_of_Q[place], value * inverse);
+      const int64_t col = first + Columns::lane(t), copied = matrix * columns.rows * columns.cols;
+      const double* inverse = sums + Columns::lane(t);
+      bool stays = false;
+      for (int i = 0; i < Columns::kRun; ++i) stays = stays || inverse[i] == INFINITY;
+      columns.each_run(source, r_stride, first, t, [&](int64_t row, const Run<SR, Columns::kRun>& run) {
+        Run<SQ, Columns::kRun> of_Q;
+        Run<BFloat16, Columns::kRun> copy_of_run, copy_of_unit;
+        if (stays) {  // some keep what they have
+          of_Q = columns.get(target, q_stride, row, col);
+          if (copy_of_Q) copy_of_unit = columns.get(copy_of_Q + copied, columns.cols, row, col);
+        }
+        TORCHDION_UNROLL
+        for (int i = 0; i < Columns::kRun; ++i) {
+          const double entry = load(run.entries[i]), unit = entry * inverse[i];
+          store(copy_of_run.entries[i], entry);
+          if (inverse[i] == INFINITY) continue;
+          store(of_Q.entries[i], unit);
+          store(copy_of_unit.entries[i], unit);
+        }
+        columns.put(target, q_stride, row, col, of_Q);
+        if (copy_of_Q) columns.put(copy_of_Q + copied, columns.cols, row, col, copy_of_unit);
+        if (copy_of_R) columns.put(copy_of_R + copied, columns.cols, row, col, copy_of_run);
       });
     });
   }
@@ -144,7 +193,7 @@ struct ColumnNormalize {
 template <class S, int Kept>
 struct ScaleColumns {
   static constexpr int threads = Columns::kThreads, kLargestExponent = 40;
-  static constexpr size_t shared_bytes = threads * sizeof(float);
+  static constexpr size_t shared_bytes = Columns::kHeight * Columns::kWidth * sizeof(float);
   static constexpr bool kRounds = sizeof(S) == sizeof(float) && Kept < 23;
   S* P;  // [count, rows, cols]
   Columns columns;
@@ -158,35 +207,47 @@ struct ScaleColumns {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    constexpr int kWidth = Columns::kWidth, kHeight = Columns::kHeight;
+    constexpr int kRun = Columns::kRun;
     const int64_t matrix = columns.matrix(block.index()), first = columns.first(block.index());
     S* entries = P + matrix * columns.rows * columns.cols;
     float* largest = block.template shared<float>();
     block.each([&](int t) {
-      float own = 0;
-      columns.each_entry(entries, columns.cols, first + t % kWidth, t / kWidth, [&](int64_t, float entry) {
-        const float magnitude = entry < 0 ? -entry : entry;
-        if (!(magnitude <= own)) own = magnitude;
-      });
-      largest[t] = own;
-    });
-    for (int height = kHeight / 2; height > 0; height /= 2) {
-      block.each([&](int t) {
-        if (t < height * kWidth && !(largest[t + height * kWidth] <= largest[t])) {
-          largest[t] = largest[t + height * kWidth];
+      float own[kRun] = {};
+      columns.each_run(entries, columns.cols, first, t, [&](int64_t, const Run<S, kRun>& run) {
+        TORCHDION_UNROLL
+        for (int i = 0; i < kRun; ++i) {
+          const float entry = load(run.entries[i]);
+          own[i] = larger(own[i], entry < 0 ? -entry : entry);
         }
       });
-    }
+      TORCHDION_UNROLL
+      for (int i = 0; i < kRun; ++i) largest[t / Columns::kLanes * Columns::kWidth + Columns::lane(t) + i] = own[i];
+    });
+    merge_columns(block, largest, [](float a, float b) { return larger(a, b); });
     block.each([&](int t) {
-      const int64_t col = first + t % kWidth;
-      const int exponent = exponent_of(largest[t % kWidth]);
-      if (t < kWidth && col < columns.cols) exponents[matrix * columns.cols + col] = exponent;
-      if (!kRounds && exponent == 0) return;
-      columns.each_entry(entries, columns.cols, col, t / kWidth, [&](int64_t row, float entry) {
-        store(entries[row * columns.cols + col], rounded(static_cast<float>(ldexp(entry, -exponent))));
+      const int64_t col = first + Columns::lane(t);
+      int exponent[kRun];
+      bool writes = kRounds;
+      TORCHDION_UNROLL
+      for (int i = 0; i < kRun; ++i) {
+        exponent[i] = exponent_of(largest[Columns::lane(t) + i]);
+        writes = writes || exponent[i] != 0;
+        if (t < Columns::kLanes && col + i < columns.cols) exponents[matrix * columns.cols + col + i] = exponent[i];
+      }
+      if (!writes) return;
+      columns.each_run(entries, columns.cols, first, t, [&](int64_t row, Run<S, kRun> run) {
+        TORCHDION_UNROLL
+        for (int i = 0; i < kRun; ++i) {
+          const float entry = load(run.entries[i]);
+          store(run.entries[i], rounded(exponent[i] == 0 ? entry : static_cast<float>(ldexp(entry, -exponent[i]))));
+        }
+        columns.put(entries, columns.cols, row, col, run);
       });
     });
   }
+
+  // NaN is larger than any number.
+  static TORCHDION_DEVICE float larger(float a, float b) { return a != a || b <= a ? a : b; }
 
   // 0 where there is nothing to scale, or where scaling is no help.
   static TORCHDION_DEVICE int exponent_of(float largest) {

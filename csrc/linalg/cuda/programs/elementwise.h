@@ -27,6 +27,44 @@ struct Strides {
   int64_t row = 0, col = 1;
 };
 
+// Entries that lie one after another and are read or written at once.
+template <class S, int Count>
+struct alignas(Count * sizeof(S) < 16 ? Count * sizeof(S) : 16) Run {
+  S entries[Count];
+};
+
+template <class S>
+TORCHDION_DEVICE bool is_aligned(const S* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+// A list that is written beside two others, in any order of its memory; or none.
+template <class S>
+struct Output {
+  using Entry = S;
+  S* data;
+  Strides strides;
+
+  TORCHDION_DEVICE bool takes_runs(int64_t cols) const {
+    return strides.row == cols && strides.col == 1 && is_aligned(data);
+  }
+  template <int Count>
+  TORCHDION_DEVICE void put(int64_t first, const Run<S, Count>& run) const {
+    *reinterpret_cast<Run<S, Count>*>(data + first) = run;
+  }
+  TORCHDION_DEVICE void put(int64_t row, int64_t col, S entry) const {
+    data[row * strides.row + col * strides.col] = entry;
+  }
+};
+struct NoOutput {
+  struct Entry {};
+
+  TORCHDION_DEVICE bool takes_runs(int64_t) const { return true; }
+  template <int Count>
+  TORCHDION_DEVICE void put(int64_t, const Run<Entry, Count>&) const {}
+  TORCHDION_DEVICE void put(int64_t, int64_t, Entry) const {}
+};
+
 // Two lists of matrices, entry by entry, in the order of a's memory, whose rows are contiguous. A block has a chunk of
 // one matrix.
 struct Pairs {
@@ -39,6 +77,66 @@ struct Pairs {
   TORCHDION_HOST_DEVICE int64_t matrix(int64_t block) const { return block / chunks(); }
   int64_t entries(int64_t blocks) const { return blocks / chunks() * rows * cols; }  // of one of the lists
   TORCHDION_HOST_DEVICE bool are_flat() const { return a.row == cols && b.row == cols && b.col == 1; }
+
+  // Calls f(thread, entry of a, entry of b, entry of the output) for each entry of the block's chunk: f may write that of
+  // a and of the output. Where all lie one after another, 16 bytes of the widest are read and written at once.
+  template <class Block, class SA, class SB, class Out, class F>
+  TORCHDION_DEVICE void replace(Block& block, SA* a_data, const SB* b_data, const Out& output, const F& f) const {
+    using SL = typename Out::Entry;
+    if (are_flat() && is_aligned(a_data) && is_aligned(b_data) && output.takes_runs(cols)) {
+      constexpr size_t kOfPair = sizeof(SA) > sizeof(SB) ? sizeof(SA) : sizeof(SB);
+      constexpr size_t kWidest = kOfPair > sizeof(SL) ? kOfPair : sizeof(SL);
+      replace_runs<16 / kWidest>(block, a_data, b_data, output, f);
+      return;
+    }
+    const int64_t numel = rows * cols, begin = block.index() % chunks() * kChunk;
+    block.each([&](int t) {
+      for (int i = 0; i < kElementsPerThread; ++i) {
+        const int64_t element = begin + t + i * Block::threads;
+        if (element >= numel) break;
+        const int64_t row = element / cols, col = element - row * cols;
+        SA entry = a_data[row * a.row + col];
+        SL of_output{};
+        f(t, entry, b_data[row * b.row + col * b.col], of_output);
+        a_data[row * a.row + col] = entry;
+        output.put(row, col, of_output);
+      }
+    });
+  }
+
+  // What a thread reads is on its way before it writes anything.
+  template <int Count, class Block, class SA, class SB, class Out, class F>
+  TORCHDION_DEVICE void replace_runs(Block& block, SA* a_data, const SB* b_data, const Out& output, const F& f) const {
+    constexpr int kRuns = kElementsPerThread / Count;
+    const int64_t numel = rows * cols, begin = block.index() % chunks() * kChunk;
+    block.each([&](int t) {
+      Run<SA, Count> of_a[kRuns];
+      Run<SB, Count> of_b[kRuns];
+      TORCHDION_UNROLL
+      for (int i = 0; i < kRuns; ++i) {
+        const int64_t first = begin + (i * Block::threads + t) * Count;
+        if (first + Count > numel) continue;
+        of_a[i] = *reinterpret_cast<const Run<SA, Count>*>(a_data + first);
+        of_b[i] = *reinterpret_cast<const Run<SB, Count>*>(b_data + first);
+      }
+      TORCHDION_UNROLL
+      for (int i = 0; i < kRuns; ++i) {
+        const int64_t first = begin + (i * Block::threads + t) * Count;
+        Run<typename Out::Entry, Count> of_output{};
+        if (first + Count <= numel) {
+          TORCHDION_UNROLL
+          for (int e = 0; e < Count; ++e) f(t, of_a[i].entries[e], of_b[i].entries[e], of_output.entries[e]);
+          *reinterpret_cast<Run<SA, Count>*>(a_data + first) = of_a[i];
+          output.put(first, of_output);
+          continue;
+        }
+        for (int64_t element = first; element < numel; ++element) {  // of a run that is not whole
+          f(t, a_data[element], b_data[element], of_output.entries[0]);
+          output.put(0, element, of_output.entries[0]);
+        }
+      }
+    });
+  }
 
   // Calls read(offset in a, offset in b) for each entry of the block's chunk, and then write(thread, offset in a, what
   // was read): no write keeps a thread's loads from being in flight together.
@@ -93,11 +191,6 @@ struct Accumulate {
 
   Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{2 * sizeof(SM) + sizeof(SG)}}; }
 
-  struct Pair {
-    SM m;
-    SG g;
-  };
-
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = Wider<SM, SG>;
@@ -110,15 +203,10 @@ struct Accumulate {
     const bool keeps_all = rule.keeps_all(matrix);
     typename Block::template Registers<int64_t> found;
     block.each([&](int t) { found[t] = 0; });
-    pairs.each(
-        block,
-        [&](int64_t i, int64_t k) {
-          return Pair{m[i], g[k]};
-        },
-        [&](int t, int64_t i, const Pair& entries) {
-          const T gradient = factor * counted(rule, static_cast<T>(load(entries.g)), found[t]);
-          if (!keeps_all) store(m[i], accumulated(least, keep, static_cast<T>(load(entries.m)), gradient));
-        });
+    pairs.replace(block, m, g, NoOutput(), [&](int t, SM& momentum, SG entry, NoOutput::Entry&) {
+      const T gradient = factor * counted(rule, static_cast<T>(load(entry)), found[t]);
+      if (!keeps_all) store(momentum, accumulated(least, keep, static_cast<T>(load(momentum)), gradient));
+    });
     block.each([&](int t) {
       if (rule.zeroed) block.add(rule.zeroed, found[t]);
     });
@@ -138,11 +226,6 @@ struct Axpby {
 
   Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{2 * sizeof(SX) + sizeof(SU)}}; }
 
-  struct Pair {
-    SX x;
-    SU u;
-  };
-
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = Wider<SX, SU>;
@@ -151,14 +234,9 @@ struct Axpby {
     SX* x = static_cast<SX*>(X[matrix]);
     const SU* u = static_cast<const SU*>(U[matrix]);
     const T update = static_cast<const T*>(factors)[0], keep = static_cast<const T*>(factors)[1];
-    pairs.each(
-        block,
-        [&](int64_t i, int64_t k) {
-          return Pair{x[i], u[k]};
-        },
-        [&](int, int64_t i, const Pair& entries) {
-          store(x[i], moved(static_cast<T>(load(entries.x)), static_cast<T>(load(entries.u)), update, keep, rule));
-        });
+    pairs.replace(block, x, u, NoOutput(), [&](int, SX& weight, SU direction, NoOutput::Entry&) {
+      store(weight, moved(static_cast<T>(load(weight)), static_cast<T>(load(direction)), update, keep, rule));
+    });
   }
 };
 

@@ -7,6 +7,21 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
+// Calls f with memory of a type that is known when the kernel runs.
+template <class F>
+TORCHDION_DEVICE void with_entries_of(Storage storage, void* data, const F& f) {
+  switch (storage) {
+    case Storage::float64:
+      return f(static_cast<double*>(data));
+    case Storage::float32:
+      return f(static_cast<float*>(data));
+    case Storage::float16:
+      return f(static_cast<Half*>(data));
+    default:
+      return f(static_cast<BFloat16*>(data));
+  }
+}
+
 // A contiguous tensor whose type is known when the kernel runs. All threads of a block see the same.
 struct Entries {
   void* data;
