@@ -12,8 +12,9 @@ lines, each with `list`, `rank`, `state` and `precision`:
     kind "predicted_product"  products of m×k and k×n matrices as cuBLAS sees them, `count` at once, `given` as a stack
                               or by pointers: those whose `share` of the step's least_ms is --least-share or more
     kind "predicted_step"     the sums; `batches` of matrices that are updated together; `fp64_operations` of products;
-                              `least_bytes` of passes over whole matrices, and the bytes of all launches over them; `roofline_ms` of the whole step; memory that the step allocates, and
-                              its `peak_bytes` over those of the parameters
+                              `least_bytes` of passes over whole matrices, and the bytes of all launches over them;
+                              `roofline_ms` of the whole step; memory that the step allocates, and its `peak_bytes`
+                              over those of the parameters
 
 `least_ms` of a launch is the longer of its bytes over the bandwidth and its operations over the rate of its arithmetic,
 both from the datasheet; launching and waiting are not in it. --write makes predicted.jsonl and predicted.md anew in a
@@ -38,6 +39,7 @@ from torch.nn import Parameter
 
 import torchdion
 from torchdion import _C
+from torchdion.options import Precision
 from torchdion.table import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +62,7 @@ def load(library: Path) -> None:
     ctypes.CDLL(str(library))
 
 
-def optimizer_of(shapes: list[Shape], fraction: float, precision: str, nesterov: bool) -> torchdion.Dion:
+def optimizer_of(shapes: list[Shape], fraction: float, precision: Precision, nesterov: bool) -> torchdion.Dion:
     """With gradients and state, as after a first step."""
     params = [Parameter(torch.empty(shape, device="meta")) for shape in shapes]
     optimizer = torchdion.Dion(params, rank_fraction=fraction, precision=precision, nesterov=nesterov)
@@ -90,7 +92,7 @@ def roofline_ms(shapes: list[Shape], fraction: float, precision: str) -> float:
     return least_ms(shapes, fraction, "FP32", precision, (RATES["TF32"], RATES["BF16"], BANDWIDTH))
 
 
-def predict(name: str, rank: str, precision: str, nesterov: bool, least_share: float) -> Iterator[Row]:
+def predict(name: str, rank: str, precision: Precision, nesterov: bool, least_share: float) -> Iterator[Row]:
     shapes, fraction = LISTS[name](), RANKS[rank]
     optimizer = optimizer_of(shapes, fraction, precision, nesterov)
     optimizer.step()

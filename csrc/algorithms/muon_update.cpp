@@ -51,7 +51,8 @@ comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options, at::Te
   at::Tensor L = room_for_look_ahead(batch, options);
   const Matrices Ls(L);
   const bool is_ahead = options.flag("nesterov");
-  add_gradients_(Ls, batch, gradients, is_ahead ? linalg::LookAheadFactors{1, gradients.keep} : linalg::LookAheadFactors{});
+  add_gradients_(Ls, batch, gradients,
+                 is_ahead ? linalg::LookAheadFactors{1, gradients.keep} : linalg::LookAheadFactors{});
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
   at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape);

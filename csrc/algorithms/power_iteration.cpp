@@ -248,8 +248,8 @@ std::vector<Matrices*> lists_of(std::vector<Matrices>& states, const std::vector
   for (Matrices& state : states) lists.push_back(&state);
   for (PowerIteration* iteration : iterations) {
     Factors& factors = iteration->factors;
-    lists.insert(lists.end(), {&iteration->B, &iteration->own_Q, &iteration->Ps, &iteration->Rs, &factors.P,
-                               &factors.Q, &factors.R});
+    lists.insert(lists.end(), {&iteration->B, &iteration->own_Q, &iteration->Ps, &iteration->Rs, &factors.P, &factors.Q,
+                               &factors.R});
   }
   return lists;
 }

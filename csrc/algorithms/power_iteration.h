@@ -19,8 +19,9 @@ namespace torchdion::algorithms {
 inline constexpr Choice kOrthonormalizeNames[] = {
     {"auto", "automatic"}, {"rcqr", "rcqr"}, {"cholesky_qr", "cholesky_qr"}, {"qr", "qr"}};
 inline constexpr Choices kOrthonormalize{"Orthonormalize", kOrthonormalizeNames};
-inline constexpr Option kOrientationOption{"orientation", std::string_view("right"), one_of(kOrientation),
-                                           "Algorithm 4 (Q is m×r), Algorithms 1 and 3 (Q is n×r), or of both the one whose P has min(m, n) rows"};
+inline constexpr Option kOrientationOption{
+    "orientation", std::string_view("right"), one_of(kOrientation),
+    "Algorithm 4 (Q is m×r), Algorithms 1 and 3 (Q is n×r), or of both the one whose P has min(m, n) rows"};
 inline constexpr Option kRankMultipleOf{"rank_multiple_of", int64_t{1}, kCounting,
                                         "r is rounded up to a multiple of this, at most min(m, n)"};
 inline constexpr Option kOrthonormalizeOption{.name = "orthonormalize",
@@ -57,7 +58,7 @@ struct PowerIteration {
   at::Tensor P, R, whole_Q;   // in the workspace: [count, m, r]; [count, n, r]; [count, n, r] where rows are cut
   linalg::Matrices Ps, Rs;    // the same
   Factors factors;
-  Layout layout;              // of B; replicas: those whose mean of B is taken by way of the factors
+  Layout layout;  // of B; replicas: those whose mean of B is taken by way of the factors
   BatchShape shape;
   std::vector<comm::Shares> owners;  // of the matrices on columns and replicas; none where rows are cut
   linalg::OrthonormalizeOptions orthonormalize;

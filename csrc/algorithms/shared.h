@@ -14,8 +14,7 @@ inline constexpr Choice kNonfiniteNames[] = {
 inline constexpr Choices kNonfinite{"Nonfinite", kNonfiniteNames};
 inline constexpr Choice kPrecisionNames[] = {{"highest", "highest"}, {"high", "high"}, {"medium", "medium"}};
 inline constexpr Choices kPrecision{"Precision", kPrecisionNames};
-inline constexpr Choice kOrientationNames[] = {
-    {"right", "right"}, {"left", "left"}, {"short", "short_side"}};
+inline constexpr Choice kOrientationNames[] = {{"right", "right"}, {"left", "left"}, {"short", "short_side"}};
 inline constexpr Choices kOrientation{"Orientation", kOrientationNames};
 
 inline constexpr Choice kOwnersNames[] = {{"all", "all"}, {"shard", "shard"}};

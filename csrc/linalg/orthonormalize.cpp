@@ -96,8 +96,7 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
   const at::Tensor scale = scale_sketch_(SP, P.scalar_type());
   if (options.scale.defined()) options.scale.copy_(scale);
   if (scale.defined() && may_scale(scale)) P.mul_(scale.view({-1, 1, 1}));  // as the sketch, of which the factor is
-  const TriangularInverse first =
-      sketch_qr_inverse(SP, noise, stored, options.precision, options.counts.in_margin);
+  const TriangularInverse first = sketch_qr_inverse(SP, noise, stored, options.precision, options.counts.in_margin);
   const bool in_place = backend_of(P.device()).multiplies_in_place;
   at::Tensor product = in_place ? own : at::empty_like(own);
   multiply_triangular_(Matrices(product), Matrices(own), first, options.precision);

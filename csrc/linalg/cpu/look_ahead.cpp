@@ -23,8 +23,8 @@ struct Numbers {
   bool zeroes, keeps_all;
 };
 
-// m ← keep m + factor g;  l ← of_gradient · factor g + of_momentum · m. Returns how many entries of g were not finite, if these count
-// as zero.
+// m ← keep m + factor g;  l ← of_gradient · factor g + of_momentum · m. Returns how many entries of g were not finite,
+// if these count as zero.
 template <class T, class TM, class TG>
 [[gnu::always_inline]] inline int64_t step_entries(T* l, TM* m, const TG* g, int64_t g_stride, int64_t count,
                                                    const Numbers<T>& numbers) {
@@ -135,12 +135,9 @@ void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrice
     TORCHDION_DISPATCH_FLOATING(G.dtype, "torchdion::look_ahead_", [&] {
       using T = Wider<momentum_t, scalar_t>;
       parallel_rows(M.count(), M.rows, grain, [&](int64_t index, int64_t first, int64_t rows) {
-        const Numbers<T> numbers{static_cast<T>(rule.keep),
-                                 static_cast<T>(rule.total_factor()),
-                                 static_cast<T>(ahead.gradient),
-                                 static_cast<T>(ahead.momentum),
-                                 rule.zeroed != nullptr,
-                                 rule.keeps_all(index)};
+        const Numbers<T> numbers{static_cast<T>(rule.keep),      static_cast<T>(rule.total_factor()),
+                                 static_cast<T>(ahead.gradient), static_cast<T>(ahead.momentum),
+                                 rule.zeroed != nullptr,         rule.keeps_all(index)};
         total += look_ahead_rows<T, momentum_t, scalar_t>(L, M, G, index, first, rows, numbers);
       });
     });

@@ -231,8 +231,8 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   };
   if (SP.scalar_type() == at::kFloat) {
     pass.exponents = at::empty({count, r}, SP.options().dtype(at::kInt));
-    kernels::scale_columns(SP.mutable_data_ptr(), Storage::float32, count, k, r,
-                           pass.exponents.mutable_data_ptr<int>(), /*rounds=*/false, stream_of(SP.device()));
+    kernels::scale_columns(SP.mutable_data_ptr(), Storage::float32, count, k, r, pass.exponents.mutable_data_ptr<int>(),
+                           /*rounds=*/false, stream_of(SP.device()));
   }
   const at::Tensor exponents = pass.exponents;
   const TriangularInverse first = factor_of(SP);

@@ -20,8 +20,8 @@ void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, i
   dispatch(Q.storage, [&](auto q) {
     dispatch(R.storage, [&](auto r) {
       using Program = ColumnNormalize<decltype(q), decltype(r)>;
-      launch(Program{Q.data, R.data, Q.strides.row, R.strides.row, columns, squares,
-                     static_cast<BFloat16*>(copy_of_Q), static_cast<BFloat16*>(copy_of_R)},
+      launch(Program{Q.data, R.data, Q.strides.row, R.strides.row, columns, squares, static_cast<BFloat16*>(copy_of_Q),
+                     static_cast<BFloat16*>(copy_of_R)},
              columns.blocks(count), Program::shared_bytes, stream);
     });
   });

@@ -77,8 +77,8 @@ void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols,
 void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, int64_t cols, const double* squares,
                       void* copy_of_Q, void* copy_of_R, Stream stream);
 
-// P's columns ([count, rows, cols], BF16 or FP32) times 2^-exponents ([count, cols]), and, in FP32, rounded to TF32. See
-// programs/columns.h.
+// P's columns ([count, rows, cols], BF16 or FP32) times 2^-exponents ([count, cols]), and, in FP32, rounded to TF32.
+// See programs/columns.h.
 void scale_columns(void* P, Storage storage, int64_t count, int64_t rows, int64_t cols, int* exponents, bool rounds,
                    Stream stream);
 

@@ -76,7 +76,9 @@ def parser() -> OneSentenceParser:
     options.add_argument("--fraction", type=float, default=0.25, help="of Dion2 and Dion3 (default: %(default)s)")
     options.add_argument("--chunk-size", type=int, default=64, help="of DeMo (default: %(default)s)")
     options.add_argument("--top-k", type=int, default=32, help="of DeMo (default: %(default)s)")
-    options.add_argument("--orientation", default="right", help="right (Q is m×r), left (n×r) or short (P has min(m, n) rows)")
+    options.add_argument(
+        "--orientation", default="right", help="right (Q is m×r), left (n×r) or short (P has min(m, n) rows)"
+    )
     options.add_argument("--orthonormalize", default="auto", help="auto, rcqr, cholesky_qr or qr")
     options.add_argument("--rcqr-oversample", type=float, default=1.25, help="rows of rcqr's sketch over r")
     options.add_argument("--scalar-algorithm", default="lion", help="lion or adamw")

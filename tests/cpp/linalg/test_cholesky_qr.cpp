@@ -118,7 +118,8 @@ TEST_P(CholeskyQrOfAnyCondition, LeavesOrthonormalColumnsAndZeroOnes) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, CholeskyQrOfAnyCondition,
                          testing::Combine(testing::Values(Precision::highest, Precision::high, Precision::medium),
-                                          testing::Values(std::pair(300, 80), std::pair(200, 200), std::pair(560, 520))));
+                                          testing::Values(std::pair(300, 80), std::pair(200, 200),
+                                                          std::pair(560, 520))));
 
 TEST(CholeskyQrOfRoundedP, DoesNotHideANaN) {
   for (double hostile : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {

@@ -49,9 +49,7 @@ TEST(GramOfAStack, OfNoMatrixOrNoRowsIsEmptyOrZero) {
   EXPECT_TRUE(at::equal(gram(Matrices(at::empty({2, 0, 3}, at::kFloat))), at::zeros({2, 3, 3}, at::kDouble)));
 }
 
-bool sums_in_single(Precision precision) {
-  return backend_of(at::kCPU).sum_dtype(at::kFloat, precision) == at::kFloat;
-}
+bool sums_in_single(Precision precision) { return backend_of(at::kCPU).sum_dtype(at::kFloat, precision) == at::kFloat; }
 
 class GramPrecision : public testing::TestWithParam<Precision> {};
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from gpu_lists import LISTS, RANKS
 from kernel_names import short
-from matrices import roofline_flops
 from predicted import markdown
 
 Row = dict[str, Any]

@@ -67,8 +67,8 @@ struct Columns {
   }
 };
 
-// In shared memory ([kHeight, kWidth]), the first row: of each of the block's columns what `merge` makes of all threads'
-// numbers, in an order that depends on the shape alone.
+// In shared memory ([kHeight, kWidth]), the first row: of each of the block's columns what `merge` makes of all
+// threads' numbers, in an order that depends on the shape alone.
 template <class T, class Block, class Merge>
 TORCHDION_DEVICE void merge_columns(Block& block, T* numbers, const Merge& merge) {
   for (int height = Columns::kHeight / 2; height > 0; height /= 2) {

@@ -78,8 +78,8 @@ struct Pairs {
   int64_t entries(int64_t blocks) const { return blocks / chunks() * rows * cols; }  // of one of the lists
   TORCHDION_HOST_DEVICE bool are_flat() const { return a.row == cols && b.row == cols && b.col == 1; }
 
-  // Calls f(thread, entry of a, entry of b, entry of the output) for each entry of the block's chunk: f may write that of
-  // a and of the output. Where all lie one after another, 16 bytes of the widest are read and written at once.
+  // Calls f(thread, entry of a, entry of b, entry of the output) for each entry of the block's chunk: f may write that
+  // of a and of the output. Where all lie one after another, 16 bytes of the widest are read and written at once.
   template <class Block, class SA, class SB, class Out, class F>
   TORCHDION_DEVICE void replace(Block& block, SA* a_data, const SB* b_data, const Out& output, const F& f) const {
     using SL = typename Out::Entry;

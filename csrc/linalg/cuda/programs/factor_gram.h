@@ -37,8 +37,8 @@ struct GivenNoise {
 // where the length of the columns that the factor will make is 1, or less where `largest` would be exceeded; a column
 // that is too short even so counts as noise.
 //
-// Then, 64 columns at a time, the rows of these columns in A become those of L⁻¹ N left of the diagonal, and of Lᵀ right
-// of it: zero for columns that later ones are not freed of.
+// Then, 64 columns at a time, the rows of these columns in A become those of L⁻¹ N left of the diagonal, and of Lᵀ
+// right of it: zero for columns that later ones are not freed of.
 //
 // Where the last columns are among them, factor ([count, r, r], upper triangular) ← diag(scale) N L⁻ᵀ. With `rest`, in
 // two parts that tensor cores read without rounding: their sum is the factor.
@@ -61,19 +61,20 @@ struct FactorGram {
 
   T* A;        // [count, r, r]
   T* scratch;  // [count, kScratch]
-  double *scale, *unit, *noise, *rounding;  // [count, r]; unit: D; rounding: the noise of the columns that the factor makes
-  const int *exponents, *shift;             // [count, r], or null: the columns were 2^exponent times as long, and are
-                                            // 2^shift times as short as those that the factor is for
-  double* length;                           // [count]
-  int64_t* live;                            // [count]
-  int64_t *without_signal, *in_margin;      // or null: linalg::SignalCounts
-  F *factor, *rest;                         // `rest` may be null
-  bool all_begin;                           // as if noise were below 0 everywhere
+  double *scale, *unit, *noise,
+      *rounding;                        // [count, r]; unit: D; rounding: the noise of the columns that the factor makes
+  const int *exponents, *shift;         // [count, r], or null: the columns were 2^exponent times as long, and are
+                                        // 2^shift times as short as those that the factor is for
+  double* length;                       // [count]
+  int64_t* live;                        // [count]
+  int64_t *without_signal, *in_margin;  // or null: linalg::SignalCounts
+  F *factor, *rest;                     // `rest` may be null
+  bool all_begin;                       // as if noise were below 0 everywhere
   int64_t r, first;
   GivenNoise given;
   double largest;  // length D, that the factor can hold
-  // Off-diagonal rows of D A D that are no longer than this settle a matrix that has been through a pass: the inverse of
-  // its factor is I − (its upper triangle) but for the square of that.
+  // Off-diagonal rows of D A D that are no longer than this settle a matrix that has been through a pass: the inverse
+  // of its factor is I − (its upper triangle) but for the square of that.
   double settled;
   float rows, one_over_root_rows;  // of P
   T margin, least_pivot;
@@ -210,8 +211,8 @@ struct FactorGram {
         const int64_t place = matrix * r + j;
         const double square = h[j * (r + 1)], d = square == 0 ? 0 : 1 / sqrt(square);
         const bool begins = all_begin || noise[place] < 0;
-        double relative = begins ? given.of_mean() * sqrt(mean_square / times(square, exponents, place, 2))
-                                 : noise[place] * d;
+        double relative =
+            begins ? given.of_mean() * sqrt(mean_square / times(square, exponents, place, 2)) : noise[place] * d;
         if (begins) relative = relative < given.own ? given.own : relative;
         if (d == 0 || relative > kLargestNoise) relative = kLargestNoise;
         const bool too_short = own_length * shifted(place, d) > largest;
@@ -301,10 +302,20 @@ struct FactorGram {
   template <class Block>
   TORCHDION_DEVICE void factor_diagonal(Block& block, int64_t matrix, const T* a, T* own, int64_t at, int width) const {
     const int64_t begin = matrix * r;
-    Diagonal{a + at * (r + 1), r, own, at > 0 ? ranks : 0, own + kInverse, own + kKeep,
+    Diagonal{a + at * (r + 1),
+             r,
+             own,
+             at > 0 ? ranks : 0,
+             own + kInverse,
+             own + kKeep,
              ColumnNoise{noise + begin, scale + begin, rounding + begin, length + matrix, live + matrix, without_signal,
                          in_margin},
-             at, width, rows, one_over_root_rows, margin, least_pivot}(block);
+             at,
+             width,
+             rows,
+             one_over_root_rows,
+             margin,
+             least_pivot}(block);
   }
 
   // The rows of the block's columns ← its inverse times them; right of it, zero for columns that others are not freed
@@ -403,8 +414,7 @@ struct FactorGram {
         for (int e = t; e < kSquare; e += threads) {
           const int64_t i = row + e / kWidth, j = col + e % kWidth;  // along the rows of the factor
           if (i >= r || j >= r) continue;
-          put((matrix * r + i) * r + j,
-              i > j ? 0.0 : tile[e % kWidth * kPadded + e / kWidth] * scale[matrix * r + i]);
+          put((matrix * r + i) * r + j, i > j ? 0.0 : tile[e % kWidth * kPadded + e / kWidth] * scale[matrix * r + i]);
         }
       });
     }
