@@ -123,7 +123,7 @@ def sanitizer(given: Settings, tool: str) -> Command:
     """Only our kernels. What CUDA's functions return is checked by who calls them; torch's allocator would hide what is
     read or written beside a tensor."""
     program = str(STAND_INS / "compute-sanitizer") if given.dry else find("compute-sanitizer") or "compute-sanitizer"
-    options = ["--tool", tool, "--error-exitcode", "9", "--report-api-errors", "no", "--kernel-name", "kns=run_program"]
+    options = ["--tool", tool, "--error-exitcode", "9", "--report-api-errors", "no", "--kernel-name", "kns=_program"]
     command = tests(given, tool, *SANITIZED)
     caching = (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)
     return command._replace(arguments=[program, *options, *command.arguments], environment=caching)

@@ -24,12 +24,11 @@ namespace {
 // one matrix needs more.
 constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20;
 
-// Bytes that a task may take on a GPU, where no cache is as large and launches cost more than memory. With the 64 MiB
-// in which Gram matrices are computed it stays below 12% of the FP32 weights of a GPT of 1.3B.
+// Bytes that a task may take on a GPU, where no cache is as large and launches cost more than memory. A step stays
+// below 12% of the FP32 weights of a GPT of 1.3B, where one task's workspace is larger and another's temporaries are.
 constexpr int64_t kDeviceWorkspace = int64_t{456} << 20;
 
-// Matrices of a task on a GPU that may take more: the blocks on their diagonals are factored by one multiprocessor
-// each.
+// Matrices of a task on a GPU that may take more: each Gram matrix is factored by a cluster of its own.
 constexpr int64_t kFewMatrices = 8;
 
 using Key = std::vector<int64_t>;

@@ -137,6 +137,42 @@ TEST(CholeskyInverse, KeepsAColumnThatRoundingHidesOutOfThoseAfterIt) {
   }
 }
 
+// After a first pass a GPU takes the upper triangle of what is left for the factor, where its square is rounding.
+TEST(CholeskyInverse, OfNearlyOrthonormalColumnsIsOfFirstOrderWhereThatIsExactEnough) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  for (int64_t r : {1, 7, 64, 130, 520}) {
+    for (const auto& [precision, dtype, rounding] :
+         {std::tuple{Precision::high, at::kFloat, 0x1p-12}, std::tuple{Precision::medium, at::kBFloat16, 0x1p-9}}) {
+      const at::Tensor off = normal({r, r}, 1).triu(1), symmetric = off + off.mT();
+      const double longest = at::linalg_vector_norm(symmetric, 2, {1}).max().item<double>();
+      for (const bool is_near : {true, false}) {
+        // Of other lengths, and one column without signal.
+        const double distance = std::sqrt(rounding / 2) * (is_near ? 0.9 : 8);
+        const at::Tensor lengths = 1 + 0.1 * normal({r}, 2).clamp(-3, 3);
+        at::Tensor H = at::eye(r, at::kDouble) + (r > 1 ? symmetric * (distance / longest) : symmetric);
+        H = H * lengths * lengths.unsqueeze(1);
+        if (r > 1) H.select(0, r / 2).copy_(H.select(1, r / 2).zero_());
+        int64_t without_signal = 0;
+        CholeskyPass pass{.noise = at::full({1, r}, 1e-6, at::kDouble), .rows = r, .dtype = dtype};
+        pass.precision = precision;
+        pass.counts.without_signal = &without_signal;
+        const TriangularInverse factor = cholesky_inverse(H.to(at::kFloat).unsqueeze(0), pass);
+        const at::Tensor T = factor.inverse[0].to(at::kDouble) + factor.rest[0].to(at::kDouble);
+        at::Tensor error = T.mT().matmul(H).matmul(T) - at::eye(r, at::kDouble);
+        if (r > 1) error[r / 2][r / 2] += 1;
+        const double found = error.abs().max().item<double>();
+        EXPECT_LE(found, is_near ? rounding : 2e-5) << r << (is_near ? ", near" : "");
+        EXPECT_EQ(without_signal, r > 1 ? 1 : 0);
+        EXPECT_TRUE(at::equal(T, T.triu()));
+        if (r < 100) continue;
+        const at::Tensor scale = H.diagonal().rsqrt().masked_fill(H.diagonal().eq(0), 0);
+        const at::Tensor first_order = at::diag(scale) - (H * scale * scale.square().unsqueeze(1)).triu(1);
+        EXPECT_EQ((T - first_order).abs().max().item<double>() < 1e-4, is_near) << r;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 }  // namespace torchdion::linalg
