@@ -1,7 +1,7 @@
 """The calls of run.sh, the parts of each, and for how many seconds each may run.
 
     build-and-test   the build, the tests on the GPU, what products and factorizations take by themselves
-    steps            whole steps, what they launch, what the hardware counted
+    steps            whole steps, a training, what steps launch, what the hardware counted
     peers            other optimizers, ranks that share the GPU, compute-sanitizer
 
 What is wanted first stands first: a part may run for as long as its limit, or what is left of the call, says.
@@ -77,6 +77,7 @@ def build_and_test(given: Settings) -> Iterator[Part]:
 
 def steps(given: Settings) -> Iterator[Part]:
     yield Part("steps", 280, [measured(given, "gpu_step.py")])
+    yield Part("training", 100, [measured(given, "gpu_training.py")])
     yield Part("profile", 90, [measured(given, "gpu_profile.py")])
     yield Part("metrics", 120, [measured(given, "gpu_metrics.py", "--csv", str(given.folder / "metrics.csv"))])
 

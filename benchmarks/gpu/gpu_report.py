@@ -42,6 +42,7 @@ PRODUCTS = (
     *("list", "count", "m", "n", "r", "product", "least ms", "strided", "pointers", "pointers alone"),
     *("each", "each alone", "torchdion", "torchdion alone", "kernel, strided", "kernel, pointers"),
 )
+TRAININGS = ("optimizer", "r", "precision", "lr", "steps", "loss", "tokens/s", "step_ms", "optimizer_ms", "share")
 COUNTERS = ("list", "kernel", "ms", "grid", "dram %", "tensor %", "occupancy %")
 KERNELS_SHOWN = 8
 MISSING = "not measured"
@@ -171,6 +172,16 @@ def products(rows: Sequence[Row]) -> list[Row]:
     return list(shown.values())
 
 
+def trainings(rows: Sequence[Row]) -> list[Row]:
+    """Of each optimizer the one with the least loss."""
+    best: dict[tuple[object, ...], Row] = {}
+    for row in select(rows, kind="training"):
+        key = tuple(row.get(label) for label in ("optimizer", "rank", "precision"))
+        if key not in best or row["loss"] < best[key]["loss"]:
+            best[key] = row
+    return [{**row, "r": row.get("rank"), "tokens/s": row["tokens_per_second"]} for row in best.values()]
+
+
 def tests(rows: Sequence[Row]) -> list[Row]:
     """How many tests of each suite ended how, of how many."""
     found = [row for row in rows if row.get("kind") == "test"]
@@ -248,6 +259,7 @@ TABLES: dict[str, tuple[Callable[[Sequence[Row]], list[Row]], Sequence[str]]] = 
     "Steps of Dion": (steps, STEP),
     "CUDA graphs": (graphs, GRAPH),
     "Other optimizers": (rivals, RIVALS),
+    "Trainings of 12 layers of 768": (trainings, TRAININGS),
     "Kernels, predicted and measured": (compared, PREDICTED),
     "Kernels": (kernels, ("list", "r", "kernel", "launches", "ms", "share", "× copy")),
     "Hardware counters": (counters, COUNTERS),

@@ -9,6 +9,15 @@ from gpu_calls import CALLS
 from gpu_lists import CONDITIONS, LISTS, METHODS, RANKS, factors_of
 from rows import Row, beside, select
 
+STEP_MS = {
+    ("d/4", "high"): (34, 34),
+    ("d/16", "high"): (16, 16),
+    ("d", "high"): (160, 160),
+    ("d/4", "medium"): (20, 17),
+    ("d/16", "medium"): (14, 12),
+    ("d", "medium"): (85, 65),
+}
+"""Of 1.3B on an H200, by rank and precision: now, and later."""
 DEFAULT = {"state": "FP32", "precision": "high"}  # of the optimizer, to which the targets of time refer
 
 
@@ -90,6 +99,10 @@ def targets(large: str = "1.3b", small: str = "120m") -> list[Target]:
     def rival(optimizer: str) -> Callable[[Sequence[Row]], list[float]]:
         return lambda rows: rival_over(rows, large, optimizer, "d/4")
 
+    def ms_of(rank: str, precision: str) -> Callable[[Sequence[Row]], list[float]]:
+        labels = {"list": large, "rank": rank, "state": DEFAULT["state"], "precision": precision}
+        return lambda rows: [row["ms"] for row in select(rows, kind="step", optimizer="Dion", mode="eager", **labels)]
+
     def over_adamw(rows: Sequence[Row]) -> list[float]:
         return [1 / found for found in rival_over(rows, large, "AdamW", "d/16")]
 
@@ -125,6 +138,10 @@ def targets(large: str = "1.3b", small: str = "120m") -> list[Target]:
                 wanted=bound,
                 needed=of_factors,
             )
-            for precision, bound in (("high", 2e-3), ("highest", 1e-5))
+            for precision, bound in (("high", 2e-3), ("highest", 1e-5), ("medium", 1e-2))
+        ),
+        *(
+            Target(f"{shown}, r = {rank}, {precision}: a step in ms", steps, ms_of(rank, precision), now, wanted)
+            for (rank, precision), (now, wanted) in STEP_MS.items()
         ),
     ]

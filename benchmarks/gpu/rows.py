@@ -11,7 +11,7 @@ Row = dict[str, Any]
 LABELS = (
     *("kind", "call", "part", "program", "suite", "name"),
     *("list", "optimizer", "rank", "state", "precision", "mode", "kernel", "operation", "product", "method", "given"),
-    *("count", "rows", "r", "m", "n", "k", "condition"),
+    *("count", "rows", "r", "m", "n", "k", "condition", "lr"),
 )
 
 

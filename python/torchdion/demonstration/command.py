@@ -74,11 +74,17 @@ def parser() -> OneSentenceParser:
     )
     options.add_argument("--steps", type=whole(1), default=STEPS, help="of each training (%(default)s)")
     options.add_argument("--seed", type=whole(0), default=0, help="of weights, batches and sample (%(default)s)")
-    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(%(default)s)")
+    options.add_argument(
+        "--device", choices=("cpu", "cuda"), default=own_device(), help="a GPU's where there is one (here %(default)s)"
+    )
     drawn = options.add_mutually_exclusive_group()
     drawn.add_argument("--plot", type=Path, default=PICTURE, metavar="FILE.svg", help="a picture (%(default)s)")
     drawn.add_argument("--no-plot", action="store_true", help="no picture")
     return options
+
+
+def own_device() -> str:
+    return "cuda" if torch.cuda.is_available() and _C.has_kernels_for("cuda") else "cpu"
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -112,7 +118,7 @@ def run(options: argparse.Namespace, text: str) -> None:
         Training(settings, optimizers.adamw, optimizers.BASELINE),
     ]
     print(f"Text: {len(text):,} characters of Python's own docstrings, as {len(tokens):,} tokens.")
-    print(f"Validation loss of a GPT that learns them, in {UNIT}:\n")
+    print(f"Validation loss of a GPT that learns them on {options.device}, in {UNIT}:\n")
     train(trainings, options.steps)
     print()
     for training in trainings:

@@ -32,7 +32,7 @@ WORDS = {
     **{"tests": "--suite operations", "profile": "gpu_profile.py", "metrics": "gpu_metrics.py", "nccl": "--suite nccl"},
     **{"rivals": "--of torch", "accuracy": "gpu_accuracy.py", "ranks": "--suite ranks", "dion": "--of dion"},
     **{"memcheck": "--suite memcheck", "racecheck": "--suite racecheck", "verify": "torchdion verify"},
-    REPORT: "gpu_report.py",
+    **{REPORT: "gpu_report.py", "training": "gpu_training.py"},
 }
 
 
@@ -79,7 +79,7 @@ def test_parts_run_one_by_one_with_flags_and_rows_are_kept(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--only", "steps,test", "steps", "out"), "run.sh: no such part: test; steps has build steps profile metrics"),
+        (("--only", "steps,test", "steps", "out"), "run.sh: no such part: test; steps has build steps training profile metrics"),
         (("steps",), "run.sh: the following arguments are required: folder"),
         (("day", "out"), "run.sh: argument call: invalid choice: 'day'"),
         (("--onyl", "steps", "steps", "out"), "run.sh: unrecognized arguments: --onyl"),

@@ -10,7 +10,7 @@ import gpu_report
 import pytest
 from gpu_calls import CALLS
 from gpu_lists import CONDITIONS, LISTS, METHODS, RANKS, factors_of
-from gpu_targets import targets
+from gpu_targets import STEP_MS, targets
 from kernel_names import short
 from rows import merged, read
 
@@ -35,12 +35,14 @@ def measured() -> list[dict[str, Any]]:
         rows.append(step(name, "Dion", 20.0, rank=rank, least_ms=10.0, **default) | {"mode": "graph"})
         profile = {"kind": "launches", "list": name, "optimizer": "Dion", "launches": 120, "groups": 3}
         rows.append({**profile, "rank": rank, **default})
+        medium = step(name, "Dion", float(STEP_MS[rank, "medium"][0]), rank=rank, least_ms=10.0, **default)
+        rows.append(medium | {"precision": "medium"})
         if rank != "d":
             rows += [rows_of_dion | {"mode": mode} for mode in ("beside torch", "beside dion")]
     for name in ("120m", "1.3b"):
         rows += [step(name, "AdamW", 7.5), step(name, "Muon", 30.0)]
         rows.append(step(name, "dion package", 150.0, rank="d/4", state="FP32"))
-    for precision, error in (("high", 2e-3), ("highest", 1e-5)):
+    for precision, error in (("high", 2e-3), ("highest", 1e-5), ("medium", 1e-2)):
         of_factors = {size[1:] for name in ("120m", "1.3b") for size in factors_of(LISTS[name](), 1 / 4)}
         for (m, r), condition, method in product(of_factors, CONDITIONS, METHODS):
             labels = {"rows": m, "r": r, "condition": condition, "method": method, "precision": precision}
@@ -53,9 +55,9 @@ def outcomes(rows: list[dict[str, Any]], after: str = CALLS[-1]) -> list[str]:
 
 
 def test_every_target_is_reached_at_its_bound() -> None:
-    assert outcomes(measured()) == ["reached for now"] * 2 + ["reached"] * 7
+    assert outcomes(measured()) == ["reached for now"] * 2 + ["reached"] * 11 + ["reached for now"] * 3
     assert [row["is"] for row in gpu_report.checked(measured(), TARGETS, CALLS[-1])] == pytest.approx(
-        [1.5, 1.5, 10.0, 2.0, 2.0, 40.0, 2.0, 2e-3, 1e-5]
+        [1.5, 1.5, 10.0, 2.0, 2.0, 40.0, 2.0, 2e-3, 1e-5, 1e-2, 15.0, 15.0, 15.0, 20.0, 14.0, 85.0]
     )
     bounds = [(row["now"], row["wanted"]) for row in gpu_report.checked([], TARGETS, CALLS[-1])]
     assert bounds[:3] == [("≤ 1.5", "≤ 1.15"), ("≤ 1.6", "≤ 1.3"), ("≥ 10", "≥ 10")]
@@ -74,7 +76,13 @@ def test_a_bound_of_now_and_a_wanted_one_are_told_apart(ms: float, outcome: str)
         ({"list": "1.3b", "optimizer": "Dion", "rank": "d/4", "mode": "eager"}, {"ms": 15.1}, {0}),
         ({"list": "1.3b", "optimizer": "Dion", "rank": "d/4", "mode": "beside torch"}, {"ms": 15.1}, {3}),
         ({"list": "1.3b", "optimizer": "Dion", "rank": "d/4", "mode": "beside dion"}, {"ms": 15.1}, {2}),
-        ({"list": "1.3b", "optimizer": "Dion", "rank": "d/16", "mode": "eager"}, {"ms": 16.1}, {1}),
+        (
+            {"list": "1.3b", "optimizer": "Dion", "rank": "d/16", "mode": "eager", "precision": "high"},
+            {"ms": 16.1},
+            {1, 11},
+        ),
+        ({"list": "1.3b", "rank": "d/16", "mode": "eager", "precision": "medium"}, {"ms": 14.1}, {14}),
+        ({"list": "1.3b", "rank": "d", "mode": "eager", "precision": "medium"}, {"ms": 85.1}, {15}),
         ({"list": "1.3b", "optimizer": "Dion", "rank": "d/16", "mode": "beside torch"}, {"ms": 15.1}, {4}),
         ({"list": "1.3b", "optimizer": "dion package"}, {"ms": 149.0}, {2}),
         ({"list": "1.3b", "optimizer": "Muon"}, {"ms": 29.0}, {3}),
@@ -83,6 +91,7 @@ def test_a_bound_of_now_and_a_wanted_one_are_told_apart(ms: float, outcome: str)
         ({"list": "120m", "rank": "d", "mode": "graph"}, {"ms": 20.1}, {6}),
         ({"kind": "orthogonality", "precision": "high"}, {"error": 2.1e-3}, {7}),
         ({"kind": "orthogonality", "precision": "highest"}, {"error": 1.1e-5}, {8}),
+        ({"kind": "orthogonality", "precision": "medium"}, {"error": 1.1e-2}, {9}),
         ({"kind": "orthogonality", "precision": "highest", "condition": 1e2}, {"zero_columns": 1}, {8}),
         ({"kind": "orthogonality", "precision": "high", "condition": 1e0}, {"zero_columns": 1}, {7}),
         ({"kind": "orthogonality", "precision": "high", "condition": 1e4}, {"error": float("nan")}, {7}),
@@ -106,11 +115,11 @@ def test_each_target_is_missed_by_its_own_rows_alone(
         ({"optimizer": "AdamW"}, {4}),
         ({"mode": "graph"}, {6}),
         ({"mode": "graph", "rank": "d"}, {6}),
-        ({"kind": "orthogonality", "condition": 1e0, "method": "rcqr"}, {7, 8}),
+        ({"kind": "orthogonality", "condition": 1e0, "method": "rcqr"}, {7, 8, 9}),
         ({"kind": "launches"}, {5}),
-        ({"list": "1.3b", "optimizer": "Dion"}, {0, 1, 2, 3, 4}),
-        ({"kind": "orthogonality"}, {7, 8}),
-        ({}, set(range(9))),
+        ({"list": "1.3b", "optimizer": "Dion"}, {0, 1, 2, 3, 4, *range(10, 16)}),
+        ({"kind": "orthogonality"}, {7, 8, 9}),
+        ({}, set(range(16))),
     ],
 )
 def test_a_target_without_rows_is_not_measured_and_a_failure(
@@ -130,14 +139,16 @@ def test_a_target_without_rows_is_not_measured_and_a_failure(
 
 def test_what_a_later_call_measures_is_no_failure_before_it(tmp_path: Path) -> None:
     assert set(outcomes([], CALLS[0])) == {"by the call steps", "by the call peers"}
-    assert outcomes([], CALLS[1]).count("not measured") == 4
+    assert outcomes([], CALLS[1]).count("not measured") == 10
     of_steps = [row for row in measured() if row.get("optimizer") == "Dion" and "beside" not in row.get("mode", "")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_steps))
     assert [gpu_report.main([str(tmp_path), "--after", call]) for call in CALLS] == [0, 0, 1]
 
 
 def test_ratios_stand_in_the_tables_of_steps_and_graphs() -> None:
-    [row] = [row for row in gpu_report.steps(measured()) if (row["list"], row["r"]) == ("1.3b", "d/4")]
+    labels = ("list", "r", "precision")
+    found = {tuple(row[label] for label in labels): row for row in gpu_report.steps(measured())}
+    row = found["1.3b", "d/4", "high"]
     assert (row["× roofline"], row["back to back × roofline"]) == (1.5, 1.4)
     assert [row[name] for name in ("× AdamW", "Muon / this", "dion / this", "first / ms")] == [2.0, 2.0, 10.0, 3.0]
     assert row["launches / shape"] == 40
@@ -188,8 +199,26 @@ def test_of_many_failures_the_first_are_printed_and_the_targets_last(
     assert gpu_report.main([str(tmp_path), "--markdown", str(tmp_path / "report.md")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("- test, s, t") for line in lines) == 30
-    assert lines[-1].startswith("| ‖PᵀP") and "- and 69 more" in lines
+    assert lines[-1].startswith("| 1.3B, r = d, medium: a step in ms |") and "- and 69 more" in lines
     assert "- test, s, t98: no" in (tmp_path / "report.md").read_text()
+
+
+def test_of_trainings_the_best_rate_of_each_optimizer_is_shown() -> None:
+    known = {
+        "kind": "training",
+        "steps": 40,
+        "tokens_per_second": 1e5,
+        "step_ms": 200.0,
+        "optimizer_ms": 10.0,
+        "share": 0.05,
+    }
+    rows = [
+        known | {"optimizer": "muon", "lr": lr, "loss": loss} for lr, loss in ((0.01, 2.1), (0.02, 2.0), (0.04, 2.2))
+    ]
+    rows.append(known | {"optimizer": "dion", "rank": "d/4", "precision": "medium", "lr": 0.02, "loss": 2.3})
+    found = [(row["optimizer"], row["r"], row["lr"]) for row in gpu_report.trainings(rows)]
+    assert found == [("muon", None, 0.02), ("dion", "d/4", 0.02)]
+    assert "### Trainings of 12 layers of 768\n" in gpu_report.report(rows, TARGETS)
 
 
 def test_tests_are_counted_by_suite_and_failures_named() -> None:

@@ -103,6 +103,16 @@ def test_a_gpu_that_is_not_there_is_refused(here: Path, capsys, monkeypatch: pyt
     assert capsys.readouterr().err.endswith("must be cpu, as no GPU was found, got cuda\n")
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_it_trains_on_a_gpu_where_there_is_one_that_it_was_built_for(
+    is_there: bool, has_kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_there)
+    monkeypatch.setattr(command._C, "has_kernels_for", lambda device: has_kernels and device == "cuda")
+    assert command.parser().parse_args([]).device == ("cuda" if is_there and has_kernels else "cpu")
+
+
 def test_a_python_without_docstrings_is_said_so(here: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(here)})
     assert demo("--steps", "1") == 1
