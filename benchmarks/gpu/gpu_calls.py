@@ -27,7 +27,7 @@ SANITIZED = tuple(
         "test_cuda.py::test_columns_are_normalized_as_on_the_cpu_and_zero_ones_stay[(2, 700, 65)-torch.float32]",
         "test_cuda.py::test_factors_are_orthonormal_and_the_cpus_up_to_sign[torch.float32-(3, 200, 40)-auto]",
         "test_cuda.py::test_factors_are_orthonormal_and_the_cpus_up_to_sign[torch.float32-(3, 200, 40)-rcqr]",
-        "test_cuda.py::test_factors_of_rounded_operands_are_orthonormal[medium-0.001]",
+        "test_cuda.py::test_factors_of_rounded_operands_are_orthonormal[medium-0.01]",
         "test_cuda.py::test_sketches_are_the_cpus[(3, 5)-torch.float32]",
         "test_cuda.py::test_steps_are_the_cpus[torch.float32-0.0001-right-auto]",
         "test_cuda.py::test_columns_without_signal_are_counted_on_the_device",

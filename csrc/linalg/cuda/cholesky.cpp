@@ -95,8 +95,10 @@ void eliminate_below(const at::Tensor& A, int64_t first, int64_t end) {
                   1, exact(A.scalar_type()));
 }
 
-// The factor as F in `dtype`, from Gram matrices of T, which are overwritten. Rounded, it is in two parts, good to 16
-// bits in BF16 and to 21 in TF32.
+// The inverse of the factor, as F, from Gram matrices of T, which are overwritten. Rounded, it is in two parts, good to
+// 16 bits in BF16 and to 21 in TF32. The elimination needs it in any case, to know the noise of columns. To free P's
+// blocks of those before them instead would use what storing has rounded of these, of which a short column is the
+// difference.
 template <class T, class F>
 TriangularInverse inverse_of(const at::Tensor& A, CholeskyPass& pass) {
   using Program = FactorGram<T, F>;

@@ -59,21 +59,21 @@ __global__ void __launch_bounds__(Program::threads) run_cluster_program(const __
   program(Cluster<Program::threads, Program::ranks>{memory});
 }
 
-// Whether the current device launches blocks in clusters.
-inline bool has_clusters() {
-  int device = 0, major = 0;
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major >= 9;
+// Whether the code of a kernel that the current device runs knows of clusters: not what a newer device makes of the PTX
+// of an older one.
+inline bool knows_clusters(const void* kernel) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion >= 90;
 }
 
 template <class Program>
 void launch_clusters(const Program& program, int64_t clusters, size_t shared_bytes, Stream stream) {
   if (clusters == 0) return;
   record_launch(program, clusters);
-  check(cudaFuncSetAttribute(run_cluster_program<Program>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes)));
-  const unsigned blocks = has_clusters() ? Program::ranks : 1;
+  const void* kernel = reinterpret_cast<const void*>(run_cluster_program<Program>);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  const unsigned blocks = knows_clusters(kernel) ? Program::ranks : 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(clusters) * blocks);
   config.blockDim = dim3(Program::threads);

@@ -236,6 +236,33 @@ TEST_P(CholeskyQrOverAnAxis, EqualsThatOfTheWholeOnEveryRank) {
   for (const auto& log : meeting.logs) EXPECT_EQ(log, expected);
 }
 
+// Each rank's columns may need other powers of two than the whole ones, for FP32 to hold their squares.
+TEST_P(CholeskyQrOverAnAxis, IsOrthonormalWhereEachRanksRowsAreOfAnotherScale) {
+  const int size = GetParam();
+  for (const Precision precision : {Precision::highest, Precision::high, Precision::medium}) {
+    for (const double scale : {1.0, 1e-25, 1e25}) {
+      const at::Tensor P = (normal({1, 80, 12}, 1) * scale).to(at::kFloat);
+      P.slice(1, 0, 8).mul_(1e-9);  // the first rank's rows
+      P.select(2, 4).mul_(1e6);
+      P.select(2, 7).zero_();
+      comm::Meeting meeting(size);
+      std::vector<at::Tensor> pieces(size);
+      comm::on_every_rank(&meeting, [&](Axis axis) {
+        const int64_t each = 72 / (size - 1), first = axis.rank == 0 ? 0 : 8 + (axis.rank - 1) * each;
+        pieces[axis.rank] = P.slice(1, first, axis.rank == 0 ? 8 : first + each).clone();
+        const Noise noise{rounding_noise(at::kFloat, 0, precision_on(at::kCPU, precision))};
+        comm::run(cholesky_qr_(pieces[axis.rank], axis, 80, {.noise = noise, .precision = precision}));
+      });
+      const at::Tensor Q = at::cat(pieces, 1)[0].to(at::kDouble), exact = P[0].to(at::kDouble);
+      EXPECT_EQ(Q.select(1, 7).abs().max().item<double>(), 0);
+      const at::Tensor basis = at::cat({Q.slice(1, 0, 7), Q.slice(1, 8)}, 1);
+      const double allowed = precision == Precision::medium ? 2e-3 : precision == Precision::high ? 1e-4 : 1e-6;
+      EXPECT_LE(orthogonality_error(basis), allowed) << scale;
+      EXPECT_LE(relative_error(basis.matmul(basis.mT().matmul(exact)), exact), 0x1p-7) << scale;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, CholeskyQrOverAnAxis, testing::Values(2, 4));
 
 }  // namespace

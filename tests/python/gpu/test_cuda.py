@@ -46,7 +46,7 @@ def test_factors_are_orthonormal_and_the_cpus_up_to_sign(
     assert distance(found * (found * expected).sum(-2, keepdim=True).sign(), expected) <= 1e3 * ROUNDING[dtype]
 
 
-@pytest.mark.parametrize(("precision", "allowed"), [("highest", 1e-5), ("high", 1e-4), ("medium", 1e-3)])
+@pytest.mark.parametrize(("precision", "allowed"), [("highest", 1e-5), ("high", 2e-3), ("medium", 1e-2)])
 def test_factors_of_rounded_operands_are_orthonormal(precision: str, allowed: float) -> None:
     P = normal(2, 700, 130, dtype=torch.float32)
     found = torch.ops.torchdion.orthonormalize(P.cuda(), precision=precision).cpu().double()
@@ -164,7 +164,10 @@ def test_momenta_of_muon_have_the_bits_of_the_cpus(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "precision"),
-    [(torch.float32, "high"), (torch.float32, "highest"), (torch.bfloat16, "medium"), (torch.float64, "high")],
+    [
+        *((torch.float32, precision) for precision in ("high", "highest", "medium")),
+        *((torch.bfloat16, "medium"), (torch.float64, "high")),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(256, 128), (191, 67)], ids=str)
