@@ -159,18 +159,29 @@ TEST(DionStep, OfRoundedOperandsEndsNearTheTextbook) {
     double error, shorter;
   };
   for (const Case& c : {Case{Precision::high, 4e-3, 0x1p-10}, Case{Precision::medium, 3e-2, 0x1p-7}}) {
-    const Options options = options_of(c.precision, {{"lr", 0.1}, {"weight_decay", 0.0}});
-    const Problem p = problem(1, 24, 96, 6, Orientation::right, at::kFloat);
-    const at::Tensor start = p.X.to(at::kDouble);
-    Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
-    int64_t step = 0;
-    for (const at::Tensor& G : p.gradients) {
-      take_step(p, G, Orientation::right, ++step, options);
-      textbook.step(G, Orientation::right);
+    for (int form = 0; form < 8; ++form) {
+      const Orientation orientation = form & 4 ? Orientation::left : Orientation::right;
+      const at::ScalarType momentum = form == 7 ? at::kBFloat16 : at::kFloat;
+      const Options options = options_of(
+          c.precision,
+          {{"lr", 0.1}, {"weight_decay", 0.0}, {"nesterov", (form & 1) != 0}, {"error_feedback", (form & 2) == 0}});
+      Problem p = problem(1, 24, 96, 6, orientation, at::kFloat);
+      p.M = p.M.to(momentum);
+      const at::Tensor start = p.X.to(at::kDouble);
+      Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
+      int64_t step = 0;
+      for (const at::Tensor& G : p.gradients) {
+        take_step(p, G, orientation, ++step, options);
+        textbook.step(G, orientation);
+      }
+      const double error = momentum == at::kBFloat16 ? std::max(c.error, 3e-2) : c.error;
+      EXPECT_LE(travel_error(p.X, textbook.X, start), error) << form;
+      EXPECT_LE(relative_error(p.M, textbook.M), error) << form;
+      const at::Tensor Q = p.Q.to(at::kDouble), signs = (Q * textbook.Q).sum(-2, /*keepdim=*/true).sign();
+      EXPECT_LE(relative_error(Q * signs, textbook.Q), 3 * error) << form;
+      const at::Tensor moved = p.X.to(at::kDouble) - start, expected = textbook.X - start;
+      EXPECT_NEAR(((moved * expected).sum() / expected.square().sum()).item<double>(), 1, c.shorter) << form;
     }
-    EXPECT_LE(travel_error(p.X, textbook.X, start), c.error);
-    const at::Tensor moved = p.X.to(at::kDouble) - start, expected = textbook.X - start;
-    EXPECT_NEAR(((moved * expected).sum() / expected.square().sum()).item<double>(), 1, c.shorter);
   }
 }
 

@@ -1,4 +1,5 @@
-// The paper's Algorithm 1 line by line, in FP64 with Householder QR: what the optimized one is compared with.
+// The paper's Algorithm 1 line by line, in FP64 with Householder QR: what the optimized one is compared with. With
+// nesterov, and without error feedback, as csrc/algorithms/dion.cpp says.
 #pragma once
 
 #include <torchdion/options.h>
@@ -16,11 +17,14 @@ struct Textbook {
   void step(const at::Tensor& gradient, Orientation orientation) {
     const bool right = orientation == Orientation::right;
     const at::Tensor G = gradient.to(at::kDouble) * (options.flag("maximize") ? -1 : 1);
-    const at::Tensor B = right ? (M + G).mT() : M + G;
-    const at::Tensor P = std::get<0>(at::linalg_qr(B.matmul(Q)));
-    const at::Tensor R = B.mT().matmul(P);
-    const at::Tensor error_feedback = B - (1 - options.number("mu")) * P.matmul(R.mT());
-    M = right ? error_feedback.mT() : error_feedback;
+    const double mu = options.number("mu");
+    const bool feeds_back = options.flag("error_feedback"), is_ahead = options.flag("nesterov");
+    const at::Tensor both = feeds_back ? M + G : mu * M + G, ahead = feeds_back ? both + mu * G : mu * both + G;
+    const at::Tensor B = right ? both.mT() : both, of_L = is_ahead ? ahead : both, L = right ? of_L.mT() : of_L;
+    const at::Tensor P = std::get<0>(at::linalg_qr(L.matmul(Q)));
+    const at::Tensor R = L.mT().matmul(P);
+    const at::Tensor next = feeds_back ? B - (1 - mu) * P.matmul(R.mT()) : B;
+    M = right ? next.mT() : next;
     Q = R / at::linalg_vector_norm(R, 2, {-2}, /*keepdim=*/true);
     const at::Tensor update = P.matmul(Q.mT());
     const double shape = std::sqrt(static_cast<double>(X.size(-2)) / static_cast<double>(X.size(-1)));
