@@ -8,7 +8,8 @@
 //
 // A cluster program has `ranks` and operator()(Cluster): so many blocks work on one matrix. cluster.each_rank(f) calls
 // f(block, rank) for every rank and then waits for all of them; what one has written to global memory, the others read
-// from then on. Where the hardware has no clusters, and on the host, one block takes the ranks in turn.
+// from then on. Where a cluster has fewer blocks, where the hardware has none, and on the host, a block takes several
+// ranks in turn.
 #pragma once
 
 #include <cstddef>

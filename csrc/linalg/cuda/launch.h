@@ -73,7 +73,7 @@ void launch_clusters(const Program& program, int64_t clusters, size_t shared_byt
   record_launch(program, clusters);
   const void* kernel = reinterpret_cast<const void*>(run_cluster_program<Program>);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
-  const unsigned blocks = knows_clusters(kernel) ? Program::ranks : 1;
+  const unsigned blocks = knows_clusters(kernel) ? program.blocks_of_cluster() : 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(clusters) * blocks);
   config.blockDim = dim3(Program::threads);

@@ -79,7 +79,7 @@ def test_parts_run_one_by_one_with_flags_and_rows_are_kept(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--only", "steps,test", "steps", "out"), "run.sh: no such part: test; steps has build steps training profile metrics"),
+        (("--only", "steps,test", "steps", "out"), "run.sh: no such part: test; steps has build steps training"),
         (("steps",), "run.sh: the following arguments are required: folder"),
         (("day", "out"), "run.sh: argument call: invalid choice: 'day'"),
         (("--onyl", "steps", "steps", "out"), "run.sh: unrecognized arguments: --onyl"),

@@ -82,6 +82,13 @@ struct FactorGram {
   TORCHDION_HOST_DEVICE int64_t end() const { return first + kFactoredColumns < r ? first + kFactoredColumns : r; }
   TORCHDION_HOST_DEVICE bool is_last() const { return end() == r; }
 
+  // As many as there is work for: of few columns most ranks have none.
+  unsigned blocks_of_cluster() const {
+    unsigned blocks = 1;
+    while (blocks < ranks && blocks * kWidth < r) blocks *= 2;
+    return blocks;
+  }
+
   // A triangle is read and another one written; between launches rows lie in memory. Of each column noise is read and
   // written, scale written.
   Work work(int64_t count) const {
