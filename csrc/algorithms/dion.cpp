@@ -67,7 +67,7 @@ IterationSize size_of(const BatchShape& shape, const Options& options) {
   return {shape.ranks.front(), apart, shape.decoupled};
 }
 
-// Of L = B + μ G, or without error feedback μ B + G.
+// The look-ahead is L = B + μ G, or without error feedback μ B + G.
 linalg::LookAheadFactors look_ahead_of(const Options& options) {
   const double ahead = ahead_of(options);
   if (ahead == 0) return {};

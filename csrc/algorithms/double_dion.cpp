@@ -73,7 +73,7 @@ int64_t room_for_turned(const BatchShape& shape) {
   return shape.count * std::max(shape.rows, shape.cols) * shape.ranks[kOfReplicas];
 }
 
-// Of the first iteration, without what it turns; B₁ may be averaged there before.
+// The first iteration's, without room_for_turned(); B₁ is averaged in it before where replicas are dense.
 int64_t workspace_of_first(const BatchShape& shape, const Layout& layout, const Options& options) {
   const int64_t iteration = workspace_of_iteration(shape, layout, size_of_first(shape, options), options);
   const bool is_averaged = !layout.replicas.absent() && !shape.decoupled;
@@ -103,12 +103,12 @@ void add_gradients_(const Batch& batch, const Matrices& B1, const at::Tensor& un
   linalg::accumulate_(B1, batch.G, gradients);
 }
 
-// Where what is factored lies apart from the momentum.
+// B ← the momentum, unless they are one.
 void copy_apart_(const PowerIteration& iteration, const Matrices& momentum) {
   if (iteration.B.data != momentum.data) linalg::copy_(iteration.B, momentum);
 }
 
-// What replicas exchange, P₁ and R₁: M₁ is B₁ before.
+// Finds P₁ and R₁, which replicas exchange, from B₁ in the place of M₁.
 comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first, at::Tensor unchanged) {
   const Matrices M1 = batch.states[kReplicateMomentum];
   const Axis dense = batch.shape.decoupled ? Axis() : batch.layout.replicas;
@@ -122,7 +122,7 @@ comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first, at::Te
   co_return first;
 }
 
-// What is alike on all replicas: M₂ is B₂ = M₂ + P₁ R₁ᵀ before.
+// Updates what is equal on all replicas, from B₂ = M₂ + P₁ R₁ᵀ in the place of M₂.
 comm::Task<> second_stage(Batch batch, PowerIteration second, at::Tensor unchanged, Options options) {
   const Matrices& M2 = batch.states[kSharedMomentum];
   copy_apart_(second, M2);

@@ -5,6 +5,7 @@
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 
@@ -74,7 +75,7 @@ void multiply_(const Matrices& C, const Matrices& A, const Matrices& B, double a
   linalg::copy_(C, turned);
 }
 
-// Of the weights' update.
+// The factors of the weights' update.
 struct UpdateFactors {
   linalg::Factor update, keep;
 };
@@ -116,7 +117,7 @@ bool is_summed(const Layout& layout, const IterationSize& size) {
   return !layout.rows.absent() || !layout.cols.absent() || (size.averages && !layout.replicas.absent());
 }
 
-// Where everything begins in the workspace, in elements of the computing dtype.
+// Offsets in the workspace, in elements of the computing dtype.
 class Places {
  public:
   int64_t B = 0, P = 0, copy_of_P = 0, R = 0, whole_Q = 0, copy_of_Q = 0, copy_of_R = 0, svd = 0, end = 0;
@@ -135,13 +136,13 @@ class Places {
       end = begin + (numel + per - 1) / per;
       return begin;
     };
-    if (size.apart) B = place(of_B, operand);
+    // Nobody reads B once R is there: the copy of R takes its place, which a rank with fewer rows than r makes larger.
+    if (size.apart) B = place(has_copies ? std::max(of_B, of_Q) : of_B, operand);
     P = place(of_P, dtype_of_P);
     if (copies_P) copy_of_P = place(of_P, operand);
     R = place(of_Q, shape.computing);
     if (!layout.rows.absent()) whole_Q = place(of_Q, shape.computing);
     if (has_copies) copy_of_Q = place(of_Q, operand);
-    // Once R is there, nobody reads B.
     if (has_copies) copy_of_R = size.apart ? B : place(of_Q, operand);
     if (takes_svd(options)) svd = place(room_for_svd(shape), shape.computing);
   }

@@ -8,6 +8,7 @@
 #include "algorithms/options_by_name.h"
 #include "algorithms/shared.h"
 #include "algorithms/textbook.h"
+#include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
 #include "linalg/backend.h"
 #include "linalg/recorder.h"
@@ -181,6 +182,48 @@ TEST(DionStep, OfRoundedOperandsEndsNearTheTextbook) {
       EXPECT_LE(relative_error(Q * signs, textbook.Q), 3 * error) << form;
       const at::Tensor moved = p.X.to(at::kDouble) - start, expected = textbook.X - start;
       EXPECT_NEAR(((moved * expected).sum() / expected.square().sum()).item<double>(), 1, c.shorter) << form;
+    }
+  }
+}
+
+// What products read has room beside P and R also where a rank has fewer rows than r.
+TEST(DionStep, OfCutRowsEndsWhereThatOfWholeOnesDoes) {
+  constexpr int ranks = 4;
+  constexpr int64_t m = 16, n = 24, r = 12, own = m / ranks;
+  for (const Precision precision : {Precision::high, Precision::medium}) {
+    for (const bool nesterov : {false, true}) {
+      const Options options = options_of(precision, {{"lr", 0.1}, {"weight_decay", 0.0}, {"nesterov", nesterov}});
+      const Problem whole = problem(2, m, n, r, Orientation::left, at::kFloat);
+      const at::Tensor start = whole.X.clone(), first_Q = whole.Q.clone();
+      for (int64_t step = 0; step < 3; ++step) {
+        take_step(whole, whole.gradients[step], Orientation::left, step + 1, options);
+      }
+      std::vector<at::Tensor> X(ranks), Q(ranks);
+      comm::Meeting meeting(ranks);
+      comm::on_every_rank(&meeting, [&](Axis axis) {
+        const auto piece_of = [&](const at::Tensor& each) {
+          return each.slice(1, axis.rank * own, (axis.rank + 1) * own).contiguous();
+        };
+        const Piece columns = axis.piece(r);
+        const at::Tensor own_Q = first_Q.narrow(2, columns.begin, columns.size).contiguous();
+        const Problem piece{piece_of(start), at::zeros({2, own, n}), own_Q, {}};
+        for (int64_t step = 0; step < 3; ++step) {
+          const at::Tensor G = piece_of(whole.gradients[step]);
+          Batch batch = batch_of(piece, G, Orientation::left, step + 1, options);
+          batch.layout.rows = axis;
+          batch.shape.m = m;
+          batch.shape.ranks = {r};
+          batch.shape.owners = {};
+          batch.shape_factor = std::sqrt(static_cast<double>(m) / static_cast<double>(n));
+          batch.workspace = at::empty({kDion.cost(batch.shape, batch.layout, options).workspace}, at::kFloat);
+          comm::run(kDion.update(batch, options));
+        }
+        X[axis.rank] = piece.X;
+        Q[axis.rank] = piece.Q;
+      });
+      const double allowed = precision == Precision::medium ? 3e-2 : 4e-3;
+      EXPECT_LE(travel_error(at::cat(X, 1), whole.X, start), allowed) << nesterov;
+      EXPECT_LE(relative_error(at::cat(Q, 2), whole.Q), allowed) << nesterov;
     }
   }
 }
