@@ -137,6 +137,22 @@ TEST(CholeskyInverse, KeepsAColumnThatRoundingHidesOutOfThoseAfterIt) {
   }
 }
 
+// A first pass may have left a column of noise orthogonal to all others: to be so is no signal.
+TEST(CholeskyInverse, DropsNoiseAlsoOfOrthonormalColumns) {
+  for (const int64_t r : {1, 7, 70}) {
+    const at::Tensor noise = at::full({1, r}, 1e-6, at::kDouble);
+    noise[0][r / 2] = 5;
+    int64_t without_signal = 0;
+    CholeskyPass pass{.noise = noise, .rows = 100, .dtype = at::kFloat, .precision = Precision::high};
+    pass.counts.without_signal = &without_signal;
+    const at::ScalarType sums = backend_of(at::kCPU).sum_dtype(at::kFloat, Precision::high);
+    const at::Tensor factor = whole_factor(cholesky_inverse(at::eye(r, sums).unsqueeze(0), pass))[0];
+    EXPECT_EQ(without_signal, 1) << r;
+    EXPECT_EQ(factor.select(1, r / 2).count_nonzero().item<int64_t>(), 0) << r;
+    EXPECT_EQ(factor.count_nonzero().item<int64_t>(), r - 1) << r;
+  }
+}
+
 // After a first pass a GPU takes the upper triangle of what is left for the factor, where its square is rounding.
 TEST(CholeskyInverse, OfNearlyOrthonormalColumnsIsOfFirstOrderWhereThatIsExactEnough) {
   if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";

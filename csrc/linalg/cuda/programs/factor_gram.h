@@ -159,13 +159,45 @@ struct FactorGram {
     }
     cluster.each_rank([&](auto& block, int rank) { find_longest_row(block, rank, a, own); });
     cluster.each_rank([&](auto& block, int rank) {
-      block.each([&](int t) {
-        if (rank != 0 || t != 0) return;
-        T longest = 0;
-        for (int i = 0; i < ranks; ++i) longest = larger(longest, own[kLongest + i]);
-        own[kSettled] = longest <= static_cast<T>(settled * settled) ? T(1) : T(0);
-      });
+      if (rank == 0) settle(block, matrix, own);
     });
+  }
+
+  // An elimination decides about columns that may be noise: a first pass has left those to it that it did not see
+  // clearly.
+  template <class Block>
+  TORCHDION_DEVICE void settle(Block& block, int64_t matrix, T* own) const {
+    int *zeros = block.template shared<int>(), *unsure = zeros + threads;
+    block.each([&](int t) {
+      zeros[t] = unsure[t] = 0;
+      for (int64_t j = t; j < r; j += threads) zeros[t] += unit[matrix * r + j] == 0 ? 1 : 0;
+    });
+    sum_of_threads(block, zeros);
+    block.each([&](int t) {
+      for (int64_t j = t; j < r; j += threads) {
+        const int64_t place = matrix * r + j;
+        const float before = j > zeros[0] ? static_cast<float>(j - zeros[0]) : 0.0f;  // at least so many are signal
+        const double longest = margin * noise_left(rows, one_over_root_rows, before).longest;
+        const bool is_signal = scale[place] != 0 && longest * noise[place] < 0.999;
+        if (unit[place] != 0 && !is_signal) unsure[t] = 1;
+      }
+    });
+    sum_of_threads(block, unsure);
+    block.each([&](int t) {
+      if (t != 0) return;
+      T longest = 0;
+      for (int i = 0; i < ranks; ++i) longest = larger(longest, own[kLongest + i]);
+      own[kSettled] = unsure[0] == 0 && longest <= static_cast<T>(settled * settled) ? T(1) : T(0);
+    });
+  }
+
+  template <class Block>
+  static TORCHDION_DEVICE void sum_of_threads(Block& block, int* counts) {
+    for (int half = threads / 2; half > 0; half /= 2) {
+      block.each([&](int t) {
+        if (t < half) counts[t] += counts[t + half];
+      });
+    }
   }
 
   // NaN is larger than any number.
