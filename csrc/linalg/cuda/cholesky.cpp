@@ -82,7 +82,7 @@ at::Tensor within_fp32(const at::Tensor& matrices) {
 }
 
 // How far a matrix that has been through a pass may be from the identity for its factor to be found without an
-// elimination: an error of 2 η² (FactorGram::settled) is then what storing P rounds.
+// elimination: an error of 2 η² (EquilibrateGram::settled) is then what storing P rounds.
 double first_order_distance(at::ScalarType dtype, Precision precision) {
   if (!is_rounded_on_gpu(dtype, precision)) return 0;
   return std::sqrt((precision == Precision::high ? 0x1p-12 : 0x1p-9) / 2);
@@ -116,28 +116,30 @@ TriangularInverse inverse_of(const at::Tensor& A, CholeskyPass& pass) {
   Program program{};
   program.A = A.mutable_data_ptr<T>();
   program.scratch = scratch.mutable_data_ptr<T>();
-  program.scale = scale.mutable_data_ptr<double>();
-  program.unit = unit.mutable_data_ptr<double>();
-  program.noise = pass.noise.mutable_data_ptr<double>();
   program.rounding = rounding.mutable_data_ptr<double>();
-  program.exponents = pass.exponents.defined() ? pass.exponents.const_data_ptr<int>() : nullptr;
-  program.shift = pass.shift.defined() ? pass.shift.const_data_ptr<int>() : nullptr;
-  program.length = length.mutable_data_ptr<double>();
   program.live = live.mutable_data_ptr<int64_t>();
   program.without_signal = pass.counts.without_signal;
   program.in_margin = pass.counts.in_margin;
   program.factor = static_cast<F*>(factor.inverse.mutable_data_ptr());
   program.rest = factor.rest.defined() ? static_cast<F*>(factor.rest.mutable_data_ptr()) : nullptr;
-  program.all_begin = all_begin;
   program.r = r;
-  program.given = {pass.given.own,        pass.given.mean,  pass.given.momentum,
-                   pass.given.most_steps, pass.given.steps, pass.given.steps_before};
-  program.largest = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
-  program.settled = first_order_distance(pass.dtype, pass.precision);
-  program.rows = static_cast<float>(pass.rows);
-  program.one_over_root_rows = 1 / std::sqrt(program.rows);
-  program.margin = static_cast<T>(pass.given.margin);
   program.least_pivot = static_cast<T>(least_pivot(A.scalar_type(), pass.rows, r));
+  EquilibrateGram<T>& columns = program.columns;
+  columns.r = r;
+  columns.scale = scale.mutable_data_ptr<double>();
+  columns.unit = unit.mutable_data_ptr<double>();
+  columns.noise = pass.noise.mutable_data_ptr<double>();
+  columns.exponents = pass.exponents.defined() ? pass.exponents.const_data_ptr<int>() : nullptr;
+  columns.shift = pass.shift.defined() ? pass.shift.const_data_ptr<int>() : nullptr;
+  columns.length = length.mutable_data_ptr<double>();
+  columns.all_begin = all_begin;
+  columns.given = {pass.given.own,        pass.given.mean,  pass.given.momentum,
+                   pass.given.most_steps, pass.given.steps, pass.given.steps_before};
+  columns.largest = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
+  columns.settled = first_order_distance(pass.dtype, pass.precision);
+  columns.rows = static_cast<float>(pass.rows);
+  columns.one_over_root_rows = 1 / std::sqrt(columns.rows);
+  columns.margin = static_cast<T>(pass.given.margin);
   for (; program.first < r; program.first += kFactoredColumns) {
     kernels::factor_gram(program, count, stream_of(A.device()));
     if (!program.is_last()) eliminate_below(A, program.first, program.end());
