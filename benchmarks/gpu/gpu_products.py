@@ -2,14 +2,16 @@
 
     python benchmarks/gpu/gpu_products.py [--list 120m 1.3b] [--rounds 10] [--seconds 110]
 
-JSON lines of `kind` "product", of `count` matrices of m×n at once, as a step with these lists and FP32 states has them,
-in TF32 (the default precision, "high"):
+JSON lines of `kind` "product", of `count` matrices of m×n at once, as a step with these lists and FP32 states has them:
 
+    precision    "high": FP32 operands, which tensor cores read in TF32; "medium": BF16 operands, P stored in BF16 and
+                 the others in FP32
     product      as the paper writes it; the default orientation runs on transposed matrices, so M is n×m here
     method       "strided": one call for matrices at equal distances; "pointers": one call for a list of addresses;
                  "each": one call a matrix; "torchdion": torch.ops.torchdion.gemm_, with what it does beside the product
     ms           of one among many that follow each other without a wait
     over_limit   that over the longer of arithmetic and traffic, at the rates measured in the same run
+    of_copy_rate bytes read and written a second, over those of a copy in the same run
 
 Then, after everything was timed, the same products under torch's profiler: rows of `kind` "product kernel" with the
 names of what ran, and `device_ms`, the time of all that ran without what lies between: where matrices are small, "each"
@@ -19,7 +21,7 @@ waits for the host.
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from cublas import WAYS
@@ -32,58 +34,82 @@ import torchdion  # registers torch.ops.torchdion
 
 SHOWN_RANKS = ("d/4", "d/16")
 METHODS = (*WAYS, "torchdion")
+PRECISIONS = ("high", "medium")
 MU, LR, KEEP = 0.95, 1e-3, 1 - 1e-5
-Terms = tuple[Tensor, Tensor, Tensor, float, float]  # C ← α A B + β C
+SIZE = ("count", "m", "n", "r")
+Size = tuple[int, int, int, int]
 
 
-def products_of(machine: Machine, count: int, m: int, n: int, r: int) -> dict[str, Terms]:
-    """The products of a step on m×n matrices in the default orientation, each a stack."""
-    X, M = (torch.randn(count, m, n, device=machine.device).mT for _ in range(2))
-    Q, R = (torch.randn(count, m, r, device=machine.device) for _ in range(2))
-    P = torch.randn(count, n, r, device=machine.device)
+class Product(NamedTuple):
+    """C ← α A B + β C of stacks."""
+
+    C: Tensor
+    A: Tensor
+    B: Tensor
+    alpha: float
+    beta: float
+    precision: str
+
+    @property
+    def nbytes(self) -> int:
+        """Read and written."""
+        return self.A.nbytes + self.B.nbytes + self.C.nbytes * (2 if self.beta else 1)
+
+    def least_ms(self, rates: Rates) -> float:
+        operations = 2 * self.C.numel() * self.A.shape[-1]
+        rate = rates.bf16 if self.precision == "medium" else rates.tf32
+        return 1e3 * max(operations / rate, self.nbytes / rates.copy)
+
+    def runner(self, machine: Machine, method: str) -> Callable[[], object]:
+        C, A, B, alpha, beta, precision = self
+        if method != "torchdion":
+            arithmetic = "TF32" if precision == "high" else "FP32"  # of sums: BF16 operands are rounded no further
+            return machine.cublas().multiply(method, C, A, B, alpha, beta, arithmetic)
+        lists = [list(stack) for stack in (C, A, B)]
+        return partial(torch.ops.torchdion.gemm_, *lists, alpha, beta, precision=precision)
+
+
+def products_of(machine: Machine, precision: str, count: int, m: int, n: int, r: int) -> dict[str, Product]:
+    """The products of a step on m×n matrices in the default orientation."""
+    dtype = torch.bfloat16 if precision == "medium" else torch.float32
+
+    def stack(rows: int, cols: int, dtype: torch.dtype) -> Tensor:
+        return torch.randn(count, rows, cols, device=machine.device, dtype=dtype)
+
+    X, M = (stack(m, n, torch.float32).mT for _ in range(2))
+    B = M if precision == "high" else M.to(dtype)  # what is factored
+    Q, R = (stack(m, r, dtype) for _ in range(2))
+    P = stack(n, r, dtype)
     P *= (n * r) ** -0.5  # M, updated again and again, stays finite
-    return {
-        "P = M Q": (torch.empty_like(P), M, Q, 1.0, 0.0),
-        "R = Mᵀ P": (torch.empty_like(R), M.mT, P, 1.0, 0.0),
+    terms = {
+        "P = M Q": (torch.empty_like(P), B, Q, 1.0, 0.0),
+        "R = Mᵀ P": (torch.empty_like(R, dtype=torch.float32), B.mT, P, 1.0, 0.0),
         "M ← M − (1−μ) P Rᵀ": (M, P, R.mT, MU - 1, 1.0),
         "X ← keep X − lr P Qᵀ": (X, P, Q.mT, -LR, KEEP),
     }
+    return {name: Product(*of_one, precision) for name, of_one in terms.items()}
 
 
-def least_ms(terms: Terms, rates: Rates) -> float:
-    C, A, B, _, beta = terms
-    operations = 2 * C.numel() * A.shape[-1]
-    moved = A.nbytes + B.nbytes + C.nbytes * (2 if beta else 1)
-    return 1e3 * max(operations / rates.tf32, moved / rates.copy)
-
-
-def runner(machine: Machine, method: str, terms: Terms) -> Callable[[], object]:
-    C, A, B, alpha, beta = terms
-    if method != "torchdion":
-        return machine.cublas().multiply(method, C, A, B, alpha, beta, "TF32")
-    lists = [list(stack) for stack in (C, A, B)]
-    return partial(torch.ops.torchdion.gemm_, *lists, alpha, beta, precision="high")
-
-
-def timed_rows(
-    machine: Machine, size: tuple[int, int, int, int], rates: Rates, rounds: int
-) -> Iterator[dict[str, Any]]:
-    for product, terms in products_of(machine, *size).items():
-        least = least_ms(terms, rates)
+def timed_rows(machine: Machine, precision: str, size: Size, rates: Rates, rounds: int) -> Iterator[dict[str, Any]]:
+    for name, product in products_of(machine, precision, *size).items():
         for method in METHODS:
-            run = runner(machine, method, terms)
+            run = product.runner(machine, method)
             run()
             ms, times = machine.back_to_back_ms(run, rounds, budget_ms=100)
-            yield {"product": product, "method": method, "ms": ms, "rounds": times, "over_limit": ms / least}
+            shares = {
+                "over_limit": ms / product.least_ms(rates),
+                "of_copy_rate": product.nbytes / (1e-3 * ms * rates.copy),
+            }
+            yield {"product": name, "method": method, "ms": ms, "rounds": times, **shares}
 
 
-def kernel_rows(machine: Machine, size: tuple[int, int, int, int]) -> Iterator[dict[str, Any]]:
-    for product, terms in products_of(machine, *size).items():
+def kernel_rows(machine: Machine, precision: str, size: Size) -> Iterator[dict[str, Any]]:
+    for name, product in products_of(machine, precision, *size).items():
         for method in METHODS:
-            kernels = machine.kernels(runner(machine, method, terms))
+            kernels = machine.kernels(product.runner(machine, method))
             names = [f"{kernel.launches}× {kernel.name}" for kernel in sorted(kernels, key=lambda kernel: -kernel.ms)]
             device_ms = sum(kernel.ms for kernel in kernels)
-            yield {"product": product, "method": method, "kernels": names, "device_ms": device_ms}
+            yield {"product": name, "method": method, "kernels": names, "device_ms": device_ms}
 
 
 def main(arguments: list[str]) -> int:
@@ -92,16 +118,18 @@ def main(arguments: list[str]) -> int:
     machine = open_machine(given, "gpu_products.py")
     rates = machine.rates()
     emit(machine_row(machine, rates, program="products"))
-    sizes = [
-        ({"list": name, "rank": rank, "count": count, "m": m, "n": n, "r": r}, (count, m, n, r))
+    cases = [
+        ({"list": name, "rank": rank, "precision": precision, **dict(zip(SIZE, size, strict=True))}, precision, size)
         for name in given.list
         for rank in SHOWN_RANKS
-        for count, m, n, r in batches_of(LISTS[name](), RANKS[rank])
+        for precision in PRECISIONS
+        for size in batches_of(LISTS[name](), RANKS[rank])
     ]
-    for labels, size in sizes:
-        machine.attempt({"kind": "product", **labels}, timed_rows(machine, size, rates, given.rounds))
-    for labels, size in sizes:
-        machine.attempt({"kind": "product kernel", **labels}, kernel_rows(machine, size))
+    for labels, precision, size in cases:
+        rows = timed_rows(machine, precision, size, rates, given.rounds)
+        machine.attempt({"kind": "product", **labels}, rows)
+    for labels, precision, size in cases:
+        machine.attempt({"kind": "product kernel", **labels}, kernel_rows(machine, precision, size))
     return machine.finish()
 
 

@@ -39,8 +39,8 @@ OPERATIONS = (
     *("× product", "linalg.qr / this", "× copy"),
 )
 PRODUCTS = (
-    *("list", "count", "m", "n", "r", "product", "least ms", "strided", "pointers", "pointers alone"),
-    *("each", "each alone", "torchdion", "torchdion alone", "kernel, strided", "kernel, pointers"),
+    *("list", "count", "m", "n", "r", "precision", "product", "least ms", "strided", "pointers", "pointers alone"),
+    *("each", "each alone", "torchdion", "torchdion alone", "of a copy's rate", "kernel, strided", "kernel, pointers"),
 )
 TRAININGS = ("optimizer", "r", "precision", "lr", "steps", "loss", "tokens/s", "step_ms", "optimizer_ms", "share")
 COUNTERS = ("list", "kernel", "ms", "grid", "dram %", "tensor %", "occupancy %")
@@ -156,14 +156,17 @@ def counters(rows: Sequence[Row]) -> list[Row]:
 
 
 def products(rows: Sequence[Row]) -> list[Row]:
-    """A line for each product, with the milliseconds of every method and the kernels of two."""
+    """A line for each product, with the milliseconds of every method, the kernels of two and torchdion's traffic."""
+    names = ("list", "count", "m", "n", "r", "precision", "product")
     shown: dict[tuple[object, ...], Row] = {}
     for row in select(rows, kind="product"):
-        labels = {label: row[label] for label in ("list", "count", "m", "n", "r", "product")}
+        labels = {label: row.get(label) for label in names}
         line = shown.setdefault(tuple(labels.values()), labels | {"least ms": row["ms"] / row["over_limit"]})
         line[row["method"]] = row["ms"]
+        if row["method"] == "torchdion":
+            line["of a copy's rate"] = row.get("of_copy_rate")
     for row in select(rows, kind="product kernel"):
-        key = tuple(row[label] for label in ("list", "count", "m", "n", "r", "product"))
+        key = tuple(row.get(label) for label in names)
         if key in shown and row["kernels"]:
             shown[key] |= {
                 f"kernel, {row['method']}": row["kernels"][0][:60],

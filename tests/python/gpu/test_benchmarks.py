@@ -94,21 +94,38 @@ def test_every_operation_and_every_way_of_a_product_is_timed(capsys: pytest.Capt
     sizes = [(8, 64, 64, 16), (2, 256, 64, 16), (2, 64, 256, 16), (8, 64, 64, 4), (2, 256, 64, 4), (2, 64, 256, 4)]
     for kind in ("product", "product kernel"):
         found = [row for row in rows if row["kind"] == kind]
-        assert [(row["count"], row["m"], row["n"], row["r"]) for row in found] == [s for s in sizes for _ in range(16)]
-        assert [row["method"] for row in found] == ["strided", "pointers", "each", "torchdion"] * 24
+        assert {(row["count"], row["m"], row["n"], row["r"], row["precision"]) for row in found} == {
+            (*size, precision) for size in sizes for precision in ("high", "medium")
+        }
+        assert [row["method"] for row in found] == ["strided", "pointers", "each", "torchdion"] * 48
+    for row in (row for row in rows if row["kind"] == "product"):
+        assert row["of_copy_rate"] * row["over_limit"] <= 1 + 1e-5, row  # 1 where traffic is the limit
     assert all(row["kernels"] for row in rows if row["kind"] == "product kernel")
 
 
-def test_products_by_each_way_are_those_of_torchdion() -> None:
+@pytest.mark.parametrize("precision", gpu_products.PRECISIONS)
+def test_products_by_each_way_are_those_of_torchdion(precision: str) -> None:
     machine = Host(1e99)
     torch.manual_seed(0)
-    start = gpu_products.products_of(machine, 3, 12, 8, 4)
-    for name, (C, A, B, alpha, beta) in start.items():
-        expected = (alpha * A.double() @ B.double() + beta * C.double()) if beta else A.double() @ B.double()
+    start = gpu_products.products_of(machine, precision, 3, 12, 8, 4)
+    stored = {one.C.dtype for one in start.values()}
+    assert stored == ({torch.float32} if precision == "high" else {torch.float32, torch.bfloat16})
+    for name, one in start.items():
+        C, A, B, alpha, beta, _ = one
+        exact = alpha * A.double() @ B.double()
+        expected = exact + beta * C.double() if beta else exact
         for method in gpu_products.METHODS:
             result = C.clone()
-            gpu_products.runner(machine, method, (result, A, B, alpha, beta))()
-            assert (result - expected).abs().max() < 1e-5 * expected.abs().max(), (name, method)
+            one._replace(C=result).runner(machine, method)()
+            error = (result - expected).abs().max() / expected.abs().max()
+            assert error < (1e-5 if C.dtype == torch.float32 else 2**-8), (name, method)
+
+
+def test_bytes_of_a_product_count_a_result_that_is_read_twice() -> None:
+    of_one = gpu_products.products_of(Host(1e99), "medium", 1, 12, 8, 4)
+    bytes_of_m = 4 * 12 * 8 * 2 + 2 * 4 * (12 + 8)  # FP32, read and written; BF16 factors
+    assert [one.nbytes for one in of_one.values()][2:] == [bytes_of_m] * 2
+    assert of_one["P = M Q"].nbytes == 2 * (12 * 8 + 4 * (12 + 8))
 
 
 def test_rivals_get_the_same_matrices_and_are_profiled(capsys: pytest.CaptureFixture[str]) -> None:
