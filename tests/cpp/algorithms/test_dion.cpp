@@ -78,6 +78,15 @@ void take_step(const Problem& p, const at::Tensor& G, Orientation orientation, i
   comm::run(kDion.update(batch_of(p, G, orientation, step, options), options));
 }
 
+// Steps with all of a problem's gradients, and the textbook's beside them.
+void take_steps(const Problem& p, Textbook& textbook, Orientation orientation, const Options& options) {
+  int64_t step = 0;
+  for (const at::Tensor& G : p.gradients) {
+    take_step(p, G, orientation, ++step, options);
+    textbook.step(G, orientation);
+  }
+}
+
 struct Shape {
   int64_t count, m, n, r;
 };
@@ -90,11 +99,7 @@ TEST_P(Dion, FollowsTheTextbookInFP64) {
   const Problem p = problem(shape.count, shape.m, shape.n, shape.r, orientation, at::kDouble);
   const at::Tensor start = p.X.clone();
   Textbook textbook{p.X.clone(), p.M.clone(), p.Q.clone(), options};
-  int64_t step = 0;
-  for (const at::Tensor& G : p.gradients) {
-    take_step(p, G, orientation, ++step, options);
-    textbook.step(G, orientation);
-  }
+  take_steps(p, textbook, orientation, options);
   EXPECT_LE(travel_error(p.X, textbook.X, start), 1e-10);
   EXPECT_LE(relative_error(p.M, textbook.M), 1e-10);
   // P and Q are unique up to the signs of their columns.
@@ -117,11 +122,7 @@ TEST_P(DionDtype, StaysAsCloseToTheTextbookAsItsWeightsCanBeStored) {
     const Problem p = problem(2, 24, 36, 8, orientation, GetParam());
     const at::Tensor start = p.X.to(at::kDouble);
     Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
-    int64_t step = 0;
-    for (const at::Tensor& G : p.gradients) {
-      take_step(p, G, orientation, ++step, options);
-      textbook.step(G, orientation);
-    }
+    take_steps(p, textbook, orientation, options);
     EXPECT_EQ(p.X.scalar_type(), GetParam());
     EXPECT_LE(travel_error(p.X, textbook.X, start), GetParam() == at::kFloat ? 1e-4 : 50 * unit_roundoff(GetParam()));
   }
@@ -170,11 +171,7 @@ TEST(DionStep, OfRoundedOperandsEndsNearTheTextbook) {
       p.M = p.M.to(momentum);
       const at::Tensor start = p.X.to(at::kDouble);
       Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
-      int64_t step = 0;
-      for (const at::Tensor& G : p.gradients) {
-        take_step(p, G, orientation, ++step, options);
-        textbook.step(G, orientation);
-      }
+      take_steps(p, textbook, orientation, options);
       const double error = momentum == at::kBFloat16 ? std::max(c.error, 3e-2) : c.error;
       EXPECT_LE(travel_error(p.X, textbook.X, start), error) << form;
       EXPECT_LE(relative_error(p.M, textbook.M), error) << form;
