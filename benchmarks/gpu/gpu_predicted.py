@@ -11,6 +11,7 @@ from typing import Any
 from gpu_lists import LISTS, RANKS, STATES
 from rows import Row, one, ratio, select
 
+RATES = {"cuBLAS TF32": "tf32", "cuBLAS BF16": "bf16", "cuBLAS FP64": "fp64", "AddProduct": "bf16"}
 SUMMED = ("launches", "bytes", "operations")
 COLUMNS = (
     *("list", "r", "state", "kernel", "launches", "predicted launches", "ms", "least ms", "ms / least"),
@@ -40,7 +41,7 @@ def least_ms(row: Row, machine: Row) -> float | None:
     """The longer of a kernel's bytes and operations, at the rates that a machine had."""
     if not machine:
         return None
-    rate = {"cuBLAS TF32": "tf32", "cuBLAS BF16": "bf16", "cuBLAS FP64": "fp64"}.get(row["name"])
+    rate = RATES.get(row["name"])
     arithmetic = row["operations"] / machine[rate] if rate else 0.0
     return float(1e3 * max(arithmetic, row["bytes"] / machine["copy"]))
 

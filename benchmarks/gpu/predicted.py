@@ -48,7 +48,8 @@ Row = dict[str, Any]
 
 # NVIDIA's datasheet of the H100 SXM5: operations per second without sparsity, bytes per second.
 RATES = {"TF32": 494.7e12, "BF16": 989.4e12, "FP16": 989.4e12, "FP64": 66.9e12, "FP32": 66.9e12}
-KERNELS = 33.5e12  # of kernels that are no products: FP64 without tensor cores
+KERNELS = {"AddProduct": RATES["BF16"]}
+OTHER_KERNELS = 33.5e12  # FP64 without tensor cores
 BANDWIDTH = 3.35e12
 SUMMED = ("launches", "blocks", "bytes", "operations", "least_ms")
 
@@ -75,7 +76,7 @@ def optimizer_of(shapes: list[Shape], fraction: float, precision: Precision, nes
 
 
 def with_least_ms(row: Row) -> Row:
-    rate = RATES[row["name"].split()[1]] if "m" in row else KERNELS
+    rate = RATES[row["name"].split()[1]] if "m" in row else KERNELS.get(row["name"], OTHER_KERNELS)
     return {**row, "least_ms": 1e3 * max(row["bytes"] / BANDWIDTH, row["operations"] / rate)}
 
 

@@ -6,6 +6,10 @@
 // phase gives another result in one of the two orders. What a thread keeps over phases lies in a Registers, what all
 // share in shared memory. No torch header and no C++20: nvcc compiles this.
 //
+// block.each_warp(f) is a phase of warps, which tensor cores need (tensor_cores.h): f(w) for every warp w, with what it
+// keeps in a WarpRegisters. Copies into shared memory may run beside phases: begin_copy() by a thread, end_copies() and
+// wait_for_copies() by the block. On the host nothing is copied before it is waited for.
+//
 // A cluster program has `ranks` and operator()(Cluster): so many blocks work on one matrix. cluster.each_rank(f) calls
 // f(block, rank) for every rank and then waits for all of them; what one has written to global memory, the others read
 // from then on. Where a cluster has fewer blocks, where the hardware has none, and on the host, a block takes several
@@ -14,8 +18,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#ifndef __CUDACC__
+#ifdef __CUDACC__
+#include <cuda_pipeline_primitives.h>
+#else
 #include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
 #endif
 
 #include "linalg/host_device.h"
@@ -54,6 +63,32 @@ struct Block {
     T value;
     TORCHDION_DEVICE T& operator[](int) { return value; }
   };
+
+  static constexpr int kWarp = 32;
+
+  template <class Phase>
+  TORCHDION_DEVICE void each_warp(Phase phase) {
+    phase(static_cast<int>(threadIdx.x) / kWarp);
+    __syncthreads();
+  }
+
+  template <class T>
+  using WarpRegisters = Registers<T>;  // a thread's part of a warp's
+
+  // 16 bytes at a multiple of 16, or zeros. All copies that threads have begun since the last end_copies() are one
+  // group; wait_for_copies() leaves so many groups, the last ones, under way.
+  TORCHDION_DEVICE void begin_copy(void* shared, const void* global, bool is_there) {
+    __pipeline_memcpy_async(shared, global, 16, is_there ? 0 : 16);
+  }
+  TORCHDION_DEVICE void end_copies() { __pipeline_commit(); }
+  template <int Groups>
+  TORCHDION_DEVICE void wait_for_copies() {
+    __pipeline_wait_prior(Groups);
+    __syncthreads();
+  }
+
+  // Memory that is read soon: it may come near.
+  TORCHDION_DEVICE void prefetch(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
 
   // Of a few calls per block: order does not matter to integers.
   TORCHDION_DEVICE void add(int64_t* counter, int64_t count) {
@@ -126,7 +161,44 @@ struct Block {
     T& operator[](int thread) { return values[thread]; }
   };
 
+  static constexpr int kWarp = 32;
+
+  template <class Phase>
+  void each_warp(Phase phase) {
+    constexpr int kWarps = Threads / kWarp;
+    for (int i = 0; i < kWarps; ++i) phase(backwards ? kWarps - 1 - i : i);
+  }
+
+  template <class T>
+  struct WarpRegisters {
+    T values[Threads / kWarp];
+    T& operator[](int warp) { return values[warp]; }
+  };
+
+  void begin_copy(void* shared, const void* global, bool is_there) { begun.push_back({shared, global, is_there}); }
+  void end_copies() { groups.push_back(std::exchange(begun, {})); }
+  template <int Groups>
+  void wait_for_copies() {
+    for (; groups.size() > Groups; groups.pop_front()) {
+      for (const Copy& copy : groups.front()) {
+        std::memset(copy.shared, 0, kCopied);
+        if (copy.is_there) std::memcpy(copy.shared, copy.global, kCopied);
+      }
+    }
+  }
+
+  void prefetch(const void*) {}
+
   void add(int64_t* counter, int64_t count) { *counter += count; }
+
+  struct Copy {
+    void* shared;
+    const void* global;
+    bool is_there;
+  };
+  static constexpr size_t kCopied = 16;
+  std::vector<Copy> begun = {};
+  std::deque<std::vector<Copy>> groups = {};
 };
 
 template <int Threads, int Ranks>

@@ -68,6 +68,19 @@ void scale_(const Matrices& C, const Factor& beta) {
   Operations::copy_(C, Matrices(zero.expand({C.count(), C.rows, C.cols})), 1);
 }
 
+// Whether a kernel of our own updates C: by factors so narrow that C's entries are most of what moves. Of wider ones
+// every block reads so much through the cache that cuBLAS is no slower. Shapes decide, as above.
+bool is_update(const Product& product) {
+  constexpr int64_t kWidest = 192, kBytes = 16;
+  const auto begins_at_multiples = [&](const Operand& operand, int64_t bytes_of_entry) {
+    return operand.leading * bytes_of_entry % kBytes == 0 && operand.stride * bytes_of_entry % kBytes == 0;
+  };
+  return product.C.storage == Storage::float32 && product.A.storage == Storage::bfloat16 && product.A.transposed &&
+         !product.B.transposed && (product.beta.device || product.beta.value != 0) && product.k <= kWidest &&
+         product.k * 2 % kBytes == 0 && begins_at_multiples(product.A, 2) && begins_at_multiples(product.B, 2) &&
+         begins_at_multiples(product.C, 4);
+}
+
 // C ← α A B + β C of row-major C, all where cuBLAS takes them.
 void multiply_as(bool as_stacks, const Matrices& C, const Matrices& A, const Matrices& B, const Scalar& alpha,
                  const Scalar& beta, Arithmetic arithmetic) {
@@ -88,7 +101,11 @@ void multiply_as(bool as_stacks, const Matrices& C, const Matrices& A, const Mat
   product.alpha = alpha;
   product.beta = beta;
   product.arithmetic = arithmetic;
-  multiply(product, C.device.index());
+  if (is_update(product) && kernels::adds_products(C.device.index())) {
+    kernels::add_product(product, stream_of(C.device));
+  } else {
+    multiply(product, C.device.index());
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "linalg/cuda/programs/elementwise.h"
 #include "linalg/cuda/programs/factor_gram.h"
 #include "linalg/cuda/programs/lists.h"
+#include "linalg/cuda/runtime.h"
 #include "linalg/cuda/storage.h"
 #include "linalg/look_ahead_factors.h"
 #include "linalg/rules/row_sum.h"
@@ -100,6 +101,11 @@ void top_k(T* chosen, const T* entries, int64_t count, int64_t size, int64_t k, 
 // Columns of the factors of Gram matrices. See programs/factor_gram.h.
 template <class T, class F>
 void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream);
+
+// Whether a device can do add_product(): C ← α op(A) op(B) + β C of FP32 matrices C and BF16 operands, of which A is
+// transposed and B is not, all at multiples of 16 bytes, as their columns are. See programs/add_product.h.
+bool adds_products(int device);
+void add_product(const Product& product, Stream stream);
 
 // factors ([2]) ← update_factors().
 template <class T>

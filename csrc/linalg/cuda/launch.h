@@ -35,7 +35,7 @@ inline void check(cudaError_t error) {
 
 template <class Program>
 __global__ void __launch_bounds__(Program::threads) run_program(const __grid_constant__ Program program) {
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(128) char memory[];
   program(Block<Program::threads>{memory});
 }
 
@@ -55,7 +55,7 @@ void launch(const Program& program, int64_t blocks, size_t shared_bytes, Stream 
 
 template <class Program>
 __global__ void __launch_bounds__(Program::threads) run_cluster_program(const __grid_constant__ Program program) {
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(128) char memory[];
   program(Cluster<Program::threads, Program::ranks>{memory});
 }
 

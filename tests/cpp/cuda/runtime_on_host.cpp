@@ -20,6 +20,7 @@
 
 #include "cuda/made_up_memory.h"
 #include "linalg/cuda/operations.h"
+#include "linalg/cuda/tensor_cores.h"
 
 namespace torchdion::linalg::emulated {
 
@@ -97,25 +98,29 @@ double number(const Scalar& scalar) {
   return scalar.device ? static_cast<double>(*static_cast<const T*>(scalar.device)) : scalar.value;
 }
 
+// sum + Σ term(l) as tensor cores that truncate add so many products.
+template <class Term>
+float add_and_truncate(float sum, int64_t count, const Term& term) {
+  constexpr int64_t kAtOnce = 8;  // products that are added before the sum is cut off
+  for (int64_t first = 0; first < count; first += kAtOnce) {
+    double partial = sum;
+    for (int64_t l = first; l < std::min(count, first + kAtOnce); ++l) partial += term(l);
+    sum = truncated(partial);
+  }
+  return sum;
+}
+
 // Σ a_l b_l, in an order of the kernel's own.
 template <class T>
 T dot(const T* a, const T* b, int64_t k, int kernel, bool in_tensor_cores) {
-  constexpr int64_t kAtOnce = 8;  // products that tensor cores add before they round
   const auto place = [&](int64_t l) { return kernel % 2 == 0 ? l : k - 1 - l; };
   if (!in_tensor_cores || !truncates) {
     T even = 0, odd = 0;
     for (int64_t l = 0; l < k; ++l) (kernel < 2 || l % 2 == 0 ? even : odd) += a[place(l)] * b[place(l)];
     return even + odd;
   }
-  T sum = 0;
-  for (int64_t first = 0; first < k; first += kAtOnce) {
-    double partial = sum;
-    for (int64_t l = first; l < std::min(k, first + kAtOnce); ++l) {
-      partial += static_cast<double>(a[place(l)]) * static_cast<double>(b[place(l)]);
-    }
-    sum = static_cast<T>(truncated(partial));
-  }
-  return sum;
+  return static_cast<T>(add_and_truncate(
+      0, k, [&](int64_t l) { return static_cast<double>(a[place(l)]) * static_cast<double>(b[place(l)]); }));
 }
 
 template <class T>
@@ -168,6 +173,15 @@ const bool is_chosen = [] {
 }();
 
 }  // namespace
+
+float add_products(float sum, const float* a, const float* b) {
+  if (truncates) {
+    return add_and_truncate(sum, kPiece,
+                            [&](int64_t l) { return static_cast<double>(a[l]) * static_cast<double>(b[l]); });
+  }
+  for (int l = 0; l < kPiece; ++l) sum += a[l] * b[l];
+  return sum;
+}
 
 Stream current_stream(int) { return nullptr; }
 

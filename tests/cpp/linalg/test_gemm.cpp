@@ -122,6 +122,53 @@ TEST(GemmOfRoundedOperands, OfLargeMatricesInSeveralTensorsIsThatOfEach) {
   for (std::size_t i = 0; i < C.size(); ++i) EXPECT_LE(relative_error(C[i], A[i].matmul(B[i])), 0x1p-9) << i;
 }
 
+// What a step does to momenta and parameters. The sizes are within a tile of the kernel, beyond one, not of whole runs
+// of 16 bytes, and too deep for it.
+TEST(GemmOfBFloat16, UpdatesFP32MatricesOfEverySizeAndLayout) {
+  for (const Sizes& s : {Sizes{1, 1, 1, 8}, Sizes{2, 130, 20, 64}, Sizes{1, 260, 140, 72}, Sizes{3, 16, 300, 200},
+                         Sizes{2, 128, 256, 192}, Sizes{2, 24, 42, 16}, Sizes{2, 24, 40, 3}, Sizes{1, 136, 24, 264}}) {
+    const at::Tensor A = normal({s.count, s.m, s.k}, 1, at::kBFloat16),
+                     B = normal({s.count, s.n, s.k}, 2, at::kBFloat16), C = normal({s.count, s.m, s.n}, 3, at::kFloat);
+    for (const Scalars& scalars : kScalars) {
+      for (int form = 0; form < 8; ++form) {
+        SCOPED_TRACE(testing::Message() << "count " << s.count << ", m " << s.m << ", n " << s.n << ", k " << s.k
+                                        << ", beta " << scalars.beta << ", form " << form);
+        const at::Tensor result = laid_out(C.clone(), form & 1), Bt = B.mT();
+        const at::Tensor alpha = at::full({1}, scalars.alpha), beta = at::full({1}, scalars.beta);
+        const auto factor = [&](double value, const at::Tensor& device) {
+          return form & 2 ? Factor(device) : Factor(value);
+        };
+        const auto listed = [&](const at::Tensor& stack) {
+          return form & 4 ? Matrices(stack.unbind(0)) : Matrices(stack);
+        };
+        gemm_(listed(result), listed(A), listed(Bt), factor(scalars.alpha, alpha), factor(scalars.beta, beta));
+        expect_product(result, C, A, Bt, scalars, true);
+      }
+    }
+  }
+}
+
+// A step that moves an entry by nothing leaves its last bit.
+TEST(GemmOfBFloat16, LeavesWhatZerosAreAddedTo) {
+  const at::Tensor A = normal({140, 16}, 1, at::kBFloat16),
+                   B = normal({16, 150}, 2, at::kBFloat16).t().contiguous().t();
+  A.slice(0, 20, 135).zero_();
+  const at::Tensor C = normal({140, 152}, 3, at::kFloat).slice(1, 0, 150), before = C.clone();
+  gemm_(Matrices(C), Matrices(A), Matrices(B), -1e-3, 1);
+  EXPECT_TRUE(bitwise_equal(C.slice(0, 20, 135), before.slice(0, 20, 135)));
+  EXPECT_FALSE(C.slice(0, 0, 20).eq(before.slice(0, 0, 20)).any().item<bool>());
+}
+
+TEST(GemmOfBFloat16, WritesNothingOutsideABlockOfALargerMatrix) {
+  const at::Tensor A = normal({140, 24}, 1, at::kBFloat16), B = normal({150, 24}, 2, at::kBFloat16).t();
+  const at::Tensor whole = normal({146, 164}, 3, at::kFloat), before = whole.clone();
+  const at::Tensor inside = whole.slice(0, 3, 143).slice(1, 4, 154), was = inside.clone();
+  gemm_(Matrices(inside), Matrices(A), Matrices(B), 0.5, -2);
+  expect_product(inside, was, A, B, {0.5, -2}, true);
+  inside.copy_(was);
+  EXPECT_TRUE(bitwise_equal(whole, before));
+}
+
 TEST_P(Gemm, DoesNotReadCWhenBetaIsZero) {
   const Dtypes dtypes = GetParam();
   const at::Tensor A = normal({2, 140, 5}, 1, dtypes.A), B = normal({2, 5, 7}, 2, dtypes.B);

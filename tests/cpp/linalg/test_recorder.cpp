@@ -10,6 +10,7 @@
 #include "linalg/accumulate.h"
 #include "linalg/backend.h"
 #include "linalg/copy.h"
+#include "linalg/gemm.h"
 #include "linalg/operators.h"
 #include "tensors.h"
 
@@ -45,6 +46,23 @@ TEST(Recorder, ListsAKernelWithItsTypesBlocksAndWhatItReadsAndWrites) {
       launches_of("Accumulate<float, BFloat16>", [&] { accumulate_(Matrices(M), Matrices(G), {}); });
   ASSERT_EQ(sums.size(), 1u);
   EXPECT_EQ(sums[0].work.bytes, 3 * 5000 * (2 * 4 + 2));
+}
+
+TEST(Recorder, ListsTheKernelThatUpdatesByNarrowFactors) {
+  if (launches_nothing()) GTEST_SKIP() << "of the operations on CUDA";
+  const at::Tensor C = at::zeros({3, 200, 300});
+  const auto updates = [&](int64_t depth, double beta) {
+    const at::Tensor A = at::zeros({3, 200, depth}, at::kBFloat16), B = at::zeros({3, 300, depth}, at::kBFloat16);
+    return launches_of("AddProduct", [&] { gemm_(Matrices(C), Matrices(A), Matrices(B.mT()), 1, beta); });
+  };
+  ASSERT_EQ(updates(64, 1).size(), 1u);
+  const Launches found = updates(64, 1)[0];
+  EXPECT_EQ(found.blocks, 3 * 2 * 3);  // of 128 rows and columns
+  EXPECT_EQ(found.work.bytes, 3 * (200 * 300 * 2 * 4 + 64 * (200 + 300) * 2));
+  EXPECT_EQ(found.work.operations, 3 * 2 * 200 * 300 * 64);
+  EXPECT_TRUE(updates(64, 0).empty());   // C is not read
+  EXPECT_TRUE(updates(264, 1).empty());  // too deep
+  EXPECT_TRUE(updates(60, 1).empty());   // rows that begin anywhere
 }
 
 TEST(Recorder, ListsNoUploadOfPointersThatADeviceHasAlready) {

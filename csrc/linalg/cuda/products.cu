@@ -1,0 +1,57 @@
+// The kernel of products that a large matrix is updated by.
+#include <array>
+#include <atomic>
+
+#include "linalg/cuda/kernels.h"
+#include "linalg/cuda/programs/add_product.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
+
+namespace {
+
+template <class S>
+AddProduct::Of<S> of(const Operand& operand) {
+  return {static_cast<S*>(operand.data), operand.stride, operand.list, operand.leading};
+}
+
+AddProduct::Number number(const Scalar& scalar) {
+  return {static_cast<float>(scalar.value), static_cast<const float*>(scalar.device)};
+}
+
+}  // namespace
+
+#ifdef __CUDACC__
+namespace {
+
+// Also where a newer device runs what it makes of the PTX of an older one.
+bool has_tensor_cores_for_bf16(int device) {
+  int major = 0, shared = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(run_program<AddProduct>)));
+  return major >= 8 && attributes.ptxVersion >= 80 && shared >= static_cast<int>(AddProduct::shared_bytes);
+}
+
+}  // namespace
+
+bool adds_products(int device) {
+  enum Answer { unknown, no, yes };
+  constexpr size_t kDevices = 64;
+  static std::array<std::atomic<int>, kDevices> answers{};
+  std::atomic<int>& known = answers.at(static_cast<size_t>(device));
+  if (known == unknown) known = has_tensor_cores_for_bf16(device) ? yes : no;
+  return known == yes;
+}
+#else
+bool adds_products(int) { return true; }
+#endif
+
+void add_product(const Product& product, Stream stream) {
+  const AddProduct program{
+      of<float>(product.C),  of<BFloat16>(product.B), of<BFloat16>(product.A), product.n, product.m, product.k,
+      number(product.alpha), number(product.beta)};
+  launch(program, product.count * program.blocks_of_one(), AddProduct::shared_bytes, stream);
+}
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels

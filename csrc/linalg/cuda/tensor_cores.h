@@ -1,0 +1,102 @@
+// Products by tensor cores in block programs: 16×16 pieces of matrices, spread over the registers of a warp. Operands
+// are BF16 and lie in shared memory, sums are FP32. On the host a piece is 256 numbers.
+#pragma once
+
+#include "linalg/cuda/block.h"
+#include "linalg/cuda/storage.h"
+
+#ifdef __CUDACC__
+#include <mma.h>
+#endif
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+inline constexpr int kPiece = 16;
+
+#ifdef __CUDACC__
+
+// Before sm_80 tensor cores have no BF16: code for these devices is never run (kernels::adds_products()).
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+namespace pieces {
+
+using namespace nvcuda::wmma;
+
+template <class Use, class Order>
+using Operand = fragment<Use, kPiece, kPiece, kPiece, __nv_bfloat16, Order>;
+
+}  // namespace pieces
+
+// Rows of A, or of Bᵀ: `stride` entries from one to the next, a multiple of 8, from a multiple of 32 bytes on.
+template <class Use, class Order>
+struct OperandPiece {
+  pieces::Operand<Use, Order> own;
+
+  TORCHDION_DEVICE void load(const BFloat16* rows, int stride) {
+    pieces::load_matrix_sync(own, reinterpret_cast<const __nv_bfloat16*>(rows), static_cast<unsigned>(stride));
+  }
+};
+using LeftPiece = OperandPiece<pieces::matrix_a, pieces::row_major>;
+using RightPiece = OperandPiece<pieces::matrix_b, pieces::col_major>;
+
+struct SumPiece {
+  pieces::fragment<pieces::accumulator, kPiece, kPiece, kPiece, float> own;
+
+  TORCHDION_DEVICE void clear() { pieces::fill_fragment(own, 0.0f); }
+  TORCHDION_DEVICE void add_product(const LeftPiece& A, const RightPiece& B_transposed) {
+    pieces::mma_sync(own, A.own, B_transposed.own, own);
+  }
+  TORCHDION_DEVICE void store(float* rows, int stride) const {
+    pieces::store_matrix_sync(rows, own, static_cast<unsigned>(stride), pieces::mem_row_major);
+  }
+};
+
+#else
+
+struct LeftPiece {
+  TORCHDION_DEVICE void load(const BFloat16*, int) {}
+};
+using RightPiece = LeftPiece;
+struct SumPiece {
+  TORCHDION_DEVICE void clear() {}
+  TORCHDION_DEVICE void add_product(const LeftPiece&, const RightPiece&) {}
+  TORCHDION_DEVICE void store(float*, int) const {}
+};
+
+#endif
+
+#else
+
+// sum + Σ a_l b_l of `kPiece` products, as the tensor cores that tests have chosen add them.
+extern float add_products(float sum, const float* a, const float* b);
+
+struct LeftPiece {
+  float entries[kPiece][kPiece];
+
+  void load(const BFloat16* rows, int stride) {
+    for (int i = 0; i < kPiece; ++i) {
+      for (int l = 0; l < kPiece; ++l) entries[i][l] = linalg::TORCHDION_CUDA_NAMESPACE::load(rows[i * stride + l]);
+    }
+  }
+};
+using RightPiece = LeftPiece;
+
+struct SumPiece {
+  float sums[kPiece][kPiece];
+
+  void clear() { *this = SumPiece{}; }
+  void add_product(const LeftPiece& A, const RightPiece& B_transposed) {
+    for (int i = 0; i < kPiece; ++i) {
+      for (int j = 0; j < kPiece; ++j) sums[i][j] = add_products(sums[i][j], A.entries[i], B_transposed.entries[j]);
+    }
+  }
+  void store(float* rows, int stride) const {
+    for (int i = 0; i < kPiece; ++i) {
+      for (int j = 0; j < kPiece; ++j) rows[i * stride + j] = sums[i][j];
+    }
+  }
+};
+
+#endif
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE
