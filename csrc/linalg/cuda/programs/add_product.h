@@ -82,10 +82,10 @@ struct AddProduct {
  private:
   template <class Block>
   TORCHDION_DEVICE void prefetch(Block& block, const float* c, int64_t rows_left, int64_t cols_left) const {
-    constexpr int kLine = 32, kLinesOfRow = kSide / kLine;  // 128 bytes
+    constexpr int kSector = 8, kOfRow = kSide / kSector;  // 32 bytes, the least that a cache holds
     block.each([&](int t) {
-      for (int e = t; e < kSide * kLinesOfRow; e += threads) {
-        const int i = e / kLinesOfRow, j = e % kLinesOfRow * kLine;
+      for (int e = t; e < kSide * kOfRow; e += threads) {
+        const int i = e / kOfRow, j = e % kOfRow * kSector;
         if (i < rows_left && j < cols_left) block.prefetch(c + i * C.stride + j);
       }
     });
