@@ -85,6 +85,18 @@ def test_products_are_the_cpus(by_columns: bool, dtype: torch.dtype) -> None:
         assert distance(found, expected) <= 16 * ROUNDING[dtype]
 
 
+@pytest.mark.parametrize("depth", [8, 64, 136, 192], ids=str)
+def test_updates_by_narrow_bfloat16_factors_are_products(depth: int) -> None:
+    """By tensor cores, of the entries in whole tiles and in parts of one."""
+    A, B = normal(3, 260, depth, dtype=torch.bfloat16), normal(3, 340, depth, seed=1, dtype=torch.bfloat16)
+    C = normal(3, 260, 340, seed=2, dtype=torch.float32)
+    expected = 0.75 * C.double() - 0.5 * A.double() @ B.double().mT
+    found = C.cuda()
+    torch.ops.torchdion.gemm_(list(found), list(A.cuda()), list(B.cuda().mT), alpha=-0.5, beta=0.75)
+    error = (found.cpu().double() - expected).abs()
+    assert (error <= 1e-6 * (C.double().abs() + A.double().abs() @ B.double().abs().mT)).all()
+
+
 # ---- the first step ----
 
 
