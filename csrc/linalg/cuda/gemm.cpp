@@ -76,9 +76,9 @@ bool is_update(const Product& product) {
     return operand.leading * bytes_of_entry % kBytes == 0 && operand.stride * bytes_of_entry % kBytes == 0;
   };
   return product.C.storage == Storage::float32 && product.A.storage == Storage::bfloat16 && product.A.transposed &&
-         !product.B.transposed && (product.beta.device || product.beta.value != 0) && product.k <= kWidest &&
-         product.k * 2 % kBytes == 0 && begins_at_multiples(product.A, 2) && begins_at_multiples(product.B, 2) &&
-         begins_at_multiples(product.C, 4);
+         !product.B.transposed && (product.beta.device || product.beta.value != 0) &&
+         product.k <= std::min({kWidest, product.m, product.n}) && product.k * 2 % kBytes == 0 &&
+         begins_at_multiples(product.A, 2) && begins_at_multiples(product.B, 2) && begins_at_multiples(product.C, 4);
 }
 
 // C ← α A B + β C of row-major C, all where cuBLAS takes them.

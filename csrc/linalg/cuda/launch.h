@@ -10,6 +10,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #else
 #include <algorithm>
 #include <cstdlib>
@@ -33,8 +34,19 @@ inline void check(cudaError_t error) {
   throw std::runtime_error(std::string("torchdion: CUDA says: ") + cudaGetErrorString(error));
 }
 
+// How many blocks of a program are to run on a multiprocessor at once, which bounds their registers.
+template <class Program, class = void>
+struct BlocksAtOnce {
+  static constexpr int value = 1;
+};
 template <class Program>
-__global__ void __launch_bounds__(Program::threads) run_program(const __grid_constant__ Program program) {
+struct BlocksAtOnce<Program, std::void_t<decltype(Program::blocks_at_once)>> {
+  static constexpr int value = Program::blocks_at_once;
+};
+
+template <class Program>
+__global__ void __launch_bounds__(Program::threads, BlocksAtOnce<Program>::value)
+    run_program(const __grid_constant__ Program program) {
   extern __shared__ __align__(128) char memory[];
   program(Block<Program::threads>{memory});
 }

@@ -23,14 +23,16 @@ AddProduct::Number number(const Scalar& scalar) {
 #ifdef __CUDACC__
 namespace {
 
-// Also where a newer device runs what it makes of the PTX of an older one.
-bool has_tensor_cores_for_bf16(int device) {
-  int major = 0, shared = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+// Tensor cores that read BF16, also in code that a newer device makes of the PTX of an older one; and room for so many
+// blocks that one multiplies while another one's entries are on their way.
+bool suits_add_product(int device) {
+  constexpr int kReserved = 1024;  // by CUDA, of each
+  constexpr int kBytes = AddProduct::blocks_at_once * (static_cast<int>(AddProduct::shared_bytes) + kReserved);
+  int shared = 0;
+  check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(run_program<AddProduct>)));
-  return major >= 8 && attributes.ptxVersion >= 80 && shared >= static_cast<int>(AddProduct::shared_bytes);
+  return attributes.ptxVersion >= 80 && shared >= kBytes;
 }
 
 }  // namespace
@@ -40,7 +42,7 @@ bool adds_products(int device) {
   constexpr size_t kDevices = 64;
   static std::array<std::atomic<int>, kDevices> answers{};
   std::atomic<int>& known = answers.at(static_cast<size_t>(device));
-  if (known == unknown) known = has_tensor_cores_for_bf16(device) ? yes : no;
+  if (known == unknown) known = suits_add_product(device) ? yes : no;
   return known == yes;
 }
 #else

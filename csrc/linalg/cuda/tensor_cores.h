@@ -25,19 +25,43 @@ using namespace nvcuda::wmma;
 template <class Use, class Order>
 using Operand = fragment<Use, kPiece, kPiece, kPiece, __nv_bfloat16, Order>;
 
+// Of load_matrix_sync() nvcc makes loads that do not know that BF16 lies in shared memory, of two entries each.
+template <class Piece>
+TORCHDION_DEVICE unsigned* words_of(Piece& piece) {
+  static_assert(sizeof piece.x == 4 * sizeof(unsigned), "four words of two entries");
+  return reinterpret_cast<unsigned*>(piece.x);
+}
+TORCHDION_DEVICE unsigned shared_address(const BFloat16* rows) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(rows));
+}
+
 }  // namespace pieces
 
-// Rows of A, or of Bᵀ: `stride` entries from one to the next, a multiple of 8, from a multiple of 32 bytes on.
-template <class Use, class Order>
-struct OperandPiece {
-  pieces::Operand<Use, Order> own;
+// Rows of A: `stride` entries from one to the next, a multiple of 8, from a multiple of 32 bytes on.
+struct LeftPiece {
+  pieces::Operand<pieces::matrix_a, pieces::row_major> own;
 
   TORCHDION_DEVICE void load(const BFloat16* rows, int stride) {
-    pieces::load_matrix_sync(own, reinterpret_cast<const __nv_bfloat16*>(rows), static_cast<unsigned>(stride));
+    unsigned* words = pieces::words_of(own);
+    asm volatile("wmma.load.a.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(pieces::shared_address(rows)), "r"(stride)
+                 : "memory");
   }
 };
-using LeftPiece = OperandPiece<pieces::matrix_a, pieces::row_major>;
-using RightPiece = OperandPiece<pieces::matrix_b, pieces::col_major>;
+
+// The same of Bᵀ.
+struct RightPiece {
+  pieces::Operand<pieces::matrix_b, pieces::col_major> own;
+
+  TORCHDION_DEVICE void load(const BFloat16* rows, int stride) {
+    unsigned* words = pieces::words_of(own);
+    asm volatile("wmma.load.b.sync.aligned.col.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(pieces::shared_address(rows)), "r"(stride)
+                 : "memory");
+  }
+};
 
 struct SumPiece {
   pieces::fragment<pieces::accumulator, kPiece, kPiece, kPiece, float> own;

@@ -125,8 +125,8 @@ TEST(GemmOfRoundedOperands, OfLargeMatricesInSeveralTensorsIsThatOfEach) {
 // What a step does to momenta and parameters. The sizes are within a tile of the kernel, beyond one, not of whole runs
 // of 16 bytes, and too deep for it.
 TEST(GemmOfBFloat16, UpdatesFP32MatricesOfEverySizeAndLayout) {
-  for (const Sizes& s : {Sizes{1, 1, 1, 8}, Sizes{2, 130, 20, 64}, Sizes{1, 260, 140, 72}, Sizes{3, 16, 300, 200},
-                         Sizes{2, 128, 256, 192}, Sizes{2, 24, 42, 16}, Sizes{2, 24, 40, 3}, Sizes{1, 136, 24, 264}}) {
+  for (const Sizes& s : {Sizes{1, 8, 8, 8}, Sizes{2, 130, 68, 64}, Sizes{1, 260, 140, 72}, Sizes{3, 136, 300, 136},
+                         Sizes{2, 200, 256, 192}, Sizes{2, 24, 42, 16}, Sizes{2, 24, 40, 3}, Sizes{1, 300, 280, 264}}) {
     const at::Tensor A = normal({s.count, s.m, s.k}, 1, at::kBFloat16),
                      B = normal({s.count, s.n, s.k}, 2, at::kBFloat16), C = normal({s.count, s.m, s.n}, 3, at::kFloat);
     for (const Scalars& scalars : kScalars) {

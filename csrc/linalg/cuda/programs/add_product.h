@@ -14,7 +14,7 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 // A block has 128×128 entries of one C. It asks for them first, and meanwhile multiplies: of 64 columns of A and B at a
 // time, with those of the next 64 on their way. A warp has 32×64 of the sums.
 struct AddProduct {
-  static constexpr int threads = 256, kWarps = threads / 32;
+  static constexpr int threads = 256, blocks_at_once = 2, kWarps = threads / 32;
   static constexpr int kSide = 128, kDepth = 64, kStages = 2;
   static constexpr int kWarpRows = 32, kWarpCols = 64, kLeft = kWarpRows / kPiece, kRight = kWarpCols / kPiece;
   static constexpr int kPadded = kDepth + 8;                 // so that 8 rows of 16 bytes lie in different banks
@@ -183,7 +183,7 @@ struct AddProduct {
           if (is_whole(i, j)) {
             TORCHDION_UNROLL
             for (int n = 0; n < kRun; ++n) read[k].entries[n] = a * sums[n] + b * read[k].entries[n];
-            *reinterpret_cast<Entries*>(c + i * C.stride + j) = read[k];
+            write_run(c + i * C.stride + j, read[k]);
           } else if (i < rows_left) {
             for (int n = 0; j + n < cols_left; ++n) {
               float& entry = c[i * C.stride + j + n];

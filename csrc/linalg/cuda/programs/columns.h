@@ -15,7 +15,7 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 struct Columns {
   static constexpr int kRun = 4, kLanes = 8, kWidth = kRun * kLanes;
   static constexpr int kThreads = 512, kHeight = kThreads / kLanes;
-  static constexpr int kAhead = 4;  // rows that a thread reads before it uses the first
+  static constexpr int kAhead = 2;  // rows that a thread reads before it uses the first
   int64_t rows, cols;
 
   int64_t blocks(int64_t count) const { return count * divide_up(cols, kWidth); }
@@ -42,7 +42,7 @@ struct Columns {
   TORCHDION_DEVICE void put(S* data, int64_t row_stride, int64_t row, int64_t col, const Run<S, kRun>& run) const {
     S* place = data + row * row_stride + col;
     if (takes_runs(data, row_stride, col)) {
-      *reinterpret_cast<Run<S, kRun>*>(place) = run;
+      write_run(place, run);
       return;
     }
     for (int i = 0; i < kRun && col + i < cols; ++i) place[i] = run.entries[i];
@@ -100,7 +100,7 @@ TORCHDION_DEVICE void sum_columns(Block& block, const S* R, int64_t row_stride, 
 // sums_of_columns ([count, cols]) ← the sums of R's columns.
 template <class SR, RowSum kind>
 struct ColumnSums {
-  static constexpr int threads = Columns::kThreads;
+  static constexpr int threads = Columns::kThreads, blocks_at_once = 2;
   static constexpr size_t shared_bytes = Columns::kHeight * Columns::kWidth * sizeof(double);
   void* const* R;
   int64_t row_stride;
@@ -127,7 +127,7 @@ struct ColumnSums {
 // Where a sum is exactly zero the column of Q stays, and that of its copy.
 template <class SQ, class SR>
 struct ColumnNormalize {
-  static constexpr int threads = Columns::kThreads;
+  static constexpr int threads = Columns::kThreads, blocks_at_once = 2;
   static constexpr size_t shared_bytes = Columns::kHeight * Columns::kWidth * sizeof(double);
   void* const* Q;
   void* const* R;

@@ -33,6 +33,43 @@ struct alignas(Count * sizeof(S) < 16 ? Count * sizeof(S) : 16) Run {
   S entries[Count];
 };
 
+#ifdef __CUDACC__
+// What a thread writes at once.
+template <size_t Bytes>
+struct Word;
+template <>
+struct Word<2> {
+  using type = unsigned short;
+};
+template <>
+struct Word<4> {
+  using type = unsigned int;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<16> {
+  using type = uint4;
+};
+#endif
+
+// In as few stores as there can be. Of an assignment nvcc makes one for each entry where other code beside it writes
+// single ones.
+template <class S, int Count>
+TORCHDION_DEVICE void write_run(S* target, const Run<S, Count>& run) {
+#ifdef __CUDACC__
+  constexpr size_t kBytes = Count * sizeof(S) < 16 ? Count * sizeof(S) : 16, kWords = Count * sizeof(S) / kBytes;
+  typename Word<kBytes>::type words[kWords];
+  memcpy(words, &run, sizeof words);
+  TORCHDION_UNROLL
+  for (size_t i = 0; i < kWords; ++i) __stwb(reinterpret_cast<typename Word<kBytes>::type*>(target) + i, words[i]);
+#else
+  *reinterpret_cast<Run<S, Count>*>(target) = run;
+#endif
+}
+
 template <class S>
 TORCHDION_DEVICE bool is_aligned(const S* data) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0;
@@ -50,7 +87,7 @@ struct Output {
   }
   template <int Count>
   TORCHDION_DEVICE void put(int64_t first, const Run<S, Count>& run) const {
-    *reinterpret_cast<Run<S, Count>*>(data + first) = run;
+    write_run(data + first, run);
   }
   TORCHDION_DEVICE void put(int64_t row, int64_t col, S entry) const {
     data[row * strides.row + col * strides.col] = entry;
@@ -126,7 +163,7 @@ struct Pairs {
         if (first + Count <= numel) {
           TORCHDION_UNROLL
           for (int e = 0; e < Count; ++e) f(t, of_a[i].entries[e], of_b[i].entries[e], of_output.entries[e]);
-          *reinterpret_cast<Run<SA, Count>*>(a_data + first) = of_a[i];
+          write_run(a_data + first, of_a[i]);
           output.put(first, of_output);
           continue;
         }
