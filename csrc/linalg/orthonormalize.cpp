@@ -164,9 +164,9 @@ int64_t orthonormalize_bytes_on_gpu(int64_t rows, int64_t r, Orthonormalize meth
   constexpr int64_t kScratch = 10 * 64 * 64;  // entries of FactorGram's, a little more than it has
   const auto size = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
   const int64_t parts = dtypes.sums == at::kFloat ? 2 : 1;
-  const int64_t factoring = size(dtypes.sums) * (r * r + kScratch) + parts * size(dtypes.stored) * r * r;
+  const int64_t factors = (size(dtypes.sums) + parts * size(dtypes.stored)) * r * r;
   const int64_t others = method == Orthonormalize::rcqr ? 2 : 1, copies = dtypes.stored == dtypes.given ? 0 : 1;
-  return others * (factoring + rows * r * size(dtypes.stored)) + copies * rows * r * size(dtypes.stored);
+  return size(dtypes.sums) * kScratch + others * factors + (others + copies) * rows * r * size(dtypes.stored);
 }
 
 }  // namespace torchdion::linalg

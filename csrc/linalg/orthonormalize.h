@@ -39,8 +39,9 @@ int64_t orthonormalize_elements(int64_t r, int64_t global_rows, Orthonormalize m
 int64_t orthonormalize_operations(int64_t rows, int64_t r, int64_t global_rows, Orthonormalize method,
                                   double oversample, at::ScalarType dtype);
 
-// Bytes that each P takes on a GPU beside itself: its Gram matrix, the factor of that and another P; of rcqr two of
-// each. P is `given` in one dtype and `stored` in another, its Gram matrix is summed in a third.
+// Bytes that each P takes on a GPU beside itself: its Gram matrix, the factor of that and another P, of rcqr two of
+// each, and what a factorization notes. P is `given` in one dtype and `stored` in another, its Gram matrix is summed in
+// a third.
 struct FactorDtypes {
   at::ScalarType given, stored, sums;
 };
