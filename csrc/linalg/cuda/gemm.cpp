@@ -68,8 +68,9 @@ void scale_(const Matrices& C, const Factor& beta) {
   Operations::copy_(C, Matrices(zero.expand({C.count(), C.rows, C.cols})), 1);
 }
 
-// Whether a kernel of our own updates C: by factors so narrow that C's entries are most of what moves. Of wider ones
-// every block reads so much through the cache that cuBLAS is no slower. Shapes decide, as above.
+// A kernel of our own updates C where the factors are so narrow that C's entries are most of what moves. With wider
+// ones every block reads so much through the cache that cuBLAS should be no slower (an estimate: no GPU has timed it).
+// Shapes decide, as above.
 bool is_update(const Product& product) {
   constexpr int64_t kWidest = 192, kBytes = 16;
   const auto begins_at_multiples = [&](const Operand& operand, int64_t bytes_of_entry) {

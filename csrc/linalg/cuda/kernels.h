@@ -102,8 +102,8 @@ void top_k(T* chosen, const T* entries, int64_t count, int64_t size, int64_t k, 
 template <class T, class F>
 void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream);
 
-// Whether a device can do add_product(): C ← α op(A) op(B) + β C of FP32 matrices C and BF16 operands, of which A is
-// transposed and B is not, all at multiples of 16 bytes, as their columns are. See programs/add_product.h.
+// C ← α op(A) op(B) + β C of FP32 matrices C and BF16 operands, where A is transposed and B is not. All matrices and
+// their columns begin at multiples of 16 bytes. See programs/add_product.h. adds_products(): the device can do it.
 bool adds_products(int device);
 void add_product(const Product& product, Stream stream);
 

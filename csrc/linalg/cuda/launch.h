@@ -71,8 +71,7 @@ __global__ void __launch_bounds__(Program::threads) run_cluster_program(const __
   program(Cluster<Program::threads, Program::ranks>{memory});
 }
 
-// Whether the code of a kernel that the current device runs knows of clusters: not what a newer device makes of the PTX
-// of an older one.
+// The current device runs a kernel's code for clusters. What it makes of an older device's PTX has none.
 inline bool knows_clusters(const void* kernel) {
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, kernel));

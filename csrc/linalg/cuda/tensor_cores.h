@@ -25,7 +25,7 @@ using namespace nvcuda::wmma;
 template <class Use, class Order>
 using Operand = fragment<Use, kPiece, kPiece, kPiece, __nv_bfloat16, Order>;
 
-// Of load_matrix_sync() nvcc makes loads that do not know that BF16 lies in shared memory, of two entries each.
+// The loads below are written out: nvcc turns load_matrix_sync() of BF16 into generic loads of two entries each.
 template <class Piece>
 TORCHDION_DEVICE unsigned* words_of(Piece& piece) {
   static_assert(sizeof piece.x == 4 * sizeof(unsigned), "four words of two entries");

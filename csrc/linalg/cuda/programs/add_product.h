@@ -91,7 +91,7 @@ struct AddProduct {
     });
   }
 
-  // Of the columns chunk · kDepth, …; none where there are none.
+  // Begins to copy kDepth columns of A and B, from chunk · kDepth on, as far as there are any.
   template <class Block>
   TORCHDION_DEVICE void begin_copies(Block& block, const BFloat16* a, const BFloat16* b, int64_t rows_of_a,
                                      int64_t rows_of_b, int64_t chunk) const {

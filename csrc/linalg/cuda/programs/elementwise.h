@@ -34,7 +34,7 @@ struct alignas(Count * sizeof(S) < 16 ? Count * sizeof(S) : 16) Run {
 };
 
 #ifdef __CUDACC__
-// What a thread writes at once.
+// A type of so many bytes, which a thread writes at once.
 template <size_t Bytes>
 struct Word;
 template <>
@@ -55,8 +55,8 @@ struct Word<16> {
 };
 #endif
 
-// In as few stores as there can be. Of an assignment nvcc makes one for each entry where other code beside it writes
-// single ones.
+// Writes a run in as few stores as there can be. An assignment would become one store for each entry where code beside
+// it writes single ones.
 template <class S, int Count>
 TORCHDION_DEVICE void write_run(S* target, const Run<S, Count>& run) {
 #ifdef __CUDACC__

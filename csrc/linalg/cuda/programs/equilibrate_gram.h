@@ -9,7 +9,7 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// What is known of columns before a first pass: linalg/noise.h.
+// The noise of columns before a first pass: linalg/noise.h.
 struct GivenNoise {
   double own, mean, momentum, most_steps;
   int64_t steps;
@@ -129,7 +129,7 @@ struct EquilibrateGram {
 
   template <class Block>
   TORCHDION_DEVICE void begin(Block& block, int64_t matrix, const T* h) const {
-    // Of the squared lengths of P's columns and of the given ones, and the least of P's that is not zero.
+    // Sums the squared lengths of P's columns and of the given ones, and finds the least of P's that is not zero.
     double *sums = block.template shared<double>(), *given_sums = sums + threads, *least = given_sums + threads;
     block.each([&](int t) {
       sums[t] = given_sums[t] = 0;

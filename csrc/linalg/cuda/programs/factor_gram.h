@@ -17,7 +17,7 @@ inline constexpr int64_t kFactoredColumns = 512;
 
 // The columns first, first + 1, … of Gram matrices of T, whose factor is stored as F. A cluster has one matrix.
 //
-// Where first = 0, the lower triangle of A is a Gram matrix, which EquilibrateGram prepares. Then, 64 columns at a
+// EquilibrateGram prepares A where first = 0: its lower triangle is a Gram matrix then. Afterwards, 64 columns at a
 // time, the rows of these columns in A become those of L⁻¹ N left of the diagonal, and of Lᵀ right of it: zero for
 // columns that later ones are not freed of.
 //
