@@ -74,9 +74,12 @@ double all_reduce(double number, c10d::ReduceOp::RedOpType operation, c10d::Proc
 std::array<pid_t, kMostRanks> children;  // 0: none, or ended
 volatile std::sig_atomic_t passed = 0;   // the signal that came last and went to the children
 
+// All stop first: one that went on while another ended would find its peer gone, and say so.
 void send_to_all(int signal) {
-  for (const pid_t child : children) {
-    if (child > 0) kill(child, signal);
+  for (const int each : {SIGSTOP, signal, SIGCONT}) {
+    for (const pid_t child : children) {
+      if (child > 0) kill(child, each);
+    }
   }
 }
 
