@@ -29,4 +29,8 @@ Interrupt::~Interrupt() { set_handlers(SIG_DFL); }
 
 int Interrupt::signal() const { return noted; }
 
+void Interrupt::follow() const {
+  if (noted != 0) std::raise(noted);
+}
+
 }  // namespace gpt

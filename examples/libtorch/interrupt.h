@@ -11,7 +11,8 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  int signal() const;  // its number; 0: none came
+  int signal() const;   // its number; 0: none came
+  void follow() const;  // ends the process by the signal that was noted, if one was
 };
 
 }  // namespace gpt

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <sstream>
 #include <thread>
@@ -56,6 +57,17 @@ void validate(Trainer& trainer, Progress* progress) {
   if (progress) progress->say(trainer.step(), words);
 }
 
+// The signal that came to any of the processes, or 0. It has ended those that did not note signals yet; the others,
+// which find them gone, follow.
+int signal_of_all(const Interrupt& interrupt, const Job& job) {
+  try {
+    return static_cast<int>(job.largest(interrupt.signal()));
+  } catch (const std::exception&) {
+    interrupt.follow();
+    throw;
+  }
+}
+
 // Trains to the last step. Returns the number of the signal that ended it before, or 0; there is a checkpoint then.
 int finish(Trainer& trainer, const Options& options, int64_t fingerprint, const Job& job) {
   const auto save = [&] {
@@ -66,7 +78,7 @@ int finish(Trainer& trainer, const Options& options, int64_t fingerprint, const 
   const std::unique_ptr<Progress> progress = job.leads() ? std::make_unique<Progress>(options.recipe.steps) : nullptr;
   while (trainer.step() < options.recipe.steps) {
     // A signal may come to one process a step earlier than to another.
-    if (const auto signal = static_cast<int>(job.largest(interrupt.signal())); signal != 0) {
+    if (const int signal = signal_of_all(interrupt, job); signal != 0) {
       save();
       return signal;
     }

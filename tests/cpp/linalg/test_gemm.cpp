@@ -122,7 +122,7 @@ TEST(GemmOfRoundedOperands, OfLargeMatricesInSeveralTensorsIsThatOfEach) {
   for (std::size_t i = 0; i < C.size(); ++i) EXPECT_LE(relative_error(C[i], A[i].matmul(B[i])), 0x1p-9) << i;
 }
 
-// What a step does to momenta and parameters. The sizes are within a tile of the kernel, beyond one, not of whole runs
+// Steps update momenta and parameters so. The sizes are within a tile of the kernel, beyond one, not of whole runs
 // of 16 bytes, and too deep for it.
 TEST(GemmOfBFloat16, UpdatesFP32MatricesOfEverySizeAndLayout) {
   for (const Sizes& s : {Sizes{1, 8, 8, 8}, Sizes{2, 130, 68, 64}, Sizes{1, 260, 140, 72}, Sizes{3, 136, 300, 136},
