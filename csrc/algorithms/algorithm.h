@@ -117,8 +117,9 @@ struct Algorithm {
   // Null: they never do.
   bool (*decouples)(int64_t rows, int64_t cols, std::span<const int64_t> ranks, const Options& options) = nullptr;
   // Throws c10::ValueError for a layout, as the body sees it, on which the options cannot be followed; null: there is
-  // none. `transposed`: the body sees the transposed matrices of the parameter of this name.
-  void (*check_layout)(const Layout& layout, bool transposed, const Options& options,
+  // none. `transposed`: the body sees the transposed matrices of the parameter of this name; `decoupled`: its replicas
+  // have states of their own.
+  void (*check_layout)(const Layout& layout, bool transposed, bool decoupled, const Options& options,
                        const std::string& name) = nullptr;
 
   bool takes_matrices() const { return takes == Takes::matrices; }

@@ -33,6 +33,8 @@ constexpr Option kDionOptions[] = {
     kOrientationOption,
     kOrthonormalizeOption,
     kRcqrOversample,
+    kRightFactorOption,
+    kResidualOption,
     kSeed,
     kMomentumDtype,
     kQDtype,
@@ -64,7 +66,9 @@ IterationSize size_of(const BatchShape& shape, const Options& options) {
   const bool reads_another = operand_dtype(shape, options) != shape.computing;
   const bool apart = is_apart(shape.states[kDionMomentum], shape, options) ||
                      (is_ahead && (reads_another || !options.flag("error_feedback")));
-  return {shape.ranks.front(), apart, shape.decoupled};
+  const int64_t r = shape.ranks.front();
+  const bool leaves_some = r < std::min(shape.m, shape.n);
+  return {r, apart, shape.decoupled, leaves_some ? residual_of(options) : std::nullopt};
 }
 
 // The look-ahead is L = B + μ G, or without error feedback μ B + G.
@@ -146,14 +150,17 @@ comm::Task<> dion(Batch batch, Options options) {
   iteration = co_await iterate(iteration);
 
   // Q = column_normalize(R)
-  co_await normalize_columns(iteration);
+  iteration = co_await find_right_factor(iteration);
 
-  // M = B − (1 − μ) P Rᵀ
+  // X = (1 − η λ) X − η sqrt(m/n) (P Qᵀ + the residual);  M = B − (1 − μ) P Rᵀ
+  if (size.residual == Residual::sign) {
+    update_weights_by_signs_(batch, iteration, M, feeds_back ? 1 - mu : 0, unchanged, options);
+    if (is_in_place) add_again_(M, G, gradients, 1 / part, -ahead);
+    co_return;
+  }
+  update_weights_(batch, iteration, unchanged, options);
   if (is_in_place) add_again_(M, G, gradients, 1 / part, -ahead);
   if (feeds_back) add_product_(M, iteration, -(1 - mu) / part);
-
-  // X = (1 − η λ) X − η sqrt(m/n) P Qᵀ
-  update_weights_(batch, iteration, unchanged, options);
 }
 
 // What is linear in the number of entries counts as passes over memory.
@@ -167,8 +174,9 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   cost.operations += shape.count * 8 * shape.rows * shape.cols * r;
   const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states[kDionMomentum]));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
-  // M: read and written by M + G and by the error feedback; L: read by two products; X: read and written
-  cost.memory_bytes = shape.numel * (4 * momentum + 3 * weight);
+  // M: read and written by M + G and by the error feedback; L: read by two products; X: read and written; G: read
+  cost.memory_bytes =
+      shape.numel * (4 * momentum + weight) + memory_bytes_of_update(shape, size, shape.states[kDionMomentum], options);
   if (size.apart) {
     cost.memory_bytes += shape.numel * 3 * static_cast<int64_t>(c10::elementSize(operand_dtype(shape, options)));
   } else {
@@ -176,8 +184,14 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
     if (ahead_of(options) > 0) cost.memory_bytes += shape.numel * (2 * momentum + weight);  // M and G, once more
   }
   if (averages && !shape.decoupled) cost.workspace = std::max(cost.workspace, shape.count * shape.rows * shape.cols);
-  cost.workspace += room_for_mean(shape, layout, options) + workspace_of_update(shape, options);
+  cost.workspace += room_for_mean(shape, layout, options) + workspace_of_update(shape, size, options);
   return cost;
+}
+
+void check_layout(const Layout& layout, bool transposed, bool decoupled, const Options& options,
+                  const std::string& name) {
+  check_orthonormalize(layout, transposed, decoupled, options, name);
+  check_residual(decoupled, options, name);
 }
 
 // (m + n) r elements of P and R, or m n of M, which singular vectors need.
@@ -198,7 +212,7 @@ constexpr Algorithm kDion{
     .owned_work = work_of_iterations,
     .class_of_step = class_of_step,
     .decouples = factors_are_fewer,
-    .check_layout = check_orthonormalize,
+    .check_layout = check_layout,
 };
 
 }  // namespace torchdion::algorithms

@@ -117,7 +117,7 @@ comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first, at::Te
 
   // P₁ = orthonormalize(B₁ Q₁);  R₁ = B₁ᵀ P₁;  Q₁ = column_normalize(R₁);  M₁ = B₁ − P₁ R₁ᵀ
   first = co_await iterate(first);
-  co_await normalize_columns(first);
+  first = co_await find_right_factor(first);
   add_product_(M1, first, -1);
   co_return first;
 }
@@ -129,7 +129,7 @@ comm::Task<> second_stage(Batch batch, PowerIteration second, at::Tensor unchang
 
   // P₂ = orthonormalize(B₂ Q₂);  R₂ = B₂ᵀ P₂;  Q₂ = column_normalize(R₂);  M₂ = B₂ − (1 − μ₂) P₂ R₂ᵀ
   second = co_await iterate(second);
-  co_await normalize_columns(second);
+  second = co_await find_right_factor(second);
   add_product_(M2, second, -(1 - options.number("mu")));
 
   // X = (1 − η λ) X − η sqrt(m/n) P₂ Q₂ᵀ
@@ -200,8 +200,9 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
     return size.apart ? momentum + 3 * operand : 2 * momentum;
   };
   cost.memory_bytes = shape.numel * (4 * own + of_products(size_of_first(shape, options), own) + 4 * shared +
-                                     of_products(second, shared) + 3 * weight);
-  cost.workspace += workspace_of_update(shape, options);
+                                     of_products(second, shared) + weight) +
+                      memory_bytes_of_update(shape, second, shape.states[kSharedMomentum], options);
+  cost.workspace += workspace_of_update(shape, second, options);
   return cost;
 }
 

@@ -2,11 +2,13 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "algorithms/cost.h"
@@ -31,6 +33,9 @@ using linalg::Matrices;
 namespace {
 
 enum { kCols, kReplicas };  // among the axes of those who orthonormalize
+
+// Of R, whose columns are nearly orthogonal. Its triangle has a positive diagonal: no column of the factor is turned.
+constexpr Orthonormalize kMethodOfRight = Orthonormalize::cholesky_qr;
 
 Precision precision_asked(const Options& options) {
   return enumerator<Precision>(kPrecision, options.text("precision"));
@@ -96,18 +101,36 @@ UpdateFactors factors_of(const Batch& batch, const Options& options) {
   return {linalg::Factor(all.narrow(0, 0, 1)), linalg::Factor(all.narrow(0, 1, 1))};
 }
 
-// Where weights decay by the signs of the update: P Qᵀ of one matrix after the other, at the end of the workspace.
-void move_cautiously_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
-                      const Options& options) {
-  const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.Q.t();
-  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
-  const int64_t numel = X.rows * X.cols;
+// Whether weights are moved by the update itself, which is put together first: they decay by its signs, it has signs of
+// its own, or weights are rounded to 16 bits, which they should be only once.
+bool needs_update(const BatchShape& shape, std::optional<Residual> residual, const Options& options) {
+  const bool rounds_twice = residual == Residual::scaled && c10::elementSize(shape.parameter) == 2;
+  return options.flag("cautious_wd") || residual == Residual::sign || rounds_twice;
+}
+
+// Room for one update, at the end of the workspace, in the order of the memory of `like`.
+Matrices room_for_update(const Batch& batch, const Matrices& like) {
+  const int64_t numel = like.rows * like.cols;
   const at::Tensor room = batch.workspace.narrow(0, batch.workspace.numel() - numel, numel);
-  const Matrices U(room.view({1, X.rows, X.cols}));
+  return like.row_major() ? Matrices(room.view({1, like.rows, like.cols}))
+                          : Matrices(room.view({1, like.cols, like.rows})).t();
+}
+
+// Moves weights by the update of one matrix after the other, at the end of the workspace.
+void move_by_updates_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
+                      const Options& options) {
+  const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.update.t();
+  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+  const Matrices U = room_for_update(batch, X);
   linalg::DirectionRule rule;
-  rule.cautious = true;
+  rule.cautious = options.flag("cautious_wd");
+  const at::Tensor& scales = iteration.residual_scales;
   for (int64_t i = 0; i < X.count(); ++i) {
     linalg::gemm_(U, P.slice(i, i + 1), Qt.slice(i, i + 1), 1, 0, iteration.precision);
+    if (scales.defined()) {
+      linalg::axpby_(U, iteration.B.slice(i, i + 1), at::ones({2}, scales.options()), nullptr, {}, {},
+                     scales.narrow(0, i, 1));
+    }
     linalg::axpby_(X.slice(i, i + 1), U, factors, unchanged.defined() ? iteration.unchanged + i : nullptr, rule);
   }
 }
@@ -120,12 +143,15 @@ bool is_summed(const Layout& layout, const IterationSize& size) {
 // Offsets in the workspace, in elements of the computing dtype.
 class Places {
  public:
-  int64_t B = 0, P = 0, copy_of_P = 0, R = 0, whole_Q = 0, copy_of_Q = 0, copy_of_R = 0, svd = 0, end = 0;
+  int64_t B = 0, P = 0, copy_of_P = 0, R = 0, whole_Q = 0, copy_of_Q = 0, copy_of_R = 0, update = 0, svd = 0, end = 0;
   at::ScalarType operand, dtype_of_P;
-  bool has_copies;
+  bool has_copies, has_update;
 
   Places(const BatchShape& shape, const Layout& layout, const IterationSize& size, const Options& options)
-      : operand(operand_dtype(shape, options)), dtype_of_P(operand), has_copies(operand != shape.computing) {
+      : operand(operand_dtype(shape, options)),
+        dtype_of_P(operand),
+        has_copies(operand != shape.computing),
+        has_update(orthonormalizes_right_factor(options) || (size.residual == Residual::scaled && !has_copies)) {
     const int64_t of_B = shape.count * shape.rows * shape.cols, of_P = shape.count * shape.rows * size.r,
                   of_Q = shape.count * shape.cols * size.r;
     const bool copies_P = has_copies && (is_summed(layout, size) || method_of(options) == Orthonormalize::qr);
@@ -136,14 +162,17 @@ class Places {
       end = begin + (numel + per - 1) / per;
       return begin;
     };
-    // Nobody reads B once R is there: the copy of R takes its place, which a rank with fewer rows than r makes larger.
-    if (size.apart) B = place(has_copies ? std::max(of_B, of_Q) : of_B, operand);
+    // But for a residual, nobody reads B once R is there: the copy of R takes its place, which a rank with fewer rows
+    // than r makes larger.
+    const bool replaces_B = has_copies && size.apart && !size.residual;
+    if (size.apart) B = place(replaces_B ? std::max(of_B, of_Q) : of_B, operand);
     P = place(of_P, dtype_of_P);
     if (copies_P) copy_of_P = place(of_P, operand);
     R = place(of_Q, shape.computing);
     if (!layout.rows.absent()) whole_Q = place(of_Q, shape.computing);
     if (has_copies) copy_of_Q = place(of_Q, operand);
-    if (has_copies) copy_of_R = size.apart ? B : place(of_Q, operand);
+    if (has_copies) copy_of_R = replaces_B ? B : place(of_Q, operand);
+    if (has_update) update = place(of_Q, shape.computing);
     if (takes_svd(options)) svd = place(room_for_svd(shape), shape.computing);
   }
 };
@@ -165,7 +194,8 @@ int64_t class_of_step(int64_t step, const Options& options) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(step)));
 }
 
-void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name) {
+void check_orthonormalize(const Layout& layout, bool transposed, bool, const Options& options,
+                          const std::string& name) {
   if (options.text("orthonormalize") != "qr" || layout.rows.absent()) return;
   Option others = kOrthonormalizeOption;
   others.allowed.choices.all = others.allowed.choices.all.first(3);
@@ -217,12 +247,17 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& momentum, 
   iteration.shape = batch.shape;
   if (!batch.layout.rows.absent()) iteration.whole_Q = room(places.whole_Q, {count, n, r}, batch.shape.computing);
   Factors& factors = iteration.factors;
-  factors = {{}, {}, {}, iteration.Ps, iteration.Q(), iteration.Rs};
+  factors = {{}, {}, {}, {}, iteration.Ps, iteration.Q(), iteration.Rs, iteration.Q()};
+  if (places.has_update) {
+    factors.room_for_update = room(places.update, {count, n, r}, batch.shape.computing);
+    factors.update = Matrices(factors.room_for_update);
+  }
   if (places.has_copies) {
     factors.copy_of_Q = room(places.copy_of_Q, {count, n, r}, places.operand);
     factors.copy_of_R = room(places.copy_of_R, {count, n, r}, places.operand);
     factors.Q = Matrices(factors.copy_of_Q);
     factors.R = Matrices(factors.copy_of_R);
+    factors.update = factors.Q;
   }
   if (places.dtype_of_P != places.operand) {
     factors.copy_of_P = room(places.copy_of_P, {count, m, r}, places.operand);
@@ -239,6 +274,8 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& momentum, 
   iteration.left_out = batch.gradients.left_out;
   if (unchanged.defined()) iteration.unchanged = unchanged.const_data_ptr<float>();
   iteration.precision = precision_asked(options);
+  iteration.residual = size.residual;
+  iteration.orthonormalizes_R = orthonormalizes_right_factor(options);
   return iteration;
 }
 
@@ -250,7 +287,7 @@ std::vector<Matrices*> lists_of(std::vector<Matrices>& states, const std::vector
   for (PowerIteration* iteration : iterations) {
     Factors& factors = iteration->factors;
     lists.insert(lists.end(), {&iteration->B, &iteration->own_Q, &iteration->Ps, &iteration->Rs, &factors.P, &factors.Q,
-                               &factors.R});
+                               &factors.R, &factors.update});
   }
   return lists;
 }
@@ -299,23 +336,72 @@ comm::Task<PowerIteration> iterate(PowerIteration iteration) {
   co_return iteration;
 }
 
-comm::Task<> normalize_columns(PowerIteration iteration) {
+namespace {
+
+// V ← the orthonormal factor of itself.
+comm::Task<> orthonormalize_right_(at::Tensor V, PowerIteration iteration) {
+  const Axis cols = iteration.layout.cols;
+  linalg::OrthonormalizeOptions how = iteration.orthonormalize;
+  how.counts = {};
+  how.noise =
+      linalg::noise_of_step(V.scalar_type(), iteration.shape.m, how.precision, how.noise.steps, how.noise.steps_before);
+  how.method = kMethodOfRight;
+  if (V.scalar_type() == at::kDouble && !cols.absent()) how.scale = at::ones({V.size(0)}, V.options());
+  const int64_t first = cols.piece(iteration.shape.n).begin;
+  co_await linalg::orthonormalize_(V, cols, first, iteration.shape.n, how);
+}
+
+// update ← update − R / σ
+void subtract_scaled_(const PowerIteration& iteration) {
+  const at::Tensor factors = at::ones({2}, iteration.residual_scales.options());
+  factors.narrow(0, 0, 1).fill_(-1);
+  linalg::axpby_(iteration.factors.update, iteration.Rs, factors, nullptr, {}, {}, iteration.residual_scales);
+}
+
+}  // namespace
+
+comm::Task<PowerIteration> find_right_factor(PowerIteration iteration) {
   const Axis rows = iteration.layout.rows, cols = iteration.layout.cols;
-  Matrices R = iteration.Rs;
-  at::Tensor scaled, squares;
+  const comm::Order order = iteration.orthonormalize.order;
+  const bool measures = iteration.residual == Residual::scaled;
+  const Factors& factors = iteration.factors;
+  at::Tensor V = iteration.R, squares, scale;
   if (iteration.R.scalar_type() == at::kDouble) {  // M is yet to get R as it is
-    scaled = iteration.R.clone();
-    linalg::scale_columns_(scaled, iteration.scale);
-    R = Matrices(scaled);
+    V = iteration.R.clone();
+    scale = linalg::scale_columns_(V, iteration.scale);
   }
+  if (!cols.absent() || measures) squares = linalg::column_square_sums(Matrices(V));
   if (!cols.absent()) {
-    squares = linalg::column_square_sums(R);
-    co_await comm::sum(squares, cols, iteration.orthonormalize.order);
+    co_await comm::sum(squares, cols, order);
   }
-  linalg::column_normalize_(iteration.Q(), R, squares, {iteration.factors.copy_of_Q, iteration.factors.copy_of_R});
-  if (rows.absent()) co_return;
+  if (measures) {
+    iteration.residual_scales = linalg::residual_scales(
+        squares, scale, linalg::rounding_noise(V.scalar_type(), iteration.shape.n, iteration.precision), V.options());
+  }
+  if (iteration.orthonormalizes_R) {
+    V = factors.room_for_update.copy_(V);
+    co_await orthonormalize_right_(V, iteration);
+    squares = linalg::column_square_sums(Matrices(V));
+    if (!cols.absent()) {
+      co_await comm::sum(squares, cols, order);
+    }
+  }
+  const bool is_R = V.is_same(iteration.R);
+  linalg::NormalizedOutputs outputs;
+  if (factors.copy_of_Q.defined()) outputs.update = factors.copy_of_Q;
+  if (factors.room_for_update.defined() && !iteration.orthonormalizes_R) outputs.update = factors.room_for_update;
+  if (is_R) {
+    outputs.copy_of_R = factors.copy_of_R;
+    outputs.scales = iteration.residual_scales;
+  } else if (factors.copy_of_R.defined()) {
+    linalg::copy_(factors.R, iteration.Rs);
+  }
+  linalg::column_normalize_(iteration.Q(), Matrices(V), squares, outputs);
+  if (measures && !is_R) subtract_scaled_(iteration);
+  if (rows.absent()) co_return iteration;
   const Piece own = rows.piece(iteration.whole_Q.size(2));
   linalg::copy_(iteration.own_Q, Matrices(iteration.whole_Q.narrow(2, own.begin, own.size)));
+  co_return iteration;
 }
 
 void add_product_(const Matrices& M, const PowerIteration& iteration, double alpha) {
@@ -324,9 +410,19 @@ void add_product_(const Matrices& M, const PowerIteration& iteration, double alp
 
 void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
                      const Options& options) {
-  if (options.flag("cautious_wd")) return move_cautiously_(batch, iteration, unchanged, options);
-  const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.Q.t();
+  if (needs_update(batch.shape, iteration.residual, options))
+    return move_by_updates_(batch, iteration, unchanged, options);
+  const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.update.t();
   const UpdateFactors factors = factors_of(batch, options);
+  if (iteration.residual_scales.defined()) {  // L, and then what the factors change of that: P is zero where X stays
+    const at::Tensor both = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+    linalg::axpby_(X, iteration.B, both, unchanged.defined() ? iteration.unchanged : nullptr, {}, {},
+                   iteration.residual_scales);
+    const linalg::Factor& update = factors.update;
+    linalg::gemm_(X, P, Qt, update, update.device.defined() ? linalg::Factor(at::ones_like(update.device)) : 1,
+                  iteration.precision);
+    return;
+  }
   if (!unchanged.defined()) {
     linalg::gemm_(X, P, Qt, factors.update, factors.keep, iteration.precision);
     return;
@@ -344,6 +440,33 @@ void update_weights_(const Batch& batch, const PowerIteration& iteration, const 
   }
 }
 
+void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteration, const Matrices& M, double feedback,
+                              const at::Tensor& unchanged, const Options& options) {
+  const Matrices &X = batch.X, &B = iteration.B, &P = iteration.factors.P, Qt = iteration.factors.update.t(),
+                 Rt = iteration.factors.R.t();
+  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+  const auto root = [](int64_t size) { return std::sqrt(static_cast<double>(size)); };
+  const double longest = root(iteration.shape.m) + root(iteration.shape.n);  // of signs that are nearly random
+  const double noise =
+      linalg::rounding_noise(batch.shape.computing, iteration.shape.n, iteration.orthonormalize.precision);
+  const bool is_in_place = B.data == M.data;
+  at::Tensor subtract;
+  if (feedback != 0 && !is_in_place) {
+    subtract = at::ones({2}, batch.workspace.options());
+    subtract.narrow(0, 0, 1).fill_(-feedback);
+  }
+  const Matrices U = room_for_update(batch, B);
+  linalg::DirectionRule rule;
+  rule.cautious = options.flag("cautious_wd");
+  for (int64_t i = 0; i < X.count(); ++i) {
+    linalg::gemm_(U, P.slice(i, i + 1), Rt.slice(i, i + 1), 1, 0, iteration.precision);
+    if (subtract.defined()) linalg::axpby_(M.slice(i, i + 1), U, subtract);
+    linalg::take_signs_(U, B.slice(i, i + 1), is_in_place ? feedback : 0, noise);
+    linalg::gemm_(U, P.slice(i, i + 1), Qt.slice(i, i + 1), 1, 1 / longest, iteration.precision);
+    linalg::axpby_(X.slice(i, i + 1), U, factors, unchanged.defined() ? iteration.unchanged + i : nullptr, rule);
+  }
+}
+
 OwnedWork work_of_iterations(const BatchShape& shape, const Layout& layout, const Options& options) {
   if (takes_svd(options)) return {axes_of_singular_vectors(layout), svd_operations(shape.m, shape.n)};
   if (!layout.rows.absent()) return {};
@@ -352,8 +475,23 @@ OwnedWork work_of_iterations(const BatchShape& shape, const Layout& layout, cons
   return {{layout.cols, shape.decoupled ? layout.replicas : Axis()}, operations};
 }
 
-int64_t workspace_of_update(const BatchShape& shape, const Options& options) {
-  return options.flag("cautious_wd") ? shape.rows * shape.cols : 0;
+int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, const Options& options) {
+  return needs_update(shape, size.residual, options) ? shape.rows * shape.cols : 0;
+}
+
+int64_t memory_bytes_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
+                               const Options& options) {
+  const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
+  const int64_t weight = bytes(shape.parameter), update = bytes(shape.computing);
+  const int64_t of_B = bytes(size.apart ? operand_dtype(shape, options) : momentum);
+  if (size.residual == Residual::sign) {  // P Rᵀ: written, read; signs: written, read; the update: written, read
+    return shape.numel * (2 * weight + of_B + (size.apart ? 7 : 6) * update);
+  }
+  const bool has_residual = size.residual.has_value();
+  if (needs_update(shape, size.residual, options)) {
+    return shape.numel * (2 * weight + 2 * update + (has_residual ? 2 * update + of_B : 0));
+  }
+  return shape.numel * (2 * weight + (has_residual ? 2 * weight + of_B : 0));
 }
 
 void add_average(Cost& cost, const BatchShape& shape, const Layout& layout) {
@@ -361,12 +499,35 @@ void add_average(Cost& cost, const BatchShape& shape, const Layout& layout) {
   cost.replicas = all_reduced(shape.count * shape.rows * shape.cols, element, layout.replicas);
 }
 
+namespace {
+
+// What the orthonormal factor of R costs: every rank that has rows of R takes part.
+void add_right_factor(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r, const Options& options) {
+  if (!orthonormalizes_right_factor(options)) return;
+  const auto fp64 = int64_t{8};
+  const int64_t count = shape.count;
+  const double oversample = options.number("rcqr_oversample");
+  if (!layout.cols.absent()) {  // the orthonormalization, and the norms of its columns
+    const int64_t summed = linalg::orthonormalize_elements(r, shape.n, kMethodOfRight, oversample, shape.computing) + r;
+    add(cost.cols, {count * summed, ring(2 * count * summed * fp64, layout.cols)});
+  }
+  cost.operations +=
+      count * linalg::orthonormalize_operations(shape.cols, r, shape.n, kMethodOfRight, oversample, shape.computing);
+  const at::ScalarType operand = operand_dtype(shape, options);
+  const at::ScalarType sums = linalg::sum_dtype_on_gpu(operand, precision_asked(options));
+  cost.temporary_bytes +=
+      count * linalg::orthonormalize_bytes_on_gpu(shape.cols, r, kMethodOfRight, {shape.computing, operand, sums});
+}
+
+}  // namespace
+
 void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, const IterationSize& size,
                    const Options& options) {
   const auto element = static_cast<int64_t>(c10::elementSize(shape.computing)), fp64 = int64_t{8};
   const int64_t count = shape.count, r = size.r, P = shape.rows * r, R = shape.cols * r;
   const bool averages = size.averages && !layout.replicas.absent();
   cost.workspace += workspace_of_iteration(shape, layout, size, options);
+  add_right_factor(cost, shape, layout, r, options);
   if (takes_svd(options)) {
     add_svd(cost, shape, layout, r);
     if (!layout.rows.absent()) add(cost.rows, {count * 2 * R, ring(count * 3 * R * element, layout.rows)});  // Q and R

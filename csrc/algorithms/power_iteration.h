@@ -8,6 +8,7 @@
 #include <string>
 
 #include "algorithms/batch.h"
+#include "algorithms/residual.h"
 #include "algorithms/shared.h"
 #include "comm/task.h"
 #include "linalg/matrices.h"
@@ -40,16 +41,19 @@ inline constexpr Option kQDtype{"Q_dtype", {}, kDtypeOrNone, "dtype of Q"};
 bool takes_svd(const Options& options);
 
 // Householder QR has no distributed form here: P must have all of its rows on each rank.
-void check_orthonormalize(const Layout& layout, bool transposed, const Options& options, const std::string& name);
+void check_orthonormalize(const Layout& layout, bool transposed, bool decoupled, const Options& options,
+                          const std::string& name);
 
 // Algorithm::class_of_step: sketches need the number itself, noise the next power of two.
 int64_t class_of_step(int64_t step, const Options& options);
 
 // What products read: P, Q and R themselves, or, where products of the asked precision read BF16 from memory, copies of
-// them in the workspace.
+// them in the workspace. `update`, n×r, is what P moves the weights by: the next Q, less what P Rᵀ would move
+// them by as a part of the residual. It takes the place of a copy of Q.
 struct Factors {
   at::Tensor copy_of_P, copy_of_Q, copy_of_R;  // [count, m, r], [count, n, r], [count, n, r]; undefined: no copy
-  linalg::Matrices P, Q, R;
+  at::Tensor room_for_update;                  // [count, n, r], where neither Q nor a copy of it is the update
+  linalg::Matrices P, Q, R, update;
 };
 
 // One power iteration of a batch.
@@ -68,6 +72,9 @@ struct PowerIteration {
   at::Tensor room_for_turned = {};  // as many elements as the larger of P and R: see multiply_()
   at::Tensor room_for_svd = {};     // where P is to be the leading singular vectors of B: as many elements as B has
   at::Tensor scale = {};            // with which R is to be measured, see orthonormalize_sum_(); iterate() finds it
+  std::optional<Residual> residual = {};
+  bool orthonormalizes_R = false;
+  at::Tensor residual_scales = {};  // [count]: 1 / σ where the residual is scaled; find_right_factor() finds them
 
   linalg::Matrices Q() const { return whole_Q.defined() ? linalg::Matrices(whole_Q) : own_Q; }
 };
@@ -85,6 +92,7 @@ bool is_apart(at::ScalarType momentum, const BatchShape& shape, const Options& o
 struct IterationSize {
   int64_t r;
   bool apart, averages;  // averages: replicas take their mean of B by way of the factors
+  std::optional<Residual> residual = {};
 };
 
 // Elements of the workspace that it takes.
@@ -104,18 +112,27 @@ void upload_all(Batch& batch, const std::vector<PowerIteration*>& iterations);
 // P = orthonormalize(B Q), or the leading left singular vectors of B;  R = Bᵀ P.
 comm::Task<PowerIteration> iterate(PowerIteration iteration);
 
-// Q = column_normalize(R). A column of zeros keeps its column of Q.
-comm::Task<> normalize_columns(PowerIteration iteration);
+// Q = column_normalize(R), or the orthonormal factor of R, and what P moves the weights by. Where R, or that factor,
+// has a column of zeros, Q keeps its own.
+comm::Task<PowerIteration> find_right_factor(PowerIteration iteration);
 
 // M ← M + α P Rᵀ, once columns are normalized.
 void add_product_(const linalg::Matrices& M, const PowerIteration& iteration, double alpha);
 
-// X = (1 − η λ) X − η sqrt(m/n) P Qᵀ, but for matrices that are unchanged.
-// Under cautious_wd it takes the end of the workspace.
+// X = (1 − η λ) X − η sqrt(m/n) (P Qᵀ + a scaled residual), but for matrices that are unchanged. B is as iterate() had
+// it. Where an update is put together first, it takes the end of the workspace.
 void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
                      const Options& options);
 
-int64_t workspace_of_update(const BatchShape& shape, const Options& options);
+// The same with the signs of the residual; and M ← M − feedback · P Rᵀ, also where M is B.
+void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteration, const linalg::Matrices& M,
+                              double feedback, const at::Tensor& unchanged, const Options& options);
+
+int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, const Options& options);
+
+// Bytes that it reads and writes of all entries.
+int64_t memory_bytes_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
+                               const Options& options);
 
 // Who computes P for others: where whole columns of it are at hand, the ranks that sum them have each matrix
 // orthonormalized by one.

@@ -183,15 +183,12 @@ void bind_state(py::module_& m) {
       py::call_guard<PythonWords>());
   m.def(
       "check_layout",
-      [](const std::string& algorithm, std::vector<int64_t> factor, std::vector<int64_t> sizes,
+      [](const std::string& algorithm, std::vector<int64_t> sizes, const std::vector<std::vector<int64_t>>& factors,
          const engine::GroupOptions& options, const Layout& layout, const std::string& name) {
-        const algorithms::Algorithm& of = algorithms::algorithm(algorithm);
-        if (!of.check_layout) return;
-        const bool right = engine::is_right(factor, sizes, options.values);
-        of.check_layout(right ? layout.t() : layout, right, options.values, name);
+        engine::check_layout(algorithms::algorithm(algorithm), sizes, factors, options.values, layout, name);
       },
-      py::arg("algorithm"), py::arg("factor"), py::arg("sizes"), py::arg("options"), py::arg("layout"), py::arg("name"),
-      py::call_guard<PythonWords>());
+      py::arg("algorithm"), py::arg("sizes"), py::arg("factors"), py::arg("options"), py::arg("layout"),
+      py::arg("name"), py::call_guard<PythonWords>());
 }
 
 // Parameters by their groups' places and their whole sizes, states by theirs.

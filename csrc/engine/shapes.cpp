@@ -133,6 +133,17 @@ std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm
   return decoupled;
 }
 
+void check_layout(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes,
+                  const std::vector<std::vector<int64_t>>& factors, const algorithms::Options& options,
+                  const Layout& layout, const std::string& name) {
+  if (!algorithm.check_layout) return;
+  std::vector<int64_t> ranks;
+  for (const std::vector<int64_t>& factor : factors) ranks.push_back(factor.back());
+  const bool right = is_right(factors.front(), sizes, options);
+  const bool decoupled = !decoupled_states(algorithm, sizes, ranks, options, layout).empty();
+  algorithm.check_layout(right ? layout.t() : layout, right, decoupled, options, name);
+}
+
 bool is_same(const Layout& a, const Layout& b) {
   return is_same_line(a.rows, b.rows) && is_same_line(a.cols, b.cols) && is_same_line(a.replicas, b.replicas) &&
          is_same_line(a.copies, b.copies) && is_same_line(a.batch, b.batch) &&

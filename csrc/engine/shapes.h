@@ -39,6 +39,12 @@ bool is_right(at::IntArrayRef factor, at::IntArrayRef sizes, const algorithms::O
 bool decouples(const algorithms::Algorithm& algorithm, int64_t m, int64_t n, std::span<const int64_t> ranks,
                const algorithms::Options& options, const Layout& layout);
 
+// Throws c10::ValueError for a layout on which a parameter of these whole sizes, and with factors of these, cannot
+// follow its options.
+void check_layout(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes,
+                  const std::vector<std::vector<int64_t>>& factors, const algorithms::Options& options,
+                  const Layout& layout, const std::string& name);
+
 // The states of a parameter of these whole sizes, whose factors have so many columns, of which each replica has its
 // own.
 std::vector<std::string> decoupled_states(const algorithms::Algorithm& algorithm, at::IntArrayRef sizes,

@@ -16,8 +16,9 @@ struct RowRule {
 
 // X_i ← factors[1] X_i + factors[0] U_i in place, as the rule has it, but for those whose number in `unchanged` is
 // there and not 0. The factors (device_factors()) and these numbers lie on the device of X, in FP64 where X or U are
-// FP64, else in FP32.
+// FP64, else in FP32; so do `scales` ([count]), by which U_i is multiplied. Rows have no scales beside their own
+// factors.
 void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged = nullptr,
-            const DirectionRule& rule = {}, const RowRule& rows = {});
+            const DirectionRule& rule = {}, const RowRule& rows = {}, const at::Tensor& scales = {});
 
 }  // namespace torchdion::linalg

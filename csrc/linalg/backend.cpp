@@ -77,8 +77,8 @@ void look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const 
 }
 
 void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-            const DirectionRule& rule, const RowRule& rows) {
-  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged, rule, rows);
+            const DirectionRule& rule, const RowRule& rows, const at::Tensor& scales) {
+  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged, rule, rows, scales);
 }
 
 at::Tensor row_sums(const Matrices& A, RowSum kind) {
@@ -126,8 +126,17 @@ void addmm_(const Matrices& C, const Matrices& D, const Matrices& A, const Matri
 at::Tensor column_square_sums(const Matrices& R) { return backend_of(R.device).column_square_sums(R); }
 
 void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums,
-                       const NormalizedCopies& copies) {
-  if (Q.numel() > 0) backend_of(Q.device).column_normalize_(Q, R, square_sums, copies);
+                       const NormalizedOutputs& outputs) {
+  if (Q.numel() > 0) backend_of(Q.device).column_normalize_(Q, R, square_sums, outputs);
+}
+
+at::Tensor residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least,
+                           at::TensorOptions options) {
+  return backend_of(squares.device()).residual_scales(squares, scale, least, options);
+}
+
+void take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise) {
+  if (U.numel() > 0) backend_of(U.device).take_signs_(U, L, feedback, noise);
 }
 
 void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,

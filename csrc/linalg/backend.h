@@ -16,6 +16,7 @@
 #include "linalg/gram.h"
 #include "linalg/look_ahead.h"
 #include "linalg/rates.h"
+#include "linalg/residual.h"
 #include "linalg/rows.h"
 #include "linalg/share_out.h"
 #include "linalg/sketch.h"
@@ -45,6 +46,8 @@ struct Table {
   decltype(linalg::addmm_)* addmm_ = Operations::addmm_;
   decltype(linalg::column_square_sums)* column_square_sums = Operations::column_square_sums;
   decltype(linalg::column_normalize_)* column_normalize_ = Operations::column_normalize_;
+  decltype(linalg::residual_scales)* residual_scales = Operations::residual_scales;
+  decltype(linalg::take_signs_)* take_signs_ = Operations::take_signs_;
   decltype(linalg::sketch_)* sketch_ = Operations::sketch_;
   decltype(linalg::round_operand_)* round_operand_ = Operations::round_operand_;
   decltype(linalg::gram)* gram = Operations::gram;

@@ -26,4 +26,11 @@ TORCHDION_HOST_DEVICE typename Magnitude<T>::Bits magnitude_of(T entry) {
   return bits & ~(typename Magnitude<T>::Bits(1) << (8 * sizeof(bits) - 1));
 }
 
+// What magnitude_of() made of a number that is not negative.
+TORCHDION_HOST_DEVICE double number_of(Magnitude<double>::Bits bits) {
+  double number = 0;
+  memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
 }  // namespace torchdion::linalg

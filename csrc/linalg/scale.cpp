@@ -1,6 +1,7 @@
 #include "linalg/scale.h"
 
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 
@@ -39,10 +40,11 @@ at::Tensor rescale_gram_(const at::Tensor& H) {
   return scale;
 }
 
-void scale_columns_(const at::Tensor& R, const at::Tensor& scale) {
-  if (R.numel() == 0) return;
+at::Tensor scale_columns_(const at::Tensor& R, const at::Tensor& scale) {
+  if (R.numel() == 0) return at::ones({R.size(0), 1, 1}, R.options());
   const at::Tensor factors = scale.defined() ? scale.view({-1, 1, 1}) : scale_of_lengths(largest_entries(R, {1}));
   if (may_scale(factors)) R.mul_(factors);
+  return factors;
 }
 
 void mark_(const at::Tensor& P, const at::Tensor& scale) {

@@ -23,8 +23,9 @@ at::Tensor rescale_gram_(const at::Tensor& H);
 // Whether any of the scales is not 1, where the host knows without waiting for a device, which is taken to have some.
 bool may_scale(const at::Tensor& scale);
 
-// R ([count, n, r]) times the scale of each column's length, or the given one of each matrix ([count]).
-void scale_columns_(const at::Tensor& R, const at::Tensor& scale = {});
+// R ([count, n, r]) times the scale of each column's length, or the given one of each matrix ([count]). Returns the
+// factors, [count, 1, r] or [count, 1, 1].
+at::Tensor scale_columns_(const at::Tensor& R, const at::Tensor& scale = {});
 
 // P ([count, m, r]), orthonormal columns or zero ones, tells by its length how R is scaled ([count]): what ranks have
 // to agree on travels with it at no cost. mark_() makes it longer or shorter, and read_mark_() undoes that.

@@ -20,9 +20,11 @@ namespace {
 
 void check_layout_of(const engine::Group& group, std::size_t i, const std::string& name) {
   const Layout& layout = group.layouts[i];
-  if (layout.is_local() || !group.algorithm->check_layout) return;
-  const engine::ParameterShape shape = engine::shape_of(group, i);  // the factor's own orientation counts
-  group.algorithm->check_layout(shape.right ? layout.t() : layout, shape.right, group.options, name);
+  if (layout.is_local() || group.whole_factors.empty()) return;
+  engine::shape_of(group, i);  // that the factors are of the parameter
+  std::vector<std::vector<int64_t>> factors;
+  for (const auto& of_all : group.whole_factors) factors.push_back(of_all[i]);
+  engine::check_layout(*group.algorithm, engine::whole_sizes(group.X[i], layout), factors, group.options, layout, name);
 }
 
 // As the algorithm sees it: where copies share no work, all that it knows of them is that there are some.

@@ -49,6 +49,8 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("orientation", o.orientation());
   visit("orthonormalize", o.orthonormalize());
   visit("rcqr_oversample", o.rcqr_oversample());
+  visit("right_factor", o.right_factor());
+  visit("residual", o.residual());
   visit("algorithm", o.algorithm());
   visit("scalar_algorithm", o.scalar_algorithm());
   visit("batch_dims", o.batch_dims());

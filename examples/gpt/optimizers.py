@@ -47,8 +47,9 @@ def _torchdion(name: str, model: GPT, hyperparameters: dict[str, Any], seed: int
     try:
         if name in ("dion", "double_dion"):
             own["seed"] = seed
-        if own.get("adjust_lr") == "none":
-            own["adjust_lr"] = None
+        for option in ("adjust_lr", "residual"):
+            if own.get(option) == "none":
+                own[option] = None
         of_name = {
             "dion": torchdion.Dion,
             "double_dion": torchdion.DoubleDion,

@@ -77,6 +77,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "nesterov": False,
         "error_feedback": True,
         "factorization": "power_iteration",
+        "right_factor": "normalized",
+        "residual": None,
     },
     "double_dion": {
         **_OF_FACTORS,

@@ -48,7 +48,9 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(bool, delayed) = false;                       // Double Dion: it is exchanged after the step, see step()
   TORCH_ARG(Orientation, orientation) = Orientation::right;
   TORCH_ARG(Orthonormalize, orthonormalize) = Orthonormalize::automatic;
-  TORCH_ARG(double, rcqr_oversample) = 1.25;          // k / r
+  TORCH_ARG(double, rcqr_oversample) = 1.25;                       // k / r
+  TORCH_ARG(RightFactor, right_factor) = RightFactor::normalized;  // Dion: what the update takes of R
+  TORCH_ARG(std::optional<Residual>, residual);       // Dion: how what P Rᵀ leaves moves weights; none: not at all
   TORCH_ARG(std::string, algorithm) = "";             // "dion", "muon", "lion", …; empty: the optimizer's own
   TORCH_ARG(std::string, scalar_algorithm) = "lion";  // of parameters that are no matrices
   TORCH_ARG(std::optional<int64_t>, batch_dims);      // leading dimensions that count matrices

@@ -26,6 +26,18 @@ enum class Factorization {
   svd,              // the best there are, at the cost of whole matrices: for comparisons (Appendix B.1)
 };
 
+// How what P Rᵀ leaves of the matrix that Dion factors moves the weights too.
+enum class Residual {
+  scaled,  // over the length of R's smallest columns
+  sign,    // by its signs
+};
+
+// What Dion takes from R = Bᵀ P for the update and as the next Q.
+enum class RightFactor {
+  normalized,   // R with columns of length 1
+  orthonormal,  // the orthonormal factor of R
+};
+
 // How Muon orthonormalizes its momentum.
 enum class NewtonSchulz {
   jordan,         // one polynomial, again and again; singular values end between 0.7 and 1.2

@@ -248,7 +248,12 @@ def check_loaded_sizes(
 def check_loaded_step(count: float, got: str, name: str) -> None: ...
 def check_cut(dim: int, sizes: Sequence[int], options: GroupOptions, name: str) -> None: ...
 def check_layout(
-    algorithm: str, factor: Sequence[int], sizes: Sequence[int], options: GroupOptions, layout: Layout, name: str
+    algorithm: str,
+    sizes: Sequence[int],
+    factors: Sequence[Sequence[int]],
+    options: GroupOptions,
+    layout: Layout,
+    name: str,
 ) -> None: ...
 def cuts_of_parameter(dims: int, options: GroupOptions) -> dict[str, int]: ...
 def cuts_of_state(

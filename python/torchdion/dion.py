@@ -7,7 +7,15 @@ from torch.optim.optimizer import ParamsT
 
 from torchdion.mixed_precision import DionMixedPrecisionConfig
 from torchdion.optimizer import Optimizer
-from torchdion.options import Factorization, Nonfinite, Orientation, Orthonormalize, Precision
+from torchdion.options import (
+    Factorization,
+    Nonfinite,
+    Orientation,
+    Orthonormalize,
+    Precision,
+    Residual,
+    RightFactor,
+)
 
 
 class Dion(Optimizer):
@@ -49,6 +57,12 @@ class Dion(Optimizer):
             whose P has min(m, n) rows, so that it costs least to orthonormalize ("right", of square matrices).
         orthonormalize: "auto", "rcqr" (randomized Cholesky QR, Algorithm 2), "cholesky_qr" or "qr" (Householder).
         rcqr_oversample: rows of the sketch over r, at least 1.
+        right_factor: what the update and the next Q take of R: "normalized", its columns at length 1, or "orthonormal",
+            its QR (arXiv 2605.16341), for which ranks that cut the columns of X sum one or two r×r matrices more.
+        residual: how E = L − P Rᵀ, what the rank leaves of the factored matrix L (B, or with ``nesterov`` the
+            look-ahead), moves the weights too. "scaled": P Qᵀ + E / σ in place of P Qᵀ, σ being the mean length of the
+            shortest quarter of R's columns. "sign": P Qᵀ + sign(E) / (√m + √n). No traffic and no state. Replicas that
+            keep momenta of their own (``replicate_mesh`` with (m + n) r < m n) cannot have it.
         scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.
         maximize: ascend instead of descend.
         capturable: for CUDA graphs: the state ``step`` lies on the parameter's device, and so may ``lr`` and
@@ -116,6 +130,8 @@ class Dion(Optimizer):
         orientation: Orientation = "right",
         orthonormalize: Orthonormalize = "auto",
         rcqr_oversample: float = 1.25,
+        right_factor: RightFactor = "normalized",
+        residual: Residual | None = None,
         scalar_algorithm: str = "lion",
         maximize: bool = False,
         capturable: bool = False,

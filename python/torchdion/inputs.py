@@ -154,8 +154,9 @@ def _add(
         for key in (*keys, "step"):
             check_plain(local_part(state[key]), f"the state {key} of {member.name}")
         if algorithm.factors and not member.piece.layout.is_local:
-            sizes = list(state[algorithm.factors[0].name].shape), list(member.param.shape)
-            _C.check_layout(algorithm.name, *sizes, options, member.piece.layout, member.name)
+            factors = [list(state[factor.name].shape) for factor in algorithm.factors]
+            sizes = list(member.param.shape)
+            _C.check_layout(algorithm.name, sizes, factors, options, member.piece.layout, member.name)
     if parts:
         for member in members:
             if member.param not in parts:

@@ -13,6 +13,8 @@ from torchdion.words import front, shown
 Orientation = Literal["right", "left", "short"]
 Orthonormalize = Literal["auto", "rcqr", "cholesky_qr", "qr"]
 Factorization = Literal["power_iteration", "svd"]
+RightFactor = Literal["normalized", "orthonormal"]
+Residual = Literal["scaled", "sign"]
 Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]
 Precision = Literal["highest", "high", "medium"]
 Owners = Literal["all", "shard"]

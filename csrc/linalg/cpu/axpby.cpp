@@ -51,13 +51,15 @@ template <class T>
 struct RowsOf {
   const int32_t* source;  // or null
   const T* factor;        // or null
+  T of_matrix;            // where that is null
 
-  RowsOf(const RowRule& rows, int64_t index, int64_t count)
+  RowsOf(const RowRule& rows, const at::Tensor& scales, int64_t index, int64_t count)
       : source(rows.source.defined() ? rows.source.const_data_ptr<int32_t>() + index * count : nullptr),
-        factor(rows.factor.defined() ? rows.factor.const_data_ptr<T>() + index * count : nullptr) {}
+        factor(rows.factor.defined() ? rows.factor.const_data_ptr<T>() + index * count : nullptr),
+        of_matrix(scales.defined() ? scales.const_data_ptr<T>()[index] : T(1)) {}
 
   int64_t of(int64_t row) const { return source ? source[row] : row; }
-  T scale(int64_t row) const { return factor ? factor[row] : T(1); }
+  T scale(int64_t row) const { return factor ? factor[row] : of_matrix; }
 };
 
 // Rows of X, which are contiguous; those of U, too, where they are chosen.
@@ -109,7 +111,7 @@ void move_columns(const Matrices& X, const Matrices& U, int64_t index, int64_t f
 }  // namespace
 
 void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-                        const DirectionRule& rule, const RowRule& rows) {
+                        const DirectionRule& rule, const RowRule& rows, const at::Tensor& scales) {
   const bool across = !X.row_major(), has_rows = rows.source.defined() || rows.factor.defined();
   const Matrices x = across ? X.t() : X, u = across ? U.t() : U;
   TORCHDION_DISPATCH_FLOATING(X.dtype, "torchdion::axpby_", [&] {
@@ -119,7 +121,7 @@ void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& 
       const Move<T> move(factors, rule);
       parallel_rows(x.count(), x.rows, grain_of_weights(x), [&](int64_t index, int64_t first, int64_t count) {
         if (unchanged && unchanged[index] != 0) return;
-        const RowsOf<T> of_matrix(rows, index, X.rows);
+        const RowsOf<T> of_matrix(rows, scales, index, X.rows);
         if (across && has_rows) {
           move_columns<weight_t, scalar_t>(x, u, index, first, count, move, of_matrix);
         } else {

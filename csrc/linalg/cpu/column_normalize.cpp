@@ -10,6 +10,37 @@
 
 namespace torchdion::linalg::cpu {
 
+namespace {
+
+// U ← Q − s R.
+void subtract(const Matrices& U, const Matrices& Q, const Matrices& R, const at::Tensor& scales) {
+  const at::Tensor all = scales.defined() ? scales.to(at::kDouble) : at::zeros({Q.count()}, at::kDouble);
+  const int64_t grain = kElementsPerThread / std::max<int64_t>(1, Q.cols) + 1;
+  TORCHDION_DISPATCH_FLOATING(U.dtype, "torchdion::column_normalize_", [&] {
+    using u_t = scalar_t;
+    TORCHDION_DISPATCH_FLOATING(Q.dtype, "torchdion::column_normalize_", [&] {
+      using q_t = scalar_t;
+      TORCHDION_DISPATCH_FLOATING(R.dtype, "torchdion::column_normalize_", [&] {
+        parallel_rows(Q.count(), Q.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
+          const double scale = all.const_data_ptr<double>()[index];
+          for (int64_t i = first; i < first + count; ++i) {
+            u_t* u = U.matrix<u_t>(index) + i * U.row_stride;
+            const q_t* q = Q.matrix<const q_t>(index) + i * Q.row_stride;
+            const scalar_t* r = R.matrix<const scalar_t>(index) + i * R.row_stride;
+            for (int64_t j = 0; j < Q.cols; ++j) {
+              const double unit = static_cast<double>(q[j * Q.col_stride]),
+                           entry = static_cast<double>(r[j * R.col_stride]);
+              u[j * U.col_stride] = static_cast<u_t>(scale == 0 ? unit : unit - scale * entry);
+            }
+          }
+        });
+      });
+    });
+  });
+}
+
+}  // namespace
+
 at::Tensor Operations::column_square_sums(const Matrices& R) {
   at::Tensor sums = at::zeros({R.count(), R.cols}, at::kDouble);
   double* out = sums.mutable_data_ptr<double>();
@@ -32,7 +63,7 @@ at::Tensor Operations::column_square_sums(const Matrices& R) {
 }
 
 void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums,
-                                   const NormalizedCopies& copies) {
+                                   const NormalizedOutputs& outputs) {
   const at::Tensor sums = square_sums.defined() ? square_sums : column_square_sums(R);
   const at::Tensor inverse_norms = sums.rsqrt();  // infinite where a column keeps what it has
   const double* inverse = inverse_norms.const_data_ptr<double>();
@@ -40,7 +71,7 @@ void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const a
     using q_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(R.dtype, "torchdion::column_normalize_", [&] {
       const int64_t grain = kElementsPerThread / std::max<int64_t>(1, R.cols) + 1;
-      cpu::parallel_rows(R.count(), R.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
+      parallel_rows(R.count(), R.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
         const double* scale = inverse + index * R.cols;
         for (int64_t i = first; i < first + count; ++i) {
           q_t* q = Q.matrix<q_t>(index) + i * Q.row_stride;
@@ -53,8 +84,8 @@ void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const a
       });
     });
   });
-  if (copies.Q.defined()) copy_(Matrices(copies.Q), Q, 1, nullptr);
-  if (copies.R.defined()) copy_(Matrices(copies.R), R, 1, nullptr);
+  if (outputs.update.defined()) subtract(Matrices(outputs.update), Q, R, outputs.scales);
+  if (outputs.copy_of_R.defined()) copy_(Matrices(outputs.copy_of_R), R, 1, nullptr);
 }
 
 }  // namespace torchdion::linalg::cpu

@@ -50,14 +50,30 @@ void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t
 }
 
 void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-           const float* unchanged, const DirectionRule& rule, Stream stream) {
+           const float* unchanged, const DirectionRule& rule, const void* scales, Stream stream) {
   const Pairs pairs{rows, cols, X.strides, U.strides};
   dispatch(X.storage, [&](auto x) {
     dispatch(U.storage, [&](auto u) {
-      launch(Axpby<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, unchanged, rule}, count * pairs.chunks(),
-             0, stream);
+      launch(Axpby<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, unchanged, rule, scales},
+             count * pairs.chunks(), 0, stream);
     });
   });
+}
+
+void take_signs(MatrixList U, MatrixList L, int64_t count, int64_t rows, int64_t cols, double feedback, double noise,
+                Stream stream) {
+  const Pairs pairs{rows, cols, L.strides, U.strides};
+  const auto run = [&](auto u) {
+    dispatch(L.storage, [&](auto l) {
+      launch(TakeSigns<decltype(l), decltype(u)>{L.data, U.data, pairs, feedback, noise}, count * pairs.chunks(), 0,
+             stream);
+    });
+  };
+  if (U.storage == Storage::float64) {
+    run(double());
+  } else {
+    run(float());
+  }
 }
 
 void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,

@@ -2,6 +2,7 @@
 #include "linalg/cuda/kernels.h"
 #include "linalg/cuda/programs/columns.h"
 #include "linalg/cuda/programs/factor_gram.h"
+#include "linalg/cuda/programs/residual_scales.h"
 #include "linalg/cuda/programs/sketch.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
@@ -15,17 +16,35 @@ void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols,
 }
 
 void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, int64_t cols, const double* squares,
-                      void* copy_of_Q, void* copy_of_R, Stream stream) {
+                      const ColumnOutputs& outputs, Stream stream) {
   const Columns columns{rows, cols};
+  const auto run = [&](auto q, auto r, auto u) {
+    using SR = decltype(r);
+    using SU = decltype(u);
+    using Program = ColumnNormalize<decltype(q), SR, SU>;
+    launch(Program{Q.data, R.data, Q.strides.row, R.strides.row, columns, squares, static_cast<SU*>(outputs.update),
+                   static_cast<BFloat16*>(outputs.copy_of_R), static_cast<const Wider<SR, SR>*>(outputs.scales)},
+           columns.blocks(count), Program::shared_bytes, stream);
+  };
   dispatch(Q.storage, [&](auto q) {
     dispatch(R.storage, [&](auto r) {
-      using Program = ColumnNormalize<decltype(q), decltype(r)>;
-      launch(Program{Q.data, R.data, Q.strides.row, R.strides.row, columns, squares, static_cast<BFloat16*>(copy_of_Q),
-                     static_cast<BFloat16*>(copy_of_R)},
-             columns.blocks(count), Program::shared_bytes, stream);
+      if (outputs.update && !outputs.rounds_update) {
+        run(q, r, r);
+      } else {
+        run(q, r, BFloat16());
+      }
     });
   });
 }
+
+template <class T>
+void residual_scales(T* scales, const Lengths& lengths, int64_t count, double least, Stream stream) {
+  const ResidualScales<T> program{lengths.squares,          lengths.scales, lengths.cols,
+                                  lengths.scales_of_matrix, least,          scales};
+  launch(program, count, ResidualScales<T>::shared_bytes, stream);
+}
+template void residual_scales(float*, const Lengths&, int64_t, double, Stream);
+template void residual_scales(double*, const Lengths&, int64_t, double, Stream);
 
 void scale_columns(void* P, Storage storage, int64_t count, int64_t rows, int64_t cols, int* exponents, bool rounds,
                    Stream stream) {

@@ -33,9 +33,10 @@ void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t
                 const GradientRule& rule, const LookAheadFactors& ahead, Stream stream);
 
 // X ← factors[1] X + factors[0] U as the rule has it, but for those with a number in `unchanged` that is there and not
-// 0. The factors are FP64 where X or U are, else FP32. X's rows are contiguous, U's need not be.
+// 0. U_i is multiplied by scales[i] where these are there. The factors and scales are FP64 where X or U are, else FP32.
+// X's rows are contiguous, U's need not be.
 void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-           const float* unchanged, const DirectionRule& rule, Stream stream);
+           const float* unchanged, const DirectionRule& rule, const void* scales, Stream stream);
 
 // The same with row source[i] of U as row i, or zeros where that is −1, or, where it is null, its own, and each row
 // multiplied by its `scale` where that is there, of the type of the factors. `across`: these rows are X's columns here,
@@ -73,10 +74,32 @@ void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, in
 // squares ([count, cols]) ← the sums of squares of columns. R's rows are contiguous.
 void column_square_sums(MatrixList R, int64_t count, int64_t rows, int64_t cols, double* squares, Stream stream);
 
-// Q ← R with columns of unit length, by their sums of squares where these are given. Columns of length zero stay. The
-// copies are BF16 stacks, or null.
+// Q ← R with columns of unit length, by their sums of squares where these are given. Columns of length zero stay.
+// Stacks that are written beside it, or null: the update Q − s R, in BF16 or as R is, and a copy of R in BF16. s: one
+// for each matrix, FP64 where R is, else FP32; or null, 0.
+struct ColumnOutputs {
+  void* update;
+  bool rounds_update;
+  void* copy_of_R;
+  const void* scales;
+};
 void column_normalize(MatrixList Q, MatrixList R, int64_t count, int64_t rows, int64_t cols, const double* squares,
-                      void* copy_of_Q, void* copy_of_R, Stream stream);
+                      const ColumnOutputs& outputs, Stream stream);
+
+// scales ([count]) ← 1 / σ of each matrix (linalg/residual.h), from the lengths of so many columns, the roots of
+// squares over their scales, of which a matrix has one or one for each column; null: 1.
+struct Lengths {
+  const double* squares;
+  const double* scales;
+  int64_t scales_of_matrix, cols;
+};
+template <class T>
+void residual_scales(T* scales, const Lengths& lengths, int64_t count, double least, Stream stream);
+
+// U ← sign(L − U), 0 where that is no more than `noise` of both, and L ← L − feedback U where that is not 0. U is FP64
+// or FP32; the rows of both are contiguous.
+void take_signs(MatrixList U, MatrixList L, int64_t count, int64_t rows, int64_t cols, double feedback, double noise,
+                Stream stream);
 
 // P's columns ([count, rows, cols], BF16 or FP32) times 2^-exponents ([count, cols]), and, in FP32, rounded to TF32.
 // See programs/columns.h.

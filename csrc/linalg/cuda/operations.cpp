@@ -32,12 +32,12 @@ void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrice
 }
 
 void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-                        const DirectionRule& rule, const RowRule& rows) {
+                        const DirectionRule& rule, const RowRule& rows, const at::Tensor& scales) {
   const bool across = !X.row_major();
   const Matrices x = across ? X.t() : X, u = across ? U.t() : U;
   if (!rows.source.defined() && !rows.factor.defined()) {
     kernels::axpby(Listed(x), Listed(u), x.count(), x.rows, x.cols, factors.const_data_ptr(), unchanged, rule,
-                   stream_of(X.device));
+                   scales.defined() ? scales.const_data_ptr() : nullptr, stream_of(X.device));
     return;
   }
   kernels::axpby_rows(Listed(x), Listed(u), x.count(), x.rows, x.cols, factors.const_data_ptr(), unchanged, rule,
@@ -124,14 +124,38 @@ at::Tensor Operations::column_square_sums(const Matrices& R) {
 }
 
 void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums,
-                                   const NormalizedCopies& copies) {
+                                   const NormalizedOutputs& outputs) {
   at::Tensor q_memory, r_memory;
   const Matrices q = with_contiguous_rows(Q, q_memory), r = with_contiguous_rows(R, r_memory);
   kernels::column_normalize(Listed(q), Listed(r), R.count(), R.rows, R.cols,
                             square_sums.defined() ? square_sums.const_data_ptr<double>() : nullptr,
-                            copies.Q.defined() ? copies.Q.mutable_data_ptr() : nullptr,
-                            copies.R.defined() ? copies.R.mutable_data_ptr() : nullptr, stream_of(R.device));
+                            {outputs.update.defined() ? outputs.update.mutable_data_ptr() : nullptr,
+                             outputs.update.defined() && outputs.update.scalar_type() == at::kBFloat16,
+                             outputs.copy_of_R.defined() ? outputs.copy_of_R.mutable_data_ptr() : nullptr,
+                             outputs.scales.defined() ? outputs.scales.const_data_ptr() : nullptr},
+                            stream_of(R.device));
   if (q_memory.defined()) copy_(Q, q, 1, nullptr);
+}
+
+at::Tensor Operations::residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least,
+                                       at::TensorOptions options) {
+  const at::Tensor scales = at::empty({squares.size(0)}, options);
+  const kernels::Lengths lengths{squares.const_data_ptr<double>(),
+                                 scale.defined() ? scale.const_data_ptr<double>() : nullptr,
+                                 scale.defined() ? scale.numel() / squares.size(0) : 0, squares.size(1)};
+  if (scales.scalar_type() == at::kDouble) {
+    kernels::residual_scales(scales.mutable_data_ptr<double>(), lengths, squares.size(0), least,
+                             stream_of(squares.device()));
+  } else {
+    kernels::residual_scales(scales.mutable_data_ptr<float>(), lengths, squares.size(0), least,
+                             stream_of(squares.device()));
+  }
+  return scales;
+}
+
+void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise) {
+  if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, noise);
+  kernels::take_signs(Listed(U), Listed(L), U.count(), U.rows, U.cols, feedback, noise, stream_of(U.device));
 }
 
 void Operations::sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,

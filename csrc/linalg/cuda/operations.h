@@ -25,6 +25,8 @@ struct Operations {
   static decltype(linalg::addmm_) addmm_;
   static decltype(linalg::column_square_sums) column_square_sums;
   static decltype(linalg::column_normalize_) column_normalize_;
+  static decltype(linalg::residual_scales) residual_scales;
+  static decltype(linalg::take_signs_) take_signs_;
   static decltype(linalg::sketch_) sketch_;
   static decltype(linalg::round_operand_) round_operand_;
   static decltype(linalg::gram) gram;

@@ -19,6 +19,12 @@ TORCHDION_HOST_DEVICE T sign_of(T u) {
   return u > 0 ? T(1) : u < 0 ? T(-1) : u;
 }
 
+// The sign of what is longer than `least`, else 0.
+template <class T>
+TORCHDION_HOST_DEVICE T sign_above(T u, T least) {
+  return u <= least && -u <= least ? T(0) : sign_of(u);
+}
+
 // How a direction U moves weights X.
 struct DirectionRule {
   bool sign = false;      // U counts by the signs of its entries

@@ -11,7 +11,7 @@ from comparison.cells import Setting, recipe_of
 
 # Flags of train.py that the plan takes too.
 PLANNED = ("rank_fraction", "rank_multiple_of", "replicate_rank_fraction", "fraction", "chunk_size", "top_k",
-           "orientation", "orthonormalize", "rcqr_oversample", "scalar_algorithm")  # fmt: skip
+           "orientation", "orthonormalize", "rcqr_oversample", "right_factor", "scalar_algorithm")  # fmt: skip
 
 
 def sent_bytes(setting: Setting, replicas: int, compress: bool = True) -> int | None:

@@ -22,6 +22,8 @@ DION_OPTIONS = (
     "orientation",
     "orthonormalize",
     "rcqr_oversample",
+    "right_factor",
+    "residual",
     "scalar_algorithm",
     "precision",
     "replicate_rank_fraction",
@@ -81,6 +83,8 @@ def parser() -> OneSentenceParser:
     )
     options.add_argument("--orthonormalize", default="auto", help="auto, rcqr, cholesky_qr or qr")
     options.add_argument("--rcqr-oversample", type=float, default=1.25, help="rows of rcqr's sketch over r")
+    options.add_argument("--right-factor", default="normalized", help="normalized or orthonormal: of Dion")
+    options.add_argument("--residual", help="scaled or sign: of Dion (default: none)")
     options.add_argument("--scalar-algorithm", default="lion", help="lion or adamw")
     options.add_argument(
         "--precision",

@@ -11,7 +11,15 @@ from torchdion.dtensor import is_dtensor
 from torchdion.layouts import Layouts
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import DionMixedPrecisionConfig, name_dtypes, state_dtypes
-from torchdion.options import DEFAULTS, Orientation, Orthonormalize, Precision, check_options
+from torchdion.options import (
+    DEFAULTS,
+    Orientation,
+    Orthonormalize,
+    Precision,
+    Residual,
+    RightFactor,
+    check_options,
+)
 from torchdion.other_muons import choose_algorithm
 from torchdion.planning.costs import Cost, total
 from torchdion.planning.described import DescribedLayouts
@@ -113,6 +121,8 @@ def plan(
     orientation: Orientation = "right",
     orthonormalize: Orthonormalize = "auto",
     rcqr_oversample: float = 1.25,
+    right_factor: RightFactor = "normalized",
+    residual: Residual | None = None,
     scalar_algorithm: str = "lion",
     precision: Precision | None = None,
     mixed_precision_config: DionMixedPrecisionConfig | None = None,
@@ -130,7 +140,9 @@ def plan(
         mesh: the ranks. A DeviceMesh, or sizes of its dimensions, such as ``{"dp": 2, "fs": 4, "tp": 8}``, the last of
             which is that of neighbours; then this is the first rank.
         rank_fraction, rank_multiple_of, orientation, orthonormalize, rcqr_oversample: as in :class:`torchdion.Dion`.
-        scalar_algorithm, precision, mixed_precision_config: as in :class:`torchdion.Dion`.
+        right_factor, scalar_algorithm, precision, mixed_precision_config: as in :class:`torchdion.Dion`.
+        residual: as in :class:`torchdion.Dion`. With one there is no compressed Dion where replicas would keep momenta
+            of their own.
         replicate_rank_fraction: of :class:`torchdion.DoubleDion`.
         fraction: of :class:`torchdion.Dion2` and :class:`torchdion.Dion3`.
         chunk_size, top_k: of :class:`torchdion.DeMo`.
@@ -183,6 +195,8 @@ def plan(
             "orientation": orientation,
             "orthonormalize": orthonormalize,
             "rcqr_oversample": rcqr_oversample,
+            "right_factor": right_factor,
+            "residual": residual,
             "scalar_algorithm": scalar_algorithm,
             "precision": precision,
             **state_dtypes(mixed_precision_config, ""),

@@ -188,8 +188,11 @@ def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
         options, sizes, named = options_of(group), list(param.shape), (algorithm.name, algorithm.factors[0].name)
         whole_Q = tuple(_C.whole_state_sizes(*named, sizes, options))
         piece_of_Q = tuple(_C.piece_of_state_sizes(*named, sizes, list(piece.shape), options, layout))
-        _C.check_layout(algorithm.name, list(whole_Q), sizes, options, layout, f"parameter {alike.names[0]!r}")
+        factors = [_C.whole_state_sizes(algorithm.name, factor.name, sizes, options) for factor in algorithm.factors]
+        _C.check_layout(algorithm.name, sizes, factors, options, layout, f"parameter {alike.names[0]!r}")
     axes = {"rows": layout.rows, "columns": layout.cols, "stack": layout.batch}
+    compresses = costs["compressed"][alike.names[0]].decoupled if is_matrix and not alike.replicas.absent else None
+    is_refused = bool(compresses) and group["residual"] is not None  # replicas would part
     return Row(
         names=alike.names,
         kind=group.get("kind", "matrix" if is_matrix else "vector"),
@@ -201,16 +204,16 @@ def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
         Q=whole_Q,
         piece_of_Q=piece_of_Q,
         cuts={side: axis.name for side, axis in axes.items() if not axis.absent},
-        compresses=costs["compressed"][alike.names[0]].decoupled if is_matrix and not alike.replicas.absent else None,
-        costs=_costs(alike, costs, is_matrix),
+        compresses=compresses and not is_refused,
+        costs=_costs(alike, costs, is_matrix, is_refused),
     )
 
 
-def _costs(alike: Alike, costs: dict[str, dict[str, EngineCost]], is_matrix: bool) -> dict[str, Cost]:
+def _costs(alike: Alike, costs: dict[str, dict[str, EngineCost]], is_matrix: bool, is_refused: bool) -> dict[str, Cost]:
     found = {kind: total(of_kind[name].cost for name in alike.names) for kind, of_kind in costs.items()}
     dense = averaged(alike, found["own"])
     return {
-        "dion_compressed": found["compressed"],
+        **({} if is_refused else {"dion_compressed": found["compressed"]}),
         "dion_dense": dense,
         **{name: found[name] for name in (*OF_MATRICES, *WITH_OWNERS) if name in found},
         "muon_gathering": muon_gathering(alike) if is_matrix else dense,

@@ -16,7 +16,7 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""
 _ROUNDS_UP = 0.9995  # of a unit, to 1.00
 
 _MEANINGS = {
-    "dion": "nothing is compressed, as no replicas exchange matrices for which it would pay",
+    "dion": "nothing is compressed: no replicas exchange matrices for which it would pay, or a residual forbids it",
     **{name.replace("_", " "): meaning for name, meaning in OPTIMIZERS.items()},
 }
 
@@ -40,8 +40,8 @@ def table(plan: "Plan") -> str:
 def by_label(plan: "Plan") -> dict[str, "Estimate"]:
     """The estimates by what tables call them."""
     estimates = {name.replace("_", " "): estimate for name, estimate in plan.estimates.items()}
-    if estimates["dion dense"] == estimates["dion compressed"]:
-        del estimates["dion compressed"]
+    if estimates["dion dense"] == estimates.get("dion compressed", estimates["dion dense"]):
+        estimates.pop("dion compressed", None)
         estimates = {"dion": estimates.pop("dion dense"), **estimates}
     return estimates
 
@@ -68,7 +68,7 @@ def _parameter_line(row: "Row") -> tuple[str, ...]:
 
 def _costs_of_dion(plan: "Plan") -> str:
     """Of the same parameters."""
-    costs = [(pattern(row.names), row.costs["dion_compressed"]) for row in plan.rows]
+    costs = [(pattern(row.names), row.costs.get("dion_compressed", row.costs["dion_dense"])) for row in plan.rows]
     axes = [axis for axis in plan.links if any(axis in cost.elements for _, cost in costs)]
     titles = ("Dion's", "state", "operations", *(f"{axis} elements" for axis in axes))
     lines = [

@@ -1,5 +1,5 @@
 // The paper's Algorithm 1 line by line, in FP64 with Householder QR: what the optimized one is compared with. With
-// nesterov, and without error feedback, as csrc/algorithms/dion.cpp says.
+// nesterov, and without error feedback, as csrc/algorithms/dion.cpp says; with the options of residual.h.
 #pragma once
 
 #include <torchdion/options.h>
@@ -25,11 +25,26 @@ struct Textbook {
     const at::Tensor R = L.mT().matmul(P);
     const at::Tensor next = feeds_back ? B - (1 - mu) * P.matmul(R.mT()) : B;
     M = right ? next.mT() : next;
-    Q = R / at::linalg_vector_norm(R, 2, {-2}, /*keepdim=*/true);
-    const at::Tensor update = P.matmul(Q.mT());
+    const at::Tensor lengths = at::linalg_vector_norm(R, 2, {-2}, /*keepdim=*/true);
+    Q = R / lengths;
+    if (options.text("right_factor") == "orthonormal") {
+      const auto [V, triangle] = at::linalg_qr(R);
+      Q = V * triangle.diagonal(0, -2, -1).sign().unsqueeze(-2);
+    }
+    at::Tensor update = P.matmul(Q.mT());
+    if (Q.size(-1) < std::min(X.size(-2), X.size(-1))) update = update + residual(L - P.matmul(R.mT()), lengths);
     const double shape = std::sqrt(static_cast<double>(X.size(-2)) / static_cast<double>(X.size(-1)));
     const double lr = options.number("lr"), weight_decay = options.number("weight_decay");
     X = (1 - lr * weight_decay) * X - lr * shape * (right ? update.mT() : update);
+  }
+
+ private:
+  at::Tensor residual(const at::Tensor& rest, const at::Tensor& lengths) const {
+    if (is_none(options.at("residual"))) return at::zeros_like(rest);
+    const double m = static_cast<double>(rest.size(-2)), n = static_cast<double>(rest.size(-1));
+    if (options.text("residual") == "sign") return rest.sign() / (std::sqrt(m) + std::sqrt(n));
+    const int64_t quarter = (lengths.size(-1) + 3) / 4;
+    return rest / std::get<0>(lengths.sort(-1)).narrow(-1, 0, quarter).mean(-1, /*keepdim=*/true);
   }
 };
 

@@ -29,6 +29,21 @@ TEST(Axpby, AddsMultiplesInEveryDtypeAndLayout) {
   }
 }
 
+TEST(Axpby, MultipliesEachMatrixByAScaleOfItsOwn) {
+  for (const at::ScalarType dtype : kEveryDtype) {
+    const at::ScalarType of_factors = dtype == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor factors = at::tensor({-0.5, 0.75}, of_factors), scales = at::tensor({2.0, 0.0, -3.0}, of_factors);
+    for (const bool by_columns : {false, true}) {
+      const at::Tensor X0 = normal({3, 40, 300}, 1, dtype), U = normal({3, 40, 300}, 2, dtype);
+      const at::Tensor X = laid_out(X0, by_columns).clone();
+      axpby_(Matrices(X), Matrices(U), factors, nullptr, {}, {}, scales);
+      const at::Tensor expected =
+          0.75 * X0.to(at::kDouble) - 0.5 * scales.to(at::kDouble).view({3, 1, 1}) * U.to(at::kDouble);
+      EXPECT_LE(relative_error(X, expected), 2 * unit_roundoff(dtype)) << dtype;
+    }
+  }
+}
+
 // Which row of U goes to each of three matrices' rows, none twice.
 at::Tensor some_rows(int64_t rows, int64_t of_U) {
   const at::Tensor source = at::full({3, rows}, -1, at::kInt);

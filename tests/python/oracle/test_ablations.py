@@ -22,6 +22,22 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "nesterov, left": {"nesterov": True, "orientation": "left", "mu": 0.3, "maximize": True},
     "nesterov, no error feedback": {"nesterov": True, "error_feedback": False},
     "nesterov, singular vectors": {"nesterov": True, "factorization": "svd"},
+    "orthonormal": {"right_factor": "orthonormal"},
+    "orthonormal, nesterov, left": {"right_factor": "orthonormal", "nesterov": True, "orientation": "left"},
+    "scaled": {"residual": "scaled"},
+    "scaled, nesterov": {"residual": "scaled", "nesterov": True},
+    "scaled, nesterov, left": {"residual": "scaled", "nesterov": True, "orientation": "left", "maximize": True},
+    "scaled, no error feedback": {"residual": "scaled", "error_feedback": False, "nesterov": True},
+    "scaled, cautious": {"residual": "scaled", "cautious_wd": True, "weight_decay": 0.9},
+    "scaled, orthonormal": {"residual": "scaled", "right_factor": "orthonormal", "nesterov": True},
+    "scaled, singular vectors": {"residual": "scaled", "factorization": "svd"},
+    "signs": {"residual": "sign"},
+    "signs, nesterov": {"residual": "sign", "nesterov": True},
+    "signs, nesterov, left": {"residual": "sign", "nesterov": True, "orientation": "left", "maximize": True},
+    "signs, no error feedback": {"residual": "sign", "error_feedback": False},
+    "signs, no error feedback, nesterov": {"residual": "sign", "error_feedback": False, "nesterov": True},
+    "signs, cautious": {"residual": "sign", "cautious_wd": True, "weight_decay": 0.9},
+    "signs, orthonormal": {"residual": "sign", "right_factor": "orthonormal", "nesterov": True},
 }
 
 

@@ -16,7 +16,7 @@ from torchdion.table import OPTIONS
 
 CHOICES = {
     "algorithm", "scalar_algorithm", "orientation", "orthonormalize", "nonfinite", "precision", "newton_schulz",
-    "adjust_lr", "factorization", "owners", "select",
+    "adjust_lr", "factorization", "owners", "select", "right_factor", "residual",
 }  # fmt: skip
 DTYPES = {"momentum_dtype", "Q_dtype", "variance_dtype"}
 """Of these and of flags C++ has types whose values are allowed, or are called otherwise than in Python."""

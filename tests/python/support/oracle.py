@@ -30,8 +30,34 @@ def signal_of(A: Tensor) -> Tensor:
     return torch.tensor(signal)
 
 
+def residual(E: Tensor, R: Tensor, options: dict[str, Any]) -> Tensor:
+    """By what E, which P Rᵀ leaves, moves the weights; at full rank nothing is left.
+
+    E / σ, σ the mean length of the shortest quarter of R's columns, or sign(E) / (√m + √n).
+    """
+    how, (m, n), r = options.get("residual"), E.shape, R.shape[1]
+    lengths = torch.linalg.vector_norm(R, dim=0).sort().values
+    if how is None or r == 0 or options["rank"] == min(m, n):
+        return torch.zeros_like(E)
+    if how == "scaled":
+        scaled: Tensor = E / lengths[: math.ceil(r / 4)].mean()
+        return scaled
+    signs: Tensor = E.sign() / (m**0.5 + n**0.5)
+    return signs
+
+
+def right_factor(R: Tensor, options: dict[str, Any]) -> Tensor:
+    """R with columns of length 1, or its orthonormal factor, whose columns are along R's."""
+    if options.get("right_factor", "normalized") == "normalized":
+        unit: Tensor = R / torch.linalg.vector_norm(R, dim=0)
+        return unit
+    V, triangle = torch.linalg.qr(R)
+    along: Tensor = V * triangle.diagonal().sign()
+    return along
+
+
 def power_iteration(B: Tensor, Q: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, float]:
-    """P Rᵀ, as wide as B, P Qᵀ with the next Q, that Q, and how far rounding is magnified.
+    """P Rᵀ, as wide as B, P Qᵀ with the next Q and the residual, that Q, and how far rounding is magnified.
 
     With a Householder QR of the columns that carry signal: the others of P are zero, and those of Q stay. With the
     singular value decomposition in its place rounding is magnified where singular values are close.
@@ -51,8 +77,9 @@ def power_iteration(B: Tensor, Q: Tensor, options: dict[str, Any]) -> tuple[Tens
         condition = torch.linalg.cond((body @ Q)[:, signal]).item() if bool(signal.any()) else 1.0
     R = body.mT @ P
     next_Q = Q.clone()
-    next_Q[:, signal] = R / torch.linalg.vector_norm(R, dim=0)
-    both = P @ R.mT, P @ next_Q[:, signal].mT
+    next_Q[:, signal] = right_factor(R, options)
+    left_over = residual(body - P @ R.mT, R, options | {"rank": Q.shape[1]})
+    both = P @ R.mT, P @ next_Q[:, signal].mT + left_over
     approximation, update = both if is_left else (both[0].mT, both[1].mT)
     return approximation, update, next_Q, condition
 
@@ -70,8 +97,8 @@ def dion(
     """Algorithm 1 of arXiv 2504.05295 with a Householder QR; "right" runs it on Xᵀ (Algorithm 4).
 
     Args:
-        ablations: the options of these names: error_feedback, factorization, cautious_wd; and nesterov, which the paper
-            does not have: at full rank what is factored is what Muon orthonormalizes.
+        ablations: the options of these names: error_feedback, factorization, cautious_wd; and what the paper does not
+            have: residual, right_factor, and nesterov: at full rank what is factored is what Muon orthonormalizes.
     """
     X, M, Q = (tensor.double() for tensor in state[:3])
     m, n = X.shape
@@ -304,6 +331,7 @@ def _dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str, Any])
         DionState(X, states["momentum"], states["Q"]), _ascent(G, options), _rate(options), options["mu"],
         options["weight_decay"], options["orientation"], error_feedback=options["error_feedback"],
         nesterov=options["nesterov"], factorization=options["factorization"], cautious_wd=options["cautious_wd"],
+        residual=options["residual"], right_factor=options["right_factor"],
     )  # fmt: skip
     return new.X, {"momentum": new.M, "Q": new.Q, "condition": torch.tensor(new.condition)}
 

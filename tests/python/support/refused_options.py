@@ -23,6 +23,8 @@ REFUSED = {
     "cautious_wd": ("True or False", [0, 1, None]),
     "orthonormalize": ("one of 'auto', 'rcqr', 'cholesky_qr', 'qr'", ["svd", "QR", None, 1]),
     "rcqr_oversample": ("a finite number ≥ 1", [0.99, 0, -1, NAN, INF, "2", None]),
+    "right_factor": ("one of 'normalized', 'orthonormal'", ["qr", None, 1]),
+    "residual": ("None or one of 'scaled', 'sign'", ["signs", True, 1]),
     "scalar_algorithm": ("one of 'lion', 'adamw'", ["dion", "adam", None, 0]),
     "maximize": ("True or False", [0, 1, None, "yes"]),
     "capturable": ("True or False", [0, None, "yes"]),

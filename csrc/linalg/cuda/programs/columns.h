@@ -124,21 +124,24 @@ struct ColumnSums {
 };
 
 // Q ← R with columns of unit length: by `squares` where they are given, which ranks may have summed, else by its own.
-// Where a sum is exactly zero the column of Q stays, and that of its copy.
-template <class SQ, class SR>
+// Where a sum is exactly zero the column of Q stays. Beside it U ← Q − s R.
+template <class SQ, class SR, class SU>
 struct ColumnNormalize {
+  using T = Wider<SR, SR>;
   static constexpr int threads = Columns::kThreads, blocks_at_once = 2;
   static constexpr size_t shared_bytes = Columns::kHeight * Columns::kWidth * sizeof(double);
   void* const* Q;
   void* const* R;
   int64_t q_stride, r_stride;
   Columns columns;
-  const double* squares;            // or null
-  BFloat16 *copy_of_Q, *copy_of_R;  // [count, rows, cols], or null
+  const double* squares;  // or null
+  SU* U;                  // [count, rows, cols], or null
+  BFloat16* copy_of_R;    // likewise
+  const T* scales;        // s of each matrix; or null: 0
 
   Work work(int64_t blocks) const {
     const int64_t count = columns.count(blocks), squares_bytes = squares ? sizeof(double) : 0;
-    const int64_t copied = ((copy_of_Q ? 1 : 0) + (copy_of_R ? 1 : 0)) * int64_t{sizeof(BFloat16)};
+    const int64_t copied = (U ? int64_t{sizeof(SU)} : 0) + (copy_of_R ? int64_t{sizeof(BFloat16)} : 0);
     return {count * columns.cols * (columns.rows * (int64_t{sizeof(SQ) + sizeof(SR)} + copied) + squares_bytes)};
   }
 
@@ -162,26 +165,25 @@ struct ColumnNormalize {
     });
     block.each([&](int t) {
       const int64_t col = first + Columns::lane(t), copied = matrix * columns.rows * columns.cols;
+      const double scale = scales ? scales[matrix] : 0;
       const double* inverse = sums + Columns::lane(t);
       bool stays = false;
       for (int i = 0; i < Columns::kRun; ++i) stays = stays || inverse[i] == INFINITY;
       columns.each_run(source, r_stride, first, t, [&](int64_t row, const Run<SR, Columns::kRun>& run) {
         Run<SQ, Columns::kRun> of_Q;
-        Run<BFloat16, Columns::kRun> copy_of_run, copy_of_unit;
-        if (stays) {  // some keep what they have
-          of_Q = columns.get(target, q_stride, row, col);
-          if (copy_of_Q) copy_of_unit = columns.get(copy_of_Q + copied, columns.cols, row, col);
-        }
+        Run<SU, Columns::kRun> of_U;
+        Run<BFloat16, Columns::kRun> copy_of_run;
+        if (stays) of_Q = columns.get(target, q_stride, row, col);  // some keep what they have
         TORCHDION_UNROLL
         for (int i = 0; i < Columns::kRun; ++i) {
-          const double entry = load(run.entries[i]), unit = entry * inverse[i];
+          const double entry = load(run.entries[i]);
+          const double unit = inverse[i] == INFINITY ? load(of_Q.entries[i]) : entry * inverse[i];
           store(copy_of_run.entries[i], entry);
-          if (inverse[i] == INFINITY) continue;
-          store(of_Q.entries[i], unit);
-          store(copy_of_unit.entries[i], unit);
+          store(of_U.entries[i], scales ? unit - scale * entry : unit);
+          if (inverse[i] != INFINITY) store(of_Q.entries[i], unit);
         }
         columns.put(target, q_stride, row, col, of_Q);
-        if (copy_of_Q) columns.put(copy_of_Q + copied, columns.cols, row, col, copy_of_unit);
+        if (U) columns.put(U + copied, columns.cols, row, col, of_U);
         if (copy_of_R) columns.put(copy_of_R + copied, columns.cols, row, col, copy_of_run);
       });
     });

@@ -250,7 +250,7 @@ struct Accumulate {
   }
 };
 
-// X ← factors[1] X + factors[0] U as the rule has it, but for matrices with a number in `unchanged` that is not 0.
+// X ← factors[1] X + factors[0] s U as the rule has it, but for matrices with a number in `unchanged` that is not 0.
 template <class SX, class SU>
 struct Axpby {
   static constexpr int threads = 256;
@@ -260,6 +260,7 @@ struct Axpby {
   const void* factors;     // in the wider type
   const float* unchanged;  // or null
   DirectionRule rule;
+  const void* scales;  // s of each matrix, in the wider type; or null: 1
 
   Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{2 * sizeof(SX) + sizeof(SU)}}; }
 
@@ -271,10 +272,52 @@ struct Axpby {
     SX* x = static_cast<SX*>(X[matrix]);
     const SU* u = static_cast<const SU*>(U[matrix]);
     const T update = static_cast<const T*>(factors)[0], keep = static_cast<const T*>(factors)[1];
+    const T scale = scales ? static_cast<const T*>(scales)[matrix] : T(1);
     pairs.replace(block, x, u, NoOutput(), [&](int, SX& weight, SU direction, NoOutput::Entry&) {
-      store(weight, moved(static_cast<T>(load(weight)), static_cast<T>(load(direction)), update, keep, rule));
+      store(weight, moved(static_cast<T>(load(weight)), scale * static_cast<T>(load(direction)), update, keep, rule));
     });
   }
+};
+
+// U ← the signs of L − U, 0 where that is no more than `noise` of both; L ← L − feedback U.
+template <class SL, class SU>
+struct TakeSigns {
+  static constexpr int threads = 256;
+  void* const* L;
+  void* const* U;
+  Pairs pairs;
+  double feedback, noise;
+
+  Work work(int64_t blocks) const {
+    const int64_t of_L = int64_t{sizeof(SL)} * (feedback != 0 ? 2 : 1);
+    return {pairs.entries(blocks) * (of_L + int64_t{2 * sizeof(SU)})};
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    using T = SU;
+    SL* l = static_cast<SL*>(L[pairs.matrix(block.index())]);
+    SU* u = static_cast<SU*>(U[pairs.matrix(block.index())]);
+    const T share = static_cast<T>(feedback), threshold = static_cast<T>(noise);
+    pairs.each(
+        block,
+        [&](int64_t i, int64_t k) {
+          return Both{l[i], u[k], k};
+        },
+        [&](int, int64_t i, const Both& both) {
+          const T part = both.u, whole = static_cast<T>(load(both.l));
+          const T size = (whole < 0 ? -whole : whole) + (part < 0 ? -part : part);
+          u[both.place] = sign_above(whole - part, threshold * size);
+          if (feedback != 0) store(l[i], whole - share * part);
+        });
+  }
+
+ private:
+  struct Both {
+    SL l;
+    SU u;
+    int64_t place;  // of u
+  };
 };
 
 // A ← α B, unless it is left out.

@@ -1,0 +1,75 @@
+#include "linalg/residual.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "linalg/cpu/convert.h"
+#include "linalg/cpu/operations.h"
+#include "linalg/cpu/parallel_rows.h"
+#include "linalg/rules/decay.h"
+#include "linalg/rules/residual.h"
+
+namespace torchdion::linalg::cpu {
+
+namespace {
+
+// Of one matrix; `lengths` are reordered.
+template <class T>
+T scale_of(std::vector<double>& lengths, double least) {
+  const auto is_nan = [](double length) { return std::isnan(length); };
+  if (std::any_of(lengths.begin(), lengths.end(), is_nan)) return std::numeric_limits<T>::quiet_NaN();
+  lengths.erase(std::remove(lengths.begin(), lengths.end(), 0), lengths.end());
+  if (lengths.empty()) return 0;
+  const int64_t quarter = quarter_of(static_cast<int64_t>(lengths.size()));
+  std::partial_sort(lengths.begin(), lengths.begin() + quarter, lengths.end());
+  const double sum = std::accumulate(lengths.begin(), lengths.begin() + quarter, 0.0);
+  const double longest = *std::max_element(lengths.begin(), lengths.end());
+  return inverse_sigma<T>(sum / static_cast<double>(quarter), longest, least);
+}
+
+}  // namespace
+
+at::Tensor Operations::residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least,
+                                       at::TensorOptions options) {
+  const int64_t count = squares.size(0), r = squares.size(1);
+  const at::Tensor of_columns = squares.sqrt(), scales = at::empty({count}, options);
+  if (scale.defined()) of_columns.div_(scale.view({count, -1}));
+  std::vector<double> lengths;
+  AT_DISPATCH_FLOATING_TYPES(scales.scalar_type(), "torchdion::residual_scales", [&] {
+    for (int64_t i = 0; i < count; ++i) {
+      const double* first = of_columns.const_data_ptr<double>() + i * r;
+      lengths.assign(first, first + r);
+      scales.mutable_data_ptr<scalar_t>()[i] = scale_of<scalar_t>(lengths, least);
+    }
+  });
+  return scales;
+}
+
+void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise) {
+  if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, noise);
+  const int64_t grain = kElementsPerThread / std::max<int64_t>(1, U.cols) + 1;
+  AT_DISPATCH_FLOATING_TYPES(U.dtype, "torchdion::take_signs_", [&] {
+    using u_t = scalar_t;
+    const auto share = static_cast<u_t>(feedback), threshold = static_cast<u_t>(noise);
+    TORCHDION_DISPATCH_FLOATING(L.dtype, "torchdion::take_signs_", [&] {
+      parallel_rows(U.count(), U.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
+        for (int64_t i = first; i < first + count; ++i) {
+          u_t* u = U.matrix<u_t>(index) + i * U.row_stride;
+          scalar_t* l = L.matrix<scalar_t>(index) + i * L.row_stride;
+          for (int64_t j = 0; j < U.cols; ++j) {
+            const u_t part = u[j], whole = static_cast<u_t>(l[j]);
+            u[j] = sign_above(whole - part, threshold * (std::abs(whole) + std::abs(part)));
+            if (share != 0) l[j] = rounded<scalar_t>(whole - share * part);
+          }
+        }
+      });
+    });
+  });
+}
+
+}  // namespace torchdion::linalg::cpu

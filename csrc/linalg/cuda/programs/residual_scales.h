@@ -1,0 +1,134 @@
+// 1 / σ, by a radix selection of the shortest quarter of a matrix's columns.
+#pragma once
+
+#include <cmath>
+
+#include "linalg/cuda/launch.h"
+#include "linalg/magnitude.h"
+#include "linalg/rules/residual.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+// A block has one matrix. It finds the longest of the shortest quarter of the lengths that are not zero, eight bits at
+// a time from the highest, and then the mean of that quarter.
+template <class T>
+struct ResidualScales {
+  using Bits = Magnitude<double>::Bits;
+  static constexpr int threads = 256, kDigitBits = 8, kDigits = 1 << kDigitBits;
+
+  const double* squares;        // [count, cols]
+  const double* column_scales;  // [count, scales_of_matrix], or null
+  int64_t cols, scales_of_matrix;
+  double least;
+  T* scales;  // [count]
+
+  struct Shared {
+    int64_t histogram[kDigits];
+    double of_threads[threads];
+    double longest;
+    int64_t present, nans, below;  // lengths that are not zero; those that are NaN; those under the threshold
+    int64_t missing;               // from the longest down to the threshold
+    Bits threshold;                // its digits as far as they are known
+  };
+  static constexpr size_t shared_bytes = sizeof(Shared);
+
+  Work work(int64_t blocks) const { return {blocks * (cols * int64_t{sizeof(double)} + int64_t{sizeof(T)})}; }
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    Shared& shared = *block.template shared<Shared>();
+    count(block);
+    if (shared.present == 0 || shared.nans > 0) {
+      const T none = shared.nans > 0 ? static_cast<T>(NAN) : T(0);
+      block.each([&](int t) {
+        if (t == 0) scales[block.index()] = none;
+      });
+      return;
+    }
+    for (int shift = int(8 * sizeof(Bits)) - kDigitBits; shift >= 0; shift -= kDigitBits) find_digit(block, shift);
+    average(block);
+  }
+
+ private:
+  TORCHDION_DEVICE double length(int64_t matrix, int64_t col) const {
+    const double scaled = sqrt(squares[matrix * cols + col]);
+    if (!column_scales) return scaled;
+    return scaled / column_scales[matrix * scales_of_matrix + (scales_of_matrix == 1 ? 0 : col)];
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void count(Block& block) const {
+    Shared& shared = *block.template shared<Shared>();
+    block.each([&](int t) {
+      if (t == 0) shared.present = shared.nans = shared.below = 0;
+    });
+    block.each([&](int t) {
+      int64_t present = 0, nans = 0;
+      double longest = 0;
+      for (int64_t col = t; col < cols; col += threads) {
+        const double own = length(block.index(), col);
+        present += own != 0;
+        nans += own != own;
+        longest = own > longest ? own : longest;
+      }
+      block.add(&shared.present, present);
+      block.add(&shared.nans, nans);
+      shared.of_threads[t] = longest;
+    });
+    block.each([&](int t) {
+      if (t > 0) return;
+      shared.longest = 0;
+      for (int i = 0; i < threads; ++i) {
+        if (shared.of_threads[i] > shared.longest) shared.longest = shared.of_threads[i];
+      }
+      shared.missing = shared.present - quarter_of(shared.present) + 1;
+      shared.threshold = 0;
+    });
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void find_digit(Block& block, int shift) const {
+    Shared& shared = *block.template shared<Shared>();
+    block.each([&](int t) { shared.histogram[t] = 0; });
+    block.each([&](int t) {
+      for (int64_t col = t; col < cols; col += threads) {
+        const Bits bits = magnitude_of(length(block.index(), col));
+        const bool is_candidate = shift + kDigitBits >= int(8 * sizeof(Bits)) ||
+                                  bits >> (shift + kDigitBits) == shared.threshold >> (shift + kDigitBits);
+        if (is_candidate) block.add(&shared.histogram[int(bits >> shift) & (kDigits - 1)], 1);
+      }
+    });
+    block.each([&](int t) {
+      if (t > 0) return;
+      int digit = kDigits - 1;
+      while (shared.histogram[digit] < shared.missing) shared.missing -= shared.histogram[digit--];
+      shared.threshold |= Bits(digit) << shift;
+    });
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void average(Block& block) const {
+    Shared& shared = *block.template shared<Shared>();
+    block.each([&](int t) {
+      double sum = 0;
+      int64_t below = 0;
+      for (int64_t col = t; col < cols; col += threads) {
+        const double own = length(block.index(), col);
+        if (magnitude_of(own) >= shared.threshold) continue;
+        sum += own;
+        below += own != 0;
+      }
+      shared.of_threads[t] = sum;
+      block.add(&shared.below, below);
+    });
+    block.each([&](int t) {
+      if (t > 0) return;
+      const int64_t quarter = quarter_of(shared.present);
+      double sum = static_cast<double>(quarter - shared.below) * number_of(shared.threshold);
+      for (int i = 0; i < threads; ++i) sum += shared.of_threads[i];
+      scales[block.index()] = inverse_sigma<T>(sum / static_cast<double>(quarter), shared.longest, least);
+    });
+  }
+};
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

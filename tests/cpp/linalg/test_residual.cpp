@@ -1,0 +1,133 @@
+#include "linalg/residual.h"
+
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "linalg/column_normalize.h"
+#include "tensors.h"
+
+namespace torchdion::linalg {
+
+namespace {
+
+// By sorting.
+at::Tensor expected_scales(const at::Tensor& lengths, double least) {
+  at::Tensor scales = at::zeros({lengths.size(0)}, at::kDouble);
+  for (int64_t i = 0; i < lengths.size(0); ++i) {
+    const at::Tensor present = lengths[i].masked_select(lengths[i].ne(0));
+    if (present.numel() == 0) continue;
+    const at::Tensor sorted = std::get<0>(present.sort());
+    const at::Tensor mean = sorted.narrow(0, 0, (present.numel() + 3) / 4).mean();
+    scales[i] = 1 / std::max(mean.item<double>(), least * present.max().item<double>());
+  }
+  return scales;
+}
+
+TEST(ResidualScales, AreThoseOfTheShortestQuarterOfColumnsThatAreNotZero) {
+  for (const auto& [count, r] : {std::pair{1, 1}, {2, 3}, {3, 4}, {1, 5}, {2, 64}, {3, 700}, {1, 4099}}) {
+    for (const double share_of_zeros : {0.0, 0.3, 1.0}) {
+      SCOPED_TRACE(testing::Message() << count << " of " << r << ", zeros " << share_of_zeros);
+      at::Tensor lengths = normal({count, r}, 1).exp();
+      lengths.masked_fill_(normal({count, r}, 2).abs().lt(0.4).logical_and_(at::scalar_tensor(share_of_zeros > 0)), 0);
+      if (share_of_zeros == 1) lengths.zero_();
+      for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+        const at::Tensor scales = residual_scales(lengths.square(), {}, 0, dtype);
+        EXPECT_EQ(scales.scalar_type(), dtype);
+        const at::Tensor expected = expected_scales(lengths, 0);
+        const at::Tensor error = (scales.to(at::kDouble) - expected).abs();
+        EXPECT_TRUE(error.le(expected * (2 * unit_roundoff(dtype) + 1e-14)).all().item<bool>());
+      }
+    }
+  }
+}
+
+TEST(ResidualScales, AreOfEqualLengthsTheirInverse) {
+  const at::Tensor scales = residual_scales(at::full({2, 7}, 16.0, at::kDouble), {}, 0, at::kDouble);
+  EXPECT_TRUE(at::equal(scales, at::full({2}, 0.25, at::kDouble)));
+}
+
+TEST(ResidualScales, KnowHowColumnsHaveBeenScaled) {
+  const at::Tensor lengths = normal({3, 40}, 1).exp(), of_columns = normal({3, 1, 40}, 2).exp();
+  const at::Tensor of_matrices = normal({3, 1, 1}, 3).exp(), expected = expected_scales(lengths, 0);
+  const auto scaled = [&](const at::Tensor& scale) {
+    return residual_scales(lengths.mul(scale.view({3, -1})).square(), scale, 0, at::kDouble);
+  };
+  EXPECT_LE(relative_error(scaled(of_columns), expected), 1e-14);
+  EXPECT_LE(relative_error(scaled(of_matrices), expected), 1e-14);
+}
+
+TEST(ResidualScales, TakeNoSigmaBelowTheRoundingOfTheLongestColumn) {
+  const at::Tensor lengths = at::tensor({1e-9, 1e-9, 1e-9, 4.0}, at::kDouble).unsqueeze(0);
+  EXPECT_NEAR(residual_scales(lengths.square(), {}, 1e-3, at::kDouble).item<double>(), 250, 1e-9);
+  EXPECT_NEAR(residual_scales(lengths.square(), {}, 1e-12, at::kDouble).item<double>(), 1e9, 1);
+}
+
+TEST(ResidualScales, AreFiniteOfTheShortestLengthsAndNaNOfOneThatIs) {
+  const at::Tensor lengths = at::full({1, 4}, 1e-42, at::kDouble);
+  EXPECT_EQ(residual_scales(lengths.square(), {}, 0, at::kFloat).item<float>(), std::numeric_limits<float>::max());
+  const at::Tensor squares = at::ones({2, 9}, at::kDouble);
+  squares[1][5] = std::nan("");
+  const at::Tensor scales = residual_scales(squares, {}, 0, at::kFloat);
+  EXPECT_EQ(scales[0].item<float>(), 1);
+  EXPECT_TRUE(std::isnan(scales[1].item<float>()));
+}
+
+class TakeSigns : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(TakeSigns, AreThoseOfWhatThePartLeavesInEveryLayout) {
+  const at::ScalarType of_U = GetParam() == at::kDouble ? at::kDouble : at::kFloat;
+  for (const auto& [rows, cols] : {std::pair{1, 1}, {40, 700}, {33, 65}, {7, 16}}) {
+    const at::Tensor L0 = normal({2, rows, cols}, 1, GetParam()), U0 = normal({2, rows, cols}, 2, of_U);
+    const at::Tensor whole = L0.to(at::kDouble), part = U0.to(at::kDouble), rest = whole - part;
+    const at::Tensor noise = 0.1 * (whole.abs() + part.abs());
+    const at::Tensor expected = at::where(rest.abs().le(noise), at::zeros_like(rest), rest.sign());
+    for (const bool by_columns : {false, true}) {
+      for (const double feedback : {0.0, 0.25}) {
+        const at::Tensor U = laid_out(U0, by_columns).clone(), L = laid_out(L0, by_columns).clone();
+        take_signs_(Matrices(U), Matrices(L), feedback, 0.1);
+        EXPECT_TRUE(at::equal(U.to(at::kDouble), expected));
+        if (feedback == 0) {
+          EXPECT_TRUE(bitwise_equal(L, L0));
+        } else {
+          EXPECT_LE(relative_error(L, whole - feedback * part), 2 * unit_roundoff(GetParam()) + 0x1p-24);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, TakeSigns, testing::ValuesIn(kEveryDtype));
+
+TEST(TakeSignsRule, OfNothingIsNothingAndNaNStays) {
+  const at::Tensor L = at::tensor({0.0F, 1.0F, std::nanf("")}).unsqueeze(0);
+  const at::Tensor U = at::tensor({0.0F, 1.0F, 1.0F}).unsqueeze(0);
+  take_signs_(Matrices(U), Matrices(L), 0, 0);
+  EXPECT_EQ(U[0][0].item<float>(), 0);
+  EXPECT_EQ(U[0][1].item<float>(), 0);
+  EXPECT_TRUE(std::isnan(U[0][2].item<float>()));
+}
+
+TEST(NormalizedOutputs, HoldQWithoutTheShareOfRAndACopyOfR) {
+  at::Tensor R = normal({3, 90, 10}, 1, at::kFloat);
+  R[1].select(1, 4).zero_();
+  const at::Tensor scales = at::tensor({0.5F, 0.0F, 2.0F});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor Q = normal({3, 90, 10}, 2, at::kFloat), update = at::full({3, 90, 10}, std::nan(""), dtype);
+    const at::Tensor copy = at::empty({3, 90, 10}, at::kBFloat16), kept = Q[1].select(1, 4).clone();
+    column_normalize_(Matrices(Q), Matrices(R), {}, {.update = update, .copy_of_R = copy, .scales = scales});
+    EXPECT_TRUE(bitwise_equal(Q[1].select(1, 4), kept));
+    EXPECT_TRUE(bitwise_equal(copy, R.to(at::kBFloat16)));
+    const at::Tensor expected = Q.to(at::kDouble) - scales.view({3, 1, 1}) * R.to(at::kDouble);
+    EXPECT_LE(relative_error(update, expected), 2 * unit_roundoff(dtype));
+    EXPECT_TRUE(update[1].select(1, 4).to(at::kDouble).sub(kept.to(at::kDouble)).abs().le(1e-2).all().item<bool>());
+    const at::Tensor plain = at::empty({3, 90, 10}, dtype);
+    column_normalize_(Matrices(Q), Matrices(R), {}, {.update = plain});
+    EXPECT_LE(relative_error(plain, Q), unit_roundoff(dtype));
+  }
+}
+
+}  // namespace
+
+}  // namespace torchdion::linalg
