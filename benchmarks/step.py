@@ -6,8 +6,9 @@ One JSON line per optimizer and list, then a table. `roofline` is the time that 
 matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
 that fewer operations were needed than the formula counts. `medium` in a name is precision="medium". `over` is the
 optimizer whose step a contender's is compared with besides, `its` the time over that one's: of a Dion at another
-precision or under Nesterov the same rank's, of Double Dion and DeMo that of Dion at r = d/4, of Muon's siblings Muon's.
-`first` is the first step (it also makes the state; the median of three new optimizers) over a steady one.
+precision, under Nesterov or with a residual the one without, of Double Dion and DeMo that of Dion at r = d/4, of Muon's
+siblings Muon's. `first` is the first step (it also makes the state; the median of three new optimizers) over a steady
+one.
 """
 
 import argparse
@@ -29,6 +30,11 @@ OVER = {
     "Dion r = d/4 medium": "Dion r = d/4",
     "Dion r = d, Nesterov": "Dion r = d",
     "Dion r = d/4, Nesterov": "Dion r = d/4",
+    "Dion r = d/4, scaled": "Dion r = d/4",
+    "Dion r = d/4, sign": "Dion r = d/4",
+    "Dion r = d/4, Nesterov, scaled": "Dion r = d/4, Nesterov",
+    "Dion r = d/4, Nesterov, sign": "Dion r = d/4, Nesterov",
+    "Dion r = d/4, orthonormal": "Dion r = d/4",
     "Double Dion r = d/64, d/4": "Dion r = d/4",
     "DeMo": "Dion r = d/4",
     "NorMuon": "Muon",
@@ -51,6 +57,10 @@ def contenders() -> dict[str, Callable[..., Optimizer]]:
         made[f"Dion {name} medium"] = partial(made[f"Dion {name}"], precision="medium")
     made["Dion r = d, Nesterov"] = partial(torchdion.Dion, lr=1e-3, nesterov=True)
     made["Dion r = d/4, Nesterov"] = partial(torchdion.Dion, lr=1e-3, nesterov=True, rank_fraction=1 / 4)
+    for residual in ("scaled", "sign"):
+        for name in ("Dion r = d/4", "Dion r = d/4, Nesterov"):
+            made[f"{name}, {residual}"] = partial(made[name], residual=residual)
+    made["Dion r = d/4, orthonormal"] = partial(made["Dion r = d/4"], right_factor="orthonormal")
     made["Muon"] = partial(torchdion.Muon, lr=1e-3)
     made["NorMuon"] = partial(torchdion.NorMuon, lr=1e-3)
     made["Dion2 1/4"] = partial(torchdion.Dion2, lr=1e-3)
@@ -96,7 +106,7 @@ def benchmark(list_name: str, spectrum: str, rounds: int, only: list[str] | None
     rows = []
     for name in made:
         over = OVER.get(name)
-        rank = RANKS.get(name.removesuffix(" medium").removesuffix(", Nesterov").removeprefix("Dion "))
+        rank = RANKS.get(name.removesuffix(" medium").partition(",")[0].removeprefix("Dion "))
         roofline = None if rank is None else roofline_flops(shapes, rank) / rate
         row = {
             "list": list_name,

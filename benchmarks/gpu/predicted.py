@@ -1,11 +1,11 @@
 """What a step asks of a GPU, listed without one: launches, bytes, operations, and the least time that they take.
 
     python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--rank d/4 d/16 d] [--precision high medium]
-        [--nesterov] [--least-share 0.01] [--write FOLDER]
+        [--nesterov] [--residual scaled|sign] [--least-share 0.01] [--write FOLDER]
 
 The step is Dion's, the second after its first one, with FP32 states. It runs on Meta tensors, through the
 operations on CUDA as the tests compile them (`make test-cpp`, or --library), which record what they would launch. JSON
-lines, each with `list`, `rank`, `state` and `precision`:
+lines, each with `list`, `rank`, `state` and `precision`, and `residual` where there is one:
 
     kind "predicted"          one for each kernel, by the name that the rows of gpu_profile.py have: how often it is
                               launched, the blocks, bytes and operations of all its launches, `least_ms` of all
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 # NVIDIA's datasheet of the H100 SXM5: operations per second without sparsity, bytes per second.
 RATES = {"TF32": 494.7e12, "BF16": 989.4e12, "FP16": 989.4e12, "FP64": 66.9e12, "FP32": 66.9e12}
-KERNELS = {"AddProduct": RATES["BF16"]}
+KERNELS = {"AddProduct": RATES["BF16"], "SignUpdate": RATES["BF16"]}
 OTHER_KERNELS = 33.5e12  # FP64 without tensor cores
 BANDWIDTH = 3.35e12
 SUMMED = ("launches", "blocks", "bytes", "operations", "least_ms")
@@ -63,10 +63,10 @@ def load(library: Path) -> None:
     ctypes.CDLL(str(library))
 
 
-def optimizer_of(shapes: list[Shape], fraction: float, precision: Precision, nesterov: bool) -> torchdion.Dion:
+def optimizer_of(shapes: list[Shape], fraction: float, precision: Precision, **options: Any) -> torchdion.Dion:
     """With gradients and state, as after a first step."""
     params = [Parameter(torch.empty(shape, device="meta")) for shape in shapes]
-    optimizer = torchdion.Dion(params, rank_fraction=fraction, precision=precision, nesterov=nesterov)
+    optimizer = torchdion.Dion(params, rank_fraction=fraction, precision=precision, **options)
     [group] = optimizer.param_groups
     for param in params:
         param.grad = torch.empty_like(param)
@@ -93,9 +93,9 @@ def roofline_ms(shapes: list[Shape], fraction: float, precision: str) -> float:
     return least_ms(shapes, fraction, "FP32", precision, (RATES["TF32"], RATES["BF16"], BANDWIDTH))
 
 
-def predict(name: str, rank: str, precision: Precision, nesterov: bool, least_share: float) -> Iterator[Row]:
+def predict(name: str, rank: str, precision: Precision, least_share: float, **options: Any) -> Iterator[Row]:
     shapes, fraction = LISTS[name](), RANKS[rank]
-    optimizer = optimizer_of(shapes, fraction, precision, nesterov)
+    optimizer = optimizer_of(shapes, fraction, precision, **options)
     optimizer.step()
     *launched, allocated = _C.launches_of(optimizer.step, "meta")
     launches = [with_least_ms(row) for row in launched]
@@ -165,6 +165,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rank", nargs="+", choices=RANKS, default=["d/4", "d/16", "d"])
     parser.add_argument("--precision", nargs="+", choices=["highest", "high", "medium"], default=["high", "medium"])
     parser.add_argument("--nesterov", action="store_true")
+    parser.add_argument("--residual", choices=["scaled", "sign"])
     parser.add_argument("--least-share", type=float, default=0.01, help="of products with rows of their own")
     parser.add_argument("--library", type=Path, default=Path(os.environ.get("TORCHDION_EMULATED", LIBRARY)))
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="for the rows and a table of them")
@@ -173,7 +174,9 @@ def main(arguments: list[str]) -> int:
     lines = []
     for name, rank, precision in product(given.list, given.rank, given.precision):
         labels = {"list": name, "rank": rank, "state": "FP32", "precision": precision, "nesterov": given.nesterov}
-        found = predict(name, rank, precision, given.nesterov, given.least_share)
+        if given.residual is not None:
+            labels["residual"] = given.residual
+        found = predict(name, rank, precision, given.least_share, nesterov=given.nesterov, residual=given.residual)
         lines += [line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in found]
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)

@@ -154,7 +154,7 @@ comm::Task<> dion(Batch batch, Options options) {
 
   // X = (1 − η λ) X − η sqrt(m/n) (P Qᵀ + the residual);  M = B − (1 − μ) P Rᵀ
   if (size.residual == Residual::sign) {
-    update_weights_by_signs_(batch, iteration, M, feeds_back ? 1 - mu : 0, unchanged, options);
+    update_weights_by_signs_(batch, iteration, M, feeds_back ? 1 - mu : 0, options);
     if (is_in_place) add_again_(M, G, gradients, 1 / part, -ahead);
     co_return;
   }

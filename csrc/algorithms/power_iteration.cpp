@@ -22,6 +22,7 @@
 #include "linalg/factor_dtypes.h"
 #include "linalg/gemm.h"
 #include "linalg/rates.h"
+#include "linalg/residual.h"
 #include "linalg/scale.h"
 #include "words.h"
 
@@ -108,31 +109,84 @@ bool needs_update(const BatchShape& shape, std::optional<Residual> residual, con
   return options.flag("cautious_wd") || residual == Residual::sign || rounds_twice;
 }
 
-// Room for one update, at the end of the workspace, in the order of the memory of `like`.
-Matrices room_for_update(const Batch& batch, const Matrices& like) {
-  const int64_t numel = like.rows * like.cols;
-  const at::Tensor room = batch.workspace.narrow(0, batch.workspace.numel() - numel, numel);
-  return like.row_major() ? Matrices(room.view({1, like.rows, like.cols}))
-                          : Matrices(room.view({1, like.cols, like.rows})).t();
+// Entries of updates that are put together at once: what a CPU's caches hold, or what keeps a GPU busy.
+int64_t entries_at_once(const BatchShape& shape) {
+  const int64_t entries = shape.device.is_cpu() ? int64_t{1} << 18 : int64_t{1} << 24;
+  return std::min(shape.count * shape.rows * shape.cols, std::max({entries, shape.rows, shape.cols}));
 }
 
-// Moves weights by the update of one matrix after the other, at the end of the workspace.
-void move_by_updates_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
-                      const Options& options) {
-  const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.update.t();
-  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
-  const Matrices U = room_for_update(batch, X);
+// What updates are made of, all as one of the matrices lies in memory: with contiguous rows.
+struct Lying {
+  Matrices X, B, M, of_update, right_of_update, of_rest, right_of_rest;  // update: of · rightᵀ
+
+  Lying(const Batch& batch, const PowerIteration& iteration, const Matrices& momentum, const Matrices& like)
+      : X(batch.X),
+        B(iteration.B),
+        M(momentum),
+        of_update(iteration.factors.P),
+        right_of_update(iteration.factors.update),
+        of_rest(iteration.factors.P),
+        right_of_rest(iteration.factors.R) {
+    if (like.row_major()) return;
+    for (Matrices* matrices : {&X, &B, &M}) *matrices = matrices->t();
+    std::swap(of_update, right_of_update);
+    std::swap(of_rest, right_of_rest);
+  }
+
+  // Rows of some of the matrices.
+  Lying part(int64_t begin, int64_t end, int64_t first, int64_t rows) const {
+    Lying part = *this;
+    for (Matrices* matrices : {&part.X, &part.B, &part.M, &part.of_update, &part.of_rest}) {
+      *matrices = matrices->slice(begin, end).narrow(first, rows);
+    }
+    for (Matrices* matrices : {&part.right_of_update, &part.right_of_rest}) *matrices = matrices->slice(begin, end);
+    return part;
+  }
+};
+
+// Calls f(part, room for its update, the first of its matrices, how many) for parts that the end of the workspace
+// holds.
+template <class F>
+void for_each_part(const Batch& batch, const Lying& all, const F& f) {
+  const int64_t room = entries_at_once(batch.shape), count = all.X.count(), rows = all.X.rows, cols = all.X.cols;
+  const int64_t height = std::clamp<int64_t>(room / cols, 1, rows);
+  const int64_t at_once = height == rows ? std::clamp<int64_t>(room / (rows * cols), 1, count) : 1;
+  const at::Tensor place =
+      batch.workspace.narrow(0, batch.workspace.numel() - at_once * height * cols, at_once * height * cols);
+  Matrices U(place.view({at_once, height, cols}));
+  linalg::upload({&U});
+  for (int64_t i = 0; i < count; i += at_once) {
+    const int64_t many = std::min(at_once, count - i);
+    for (int64_t row = 0; row < rows; row += height) {
+      const int64_t high = std::min(height, rows - row);
+      f(all.part(i, i + many, row, high), U.slice(0, many).narrow(0, high), i, many);
+    }
+  }
+}
+
+linalg::DirectionRule rule_of_weights(const Options& options) {
   linalg::DirectionRule rule;
   rule.cautious = options.flag("cautious_wd");
-  const at::Tensor& scales = iteration.residual_scales;
-  for (int64_t i = 0; i < X.count(); ++i) {
-    linalg::gemm_(U, P.slice(i, i + 1), Qt.slice(i, i + 1), 1, 0, iteration.precision);
-    if (scales.defined()) {
-      linalg::axpby_(U, iteration.B.slice(i, i + 1), at::ones({2}, scales.options()), nullptr, {}, {},
-                     scales.narrow(0, i, 1));
-    }
-    linalg::axpby_(X.slice(i, i + 1), U, factors, unchanged.defined() ? iteration.unchanged + i : nullptr, rule);
-  }
+  return rule;
+}
+
+const float* unchanged_from(const PowerIteration& iteration, int64_t first) {
+  return iteration.unchanged ? iteration.unchanged + first : nullptr;
+}
+
+// Moves weights by updates that are put together, part by part.
+void move_by_updates_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
+  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+  const linalg::DirectionRule rule = rule_of_weights(options);
+  const at::Tensor &scales = iteration.residual_scales, one = at::ones({2}, batch.workspace.options());
+  for_each_part(batch, Lying(batch, iteration, iteration.B, batch.X),
+                [&](const Lying& part, const Matrices& U, int64_t first, int64_t count) {
+                  linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 0, iteration.precision);
+                  if (scales.defined()) {
+                    linalg::axpby_(U, part.B, one, nullptr, {}, {}, scales.narrow(0, first, count));
+                  }
+                  linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
+                });
 }
 
 // Whether P is a sum over ranks, which is made of FP32 numbers.
@@ -410,8 +464,7 @@ void add_product_(const Matrices& M, const PowerIteration& iteration, double alp
 
 void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
                      const Options& options) {
-  if (needs_update(batch.shape, iteration.residual, options))
-    return move_by_updates_(batch, iteration, unchanged, options);
+  if (needs_update(batch.shape, iteration.residual, options)) return move_by_updates_(batch, iteration, options);
   const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.update.t();
   const UpdateFactors factors = factors_of(batch, options);
   if (iteration.residual_scales.defined()) {  // L, and then what the factors change of that: P is zero where X stays
@@ -441,30 +494,32 @@ void update_weights_(const Batch& batch, const PowerIteration& iteration, const 
 }
 
 void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteration, const Matrices& M, double feedback,
-                              const at::Tensor& unchanged, const Options& options) {
-  const Matrices &X = batch.X, &B = iteration.B, &P = iteration.factors.P, Qt = iteration.factors.update.t(),
-                 Rt = iteration.factors.R.t();
-  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+                              const Options& options) {
+  const at::TensorOptions numbers = batch.workspace.options();
+  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), numbers);
+  const linalg::DirectionRule rule = rule_of_weights(options);
   const auto root = [](int64_t size) { return std::sqrt(static_cast<double>(size)); };
   const double longest = root(iteration.shape.m) + root(iteration.shape.n);  // of signs that are nearly random
   const double noise =
       linalg::rounding_noise(batch.shape.computing, iteration.shape.n, iteration.orthonormalize.precision);
-  const bool is_in_place = B.data == M.data;
-  at::Tensor subtract;
-  if (feedback != 0 && !is_in_place) {
-    subtract = at::ones({2}, batch.workspace.options());
-    subtract.narrow(0, 0, 1).fill_(-feedback);
+  const bool is_in_place = iteration.B.data == M.data, is_apart = feedback != 0 && !is_in_place;
+  if (!is_in_place) {
+    const Lying all(batch, iteration, M, batch.X);
+    if (linalg::move_by_signs_({all.X, all.M, all.B, all.of_rest, all.right_of_rest, all.of_update, all.right_of_update,
+                                factors, iteration.unchanged, 1 / longest, feedback, noise, rule.cautious})) {
+      return;
+    }
   }
-  const Matrices U = room_for_update(batch, B);
-  linalg::DirectionRule rule;
-  rule.cautious = options.flag("cautious_wd");
-  for (int64_t i = 0; i < X.count(); ++i) {
-    linalg::gemm_(U, P.slice(i, i + 1), Rt.slice(i, i + 1), 1, 0, iteration.precision);
-    if (subtract.defined()) linalg::axpby_(M.slice(i, i + 1), U, subtract);
-    linalg::take_signs_(U, B.slice(i, i + 1), is_in_place ? feedback : 0, noise);
-    linalg::gemm_(U, P.slice(i, i + 1), Qt.slice(i, i + 1), 1, 1 / longest, iteration.precision);
-    linalg::axpby_(X.slice(i, i + 1), U, factors, unchanged.defined() ? iteration.unchanged + i : nullptr, rule);
-  }
+  const at::Tensor subtract = at::ones({2}, numbers);
+  if (is_apart) subtract.narrow(0, 0, 1).fill_(-feedback);
+  for_each_part(batch, Lying(batch, iteration, M, iteration.B),
+                [&](const Lying& part, const Matrices& U, int64_t first, int64_t) {
+                  linalg::gemm_(U, part.of_rest, part.right_of_rest.t(), 1, 0, iteration.precision);
+                  if (is_apart) linalg::axpby_(part.M, U, subtract);
+                  linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, noise);
+                  linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 1 / longest, iteration.precision);
+                  linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
+                });
 }
 
 OwnedWork work_of_iterations(const BatchShape& shape, const Layout& layout, const Options& options) {
@@ -476,7 +531,7 @@ OwnedWork work_of_iterations(const BatchShape& shape, const Layout& layout, cons
 }
 
 int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, const Options& options) {
-  return needs_update(shape, size.residual, options) ? shape.rows * shape.cols : 0;
+  return needs_update(shape, size.residual, options) ? entries_at_once(shape) : 0;
 }
 
 int64_t memory_bytes_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,

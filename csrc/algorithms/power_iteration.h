@@ -126,7 +126,7 @@ void update_weights_(const Batch& batch, const PowerIteration& iteration, const 
 
 // The same with the signs of the residual; and M ← M − feedback · P Rᵀ, also where M is B.
 void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteration, const linalg::Matrices& M,
-                              double feedback, const at::Tensor& unchanged, const Options& options);
+                              double feedback, const Options& options);
 
 int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, const Options& options);
 

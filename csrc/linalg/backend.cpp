@@ -139,6 +139,10 @@ void take_signs_(const Matrices& U, const Matrices& L, double feedback, double n
   if (U.numel() > 0) backend_of(U.device).take_signs_(U, L, feedback, noise);
 }
 
+bool move_by_signs_(const SignMove& move) {
+  return move.X.numel() > 0 && backend_of(move.X.device).move_by_signs_(move);
+}
+
 void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
              double standard_deviation) {
   if (out.numel() > 0) backend_of(out.device()).sketch_(out, random, row_offset, col_offset, standard_deviation);

@@ -97,6 +97,15 @@ Matrices Matrices::slice(int64_t begin, int64_t end) const {
   return part;
 }
 
+Matrices Matrices::narrow(int64_t first, int64_t count) const {
+  if (first == 0 && count == rows) return *this;
+  Matrices part = *this;
+  part.pointers.reset();
+  for (char*& matrix : part.data) matrix += first * row_stride * static_cast<int64_t>(c10::elementSize(dtype));
+  part.rows = count;
+  return part;
+}
+
 bool is_strided_for_gemm(const at::Tensor& matrix) {
   const int64_t rows = matrix.size(-2), cols = matrix.size(-1);
   const Strides strides = meaningful_strides(matrix);

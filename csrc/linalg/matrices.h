@@ -36,6 +36,8 @@ struct Matrices {
   Matrices t() const;
   Matrices select(const std::vector<int64_t>& indices) const;
   Matrices slice(int64_t begin, int64_t end) const;
+  // Some rows of each.
+  Matrices narrow(int64_t first, int64_t count) const;
 
   template <class T>
   T* matrix(int64_t index) const {

@@ -18,4 +18,17 @@ at::Tensor residual_scales(const at::Tensor& squares, const at::Tensor& scale, d
 // FP32.
 void take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise);
 
+// X ← keep X + update (P₂ Vᵀ + weight · sign(L − P₁ Rᵀ)), but for matrices whose number in `unchanged` is there and not
+// 0, and M ← M − feedback P₁ Rᵀ. An entry that is no more than `noise` of L and P₁ Rᵀ has no sign.
+struct SignMove {
+  Matrices X, M, L, P1, R, P2, V;  // X, M and L: rows×cols; P: rows×r; R and V: cols×r
+  at::Tensor factors;              // device_factors()
+  const float* unchanged = nullptr;
+  double weight = 1, feedback = 0, noise = 0;
+  bool cautious = false;  // weights decay where they have the sign of the update alone
+};
+
+// In one pass; false, and nothing is done, where the device has none for matrices as these.
+bool move_by_signs_(const SignMove& move);
+
 }  // namespace torchdion::linalg

@@ -43,6 +43,9 @@ struct Operations {
   static at::ScalarType factor_dtype(at::ScalarType dtype, Precision) { return dtype; }
   static at::ScalarType sum_dtype(at::ScalarType, Precision) { return at::kDouble; }
 
+  // Parts of a matrix that caches hold are as good as one pass.
+  static bool move_by_signs_(const SignMove&) { return false; }
+
   // What CPUs have nothing to do for.
   static void upload(const std::vector<Matrices*>&) {}
   static bool is_capturing(c10::Device) { return false; }

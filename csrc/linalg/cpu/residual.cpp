@@ -50,22 +50,37 @@ at::Tensor Operations::residual_scales(const at::Tensor& squares, const at::Tens
   return scales;
 }
 
+namespace {
+
+// One row.
+template <class TU, class TL>
+void take_signs_of_row(TU* u, TL* l, int64_t count, TU feedback, TU noise) {
+  if (feedback != 0) {
+    for (int64_t j = 0; j < count; ++j) {
+      const TU part = u[j], whole = static_cast<TU>(l[j]);
+      u[j] = sign_above(whole - part, noise * (std::abs(whole) + std::abs(part)));
+      l[j] = rounded<TL>(whole - feedback * part);
+    }
+    return;
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    const TU part = u[j], whole = static_cast<TU>(l[j]);
+    u[j] = sign_above(whole - part, noise * (std::abs(whole) + std::abs(part)));
+  }
+}
+
+}  // namespace
+
 void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise) {
   if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, noise);
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, U.cols) + 1;
   AT_DISPATCH_FLOATING_TYPES(U.dtype, "torchdion::take_signs_", [&] {
     using u_t = scalar_t;
-    const auto share = static_cast<u_t>(feedback), threshold = static_cast<u_t>(noise);
     TORCHDION_DISPATCH_FLOATING(L.dtype, "torchdion::take_signs_", [&] {
       parallel_rows(U.count(), U.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
         for (int64_t i = first; i < first + count; ++i) {
-          u_t* u = U.matrix<u_t>(index) + i * U.row_stride;
-          scalar_t* l = L.matrix<scalar_t>(index) + i * L.row_stride;
-          for (int64_t j = 0; j < U.cols; ++j) {
-            const u_t part = u[j], whole = static_cast<u_t>(l[j]);
-            u[j] = sign_above(whole - part, threshold * (std::abs(whole) + std::abs(part)));
-            if (share != 0) l[j] = rounded<scalar_t>(whole - share * part);
-          }
+          take_signs_of_row(U.matrix<u_t>(index) + i * U.row_stride, L.matrix<scalar_t>(index) + i * L.row_stride,
+                            U.cols, static_cast<u_t>(feedback), static_cast<u_t>(noise));
         }
       });
     });

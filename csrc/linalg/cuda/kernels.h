@@ -130,6 +130,17 @@ void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream);
 bool adds_products(int device);
 void add_product(const Product& product, Stream stream);
 
+// linalg::SignMove of FP32 X and M and BF16 others, all with contiguous rows. Factors and their rows begin at multiples
+// of 16 bytes. Where adds_products() is true.
+struct SignMoveLists {
+  MatrixList X, M, L, P1, R, P2, V;
+  int64_t count, rows, cols, depth;
+  const float *factors, *unchanged;
+  double weight, feedback, noise;
+  bool cautious;
+};
+void move_by_signs(const SignMoveLists& move, Stream stream);
+
 // factors ([2]) ← update_factors().
 template <class T>
 void step_factors(const StepFactors<T>& factors, Stream stream);

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "linalg/cuda/runtime.h"
@@ -156,6 +157,25 @@ at::Tensor Operations::residual_scales(const at::Tensor& squares, const at::Tens
 void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise) {
   if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, noise);
   kernels::take_signs(Listed(U), Listed(L), U.count(), U.rows, U.cols, feedback, noise, stream_of(U.device));
+}
+
+bool Operations::move_by_signs_(const SignMove& move) {
+  constexpr int64_t kEntries = 8;  // of 16 bytes
+  const auto are = [](at::ScalarType dtype, std::initializer_list<const Matrices*> all) {
+    return std::all_of(all.begin(), all.end(),
+                       [&](const Matrices* one) { return one->dtype == dtype && one->row_major(); });
+  };
+  const bool fits =
+      are(at::kFloat, {&move.X, &move.M}) && are(at::kBFloat16, {&move.L, &move.P1, &move.R, &move.P2, &move.V}) &&
+      move.P1.row_stride % kEntries == 0 && move.P2.row_stride % kEntries == 0 && move.R.row_stride % kEntries == 0 &&
+      move.V.row_stride % kEntries == 0 && kernels::adds_products(move.X.device.index());
+  if (!fits) return false;
+  const Listed X(move.X), M(move.M), L(move.L), P1(move.P1), R(move.R), P2(move.P2), V(move.V);
+  kernels::move_by_signs(
+      {X, M, L, P1, R, P2, V, move.X.count(), move.X.rows, move.X.cols, move.R.cols,
+       move.factors.const_data_ptr<float>(), move.unchanged, move.weight, move.feedback, move.noise, move.cautious},
+      stream_of(move.X.device));
+  return true;
 }
 
 void Operations::sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,

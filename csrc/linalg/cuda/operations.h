@@ -27,6 +27,7 @@ struct Operations {
   static decltype(linalg::column_normalize_) column_normalize_;
   static decltype(linalg::residual_scales) residual_scales;
   static decltype(linalg::take_signs_) take_signs_;
+  static decltype(linalg::move_by_signs_) move_by_signs_;
   static decltype(linalg::sketch_) sketch_;
   static decltype(linalg::round_operand_) round_operand_;
   static decltype(linalg::gram) gram;

@@ -1,20 +1,26 @@
-// The kernel of products that a large matrix is updated by.
+// The kernels of products that large matrices are updated by.
 #include <array>
 #include <atomic>
 
 #include "linalg/cuda/kernels.h"
 #include "linalg/cuda/programs/add_product.h"
+#include "linalg/cuda/programs/sign_update.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
 
 namespace {
 
 template <class S>
-AddProduct::Of<S> of(const Operand& operand) {
+MatrixOf<S> of(const Operand& operand) {
   return {static_cast<S*>(operand.data), operand.stride, operand.list, operand.leading};
 }
 
-AddProduct::Number number(const Scalar& scalar) {
+template <class S>
+MatrixOf<S> of(const MatrixList& matrices) {
+  return {nullptr, 0, matrices.data, matrices.strides.row};
+}
+
+NumberOf number(const Scalar& scalar) {
   return {static_cast<float>(scalar.value), static_cast<const float*>(scalar.device)};
 }
 
@@ -54,6 +60,26 @@ void add_product(const Product& product, Stream stream) {
       of<float>(product.C),  of<BFloat16>(product.B), of<BFloat16>(product.A), product.n, product.m, product.k,
       number(product.alpha), number(product.beta)};
   launch(program, product.count * program.blocks_of_one(), AddProduct::shared_bytes, stream);
+}
+
+void move_by_signs(const SignMoveLists& move, Stream stream) {
+  const SignUpdate program{of<float>(move.X),
+                           of<float>(move.M),
+                           of<BFloat16>(move.L),
+                           of<BFloat16>(move.P1),
+                           of<BFloat16>(move.R),
+                           of<BFloat16>(move.P2),
+                           of<BFloat16>(move.V),
+                           move.rows,
+                           move.cols,
+                           move.depth,
+                           move.factors,
+                           move.unchanged,
+                           static_cast<float>(move.weight),
+                           static_cast<float>(move.feedback),
+                           static_cast<float>(move.noise),
+                           move.cautious};
+  launch(program, move.count * program.blocks_of_one(), SignUpdate::shared_bytes, stream);
 }
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels

@@ -19,10 +19,10 @@ TORCHDION_HOST_DEVICE T sign_of(T u) {
   return u > 0 ? T(1) : u < 0 ? T(-1) : u;
 }
 
-// The sign of what is longer than `least`, else 0.
+// The sign of what is longer than `least`, else 0; NaN of what is not finite. Without branches, for loops of many.
 template <class T>
 TORCHDION_HOST_DEVICE T sign_above(T u, T least) {
-  return u <= least && -u <= least ? T(0) : sign_of(u);
+  return (u > least ? T(1) : T(0)) - (u < -least ? T(1) : T(0)) + (u - u);
 }
 
 // How a direction U moves weights X.

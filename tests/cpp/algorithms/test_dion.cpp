@@ -187,7 +187,7 @@ TEST(DionResidual, SignsOfRoundedOperandsAreThoseOfTheTextbookButForFew) {
                                                      {"residual", std::string_view("sign")},
                                                      {"nesterov", (form & 1) != 0},
                                                      {"error_feedback", (form & 2) == 0}});
-      const Problem p = problem(2, 24, 96, 6, orientation, at::kFloat);
+      const Problem p = problem(2, 24, 96, 8, orientation, at::kFloat);
       const at::Tensor start = p.X.to(at::kDouble);
       Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
       take_step(p, p.gradients[0], orientation, 1, options);

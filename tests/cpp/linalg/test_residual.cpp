@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "linalg/backend.h"
 #include "linalg/column_normalize.h"
 #include "tensors.h"
 
@@ -107,6 +108,71 @@ TEST(TakeSignsRule, OfNothingIsNothingAndNaNStays) {
   EXPECT_EQ(U[0][0].item<float>(), 0);
   EXPECT_EQ(U[0][1].item<float>(), 0);
   EXPECT_TRUE(std::isnan(U[0][2].item<float>()));
+}
+
+// A kernel of GPUs.
+TEST(MoveBySigns, IsOnePassOverWeightsAndMomentum) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  struct Case {
+    int64_t count, rows, cols, r;
+    double feedback;
+    bool cautious, is_odd;  // odd: matrices lie where no run of entries begins
+  };
+  for (const Case& c : {Case{1, 128, 128, 64, 0.1, false, false}, Case{2, 130, 300, 8, 0.1, true, false},
+                        Case{3, 7, 33, 8, 0.25, false, false}, Case{1, 200, 96, 136, 0, false, false},
+                        Case{2, 40, 260, 16, 0.1, false, true}}) {
+    SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
+    const auto placed = [&](uint64_t seed, at::ScalarType dtype) {
+      const int64_t more = c.is_odd ? 1 : 0;
+      return normal({c.count, c.rows, c.cols + more}, seed, dtype).narrow(2, more, c.cols);
+    };
+    const at::Tensor X = placed(1, at::kFloat), M = placed(2, at::kFloat), L = placed(3, at::kBFloat16);
+    const auto factor = [&](int64_t rows, uint64_t seed) {
+      return normal({c.count, rows, c.r}, seed).div(std::sqrt(c.r)).to(at::kBFloat16);
+    };
+    const at::Tensor P1 = factor(c.rows, 4), R = factor(c.cols, 5), P2 = factor(c.rows, 6), V = factor(c.cols, 7);
+    const at::Tensor unchanged = at::zeros({c.count});
+    unchanged[c.count - 1] = c.count > 1 ? 1 : 0;
+    const at::Tensor factors = at::tensor({-0.5F, 0.75F}), x = X.to(at::kDouble), m = M.to(at::kDouble);
+    const auto product = [](const at::Tensor& A, const at::Tensor& B) {
+      return A.to(at::kDouble).matmul(B.to(at::kDouble).mT());
+    };
+    const at::Tensor l = L.to(at::kDouble), part = product(P1, R), noise = 0.01 * (l.abs() + part.abs());
+    const at::Tensor rest = l - part, sign = rest.sign().masked_fill(rest.abs().le(noise), 0);
+    const at::Tensor update = product(P2, V) + 0.25 * sign;
+    at::Tensor keep = at::full_like(x, 0.75);
+    if (c.cautious) keep.masked_fill_((x * update).le(0), 1);
+    const at::Tensor kept = X.clone(),
+                     expected = at::where(unchanged.view({-1, 1, 1}).ne(0), x, keep * x - 0.5 * update);
+    ASSERT_TRUE(
+        move_by_signs_({Matrices(X), Matrices(M), Matrices(L), Matrices(P1), Matrices(R), Matrices(P2), Matrices(V),
+                        factors, unchanged.const_data_ptr<float>(), 0.25, c.feedback, 0.01, c.cautious}));
+    // Signs of what is about as long as the noise are those of rounding.
+    EXPECT_LE((X.to(at::kDouble) - expected).abs().gt(1e-3).sum().item<int64_t>(), x.numel() / 1000 + 1);
+    EXPECT_LE((X.to(at::kDouble) - expected).abs().median().item<double>(), 1e-5);
+    EXPECT_LE(relative_error(M, m - c.feedback * part), 1e-5);
+  }
+}
+
+TEST(MoveBySigns, LetsANaNReachItsWeight) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  const at::Tensor X = at::zeros({1, 16, 16}), M = at::zeros({1, 16, 16}),
+                   factor = at::zeros({1, 16, 8}, at::kBFloat16);
+  const at::Tensor L = normal({1, 16, 16}, 1, at::kBFloat16), factors = at::ones({2});
+  L[0][3][5] = std::nan("");
+  ASSERT_TRUE(move_by_signs_({Matrices(X), Matrices(M), Matrices(L), Matrices(factor), Matrices(factor),
+                              Matrices(factor), Matrices(factor), factors}));
+  EXPECT_EQ(X.isnan().sum().item<int64_t>(), 1);
+  EXPECT_TRUE(std::isnan(X[0][3][5].item<float>()));
+  EXPECT_TRUE(at::equal(X.nan_to_num(0), L.sign().nan_to_num(0).to(at::kFloat)));
+}
+
+TEST(MoveBySigns, TakesNoMatricesThatItsKernelDoesNot) {
+  const at::Tensor X = at::ones({1, 16, 16}), factor = at::zeros({1, 16, 8}), factors = at::ones({2});
+  const at::Tensor L = at::ones({1, 16, 16}), before = X.clone();
+  EXPECT_FALSE(move_by_signs_({Matrices(X), Matrices(X), Matrices(L), Matrices(factor), Matrices(factor),
+                               Matrices(factor), Matrices(factor), factors}));
+  EXPECT_TRUE(at::equal(X, before));
 }
 
 TEST(NormalizedOutputs, HoldQWithoutTheShareOfRAndACopyOfR) {

@@ -1,0 +1,171 @@
+// X ← keep X + update (P₂ Vᵀ + weight · sign(L − P₁ Rᵀ)) and M ← M − feedback P₁ Rᵀ: one pass over X, M and L.
+#pragma once
+
+#include "linalg/cuda/programs/product_tile.h"
+#include "linalg/cuda/runtime.h"
+#include "linalg/rules/decay.h"
+
+namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
+
+// X and M [rows, cols] of FP32, L as these, P₁ and P₂ [rows, depth], R and V [cols, depth] of BF16, all with contiguous
+// rows. Factors and their rows begin at multiples of 16 bytes.
+//
+// A block has a tile of one X. From P₁ Rᵀ it updates that of M and keeps the signs of what is left of L, two bits for
+// each entry in the registers of a thread; from P₂ Vᵀ and these it updates that of X.
+struct SignUpdate {
+  using Tile = ProductTile;
+  static constexpr int threads = Tile::threads, blocks_at_once = 2;
+  static constexpr int kRun = Tile::kRun, kAtOnce = 4;  // runs of a thread in flight
+  static constexpr size_t shared_bytes = Tile::shared_bytes;
+
+  MatrixOf<float> X, M;
+  MatrixOf<BFloat16> L, P1, R, P2, V;
+  int64_t rows, cols, depth;
+  const float* factors;           // update and keep
+  const float* unchanged;         // one for each X, which stays where it is not 0; or null
+  float weight, feedback, noise;  // an entry that is no longer than noise (|L| + |P Rᵀ|) has no sign
+  bool cautious;
+
+  TORCHDION_HOST_DEVICE int64_t blocks_of_one() const { return Tile::tiles(rows, cols); }
+  Work work(int64_t blocks) const {
+    const int64_t count = blocks / blocks_of_one(), of_M = feedback != 0 ? 8 : 0;
+    return {count * ((8 + of_M + 2) * rows * cols + 4 * depth * (rows + cols)), count * 4 * rows * cols * depth};
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void operator()(Block block) const {
+    const int64_t matrix = block.index() / blocks_of_one();
+    const Tile::Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
+    float *x = begin(X, matrix, place), *m = feedback != 0 ? begin(M, matrix, place) : nullptr;
+    const BFloat16* l = begin(L, matrix, place);
+    Tile::prefetch(block, l, L.stride, place);
+    if (m) Tile::prefetch(block, m, M.stride, place);
+    typename Block::template Registers<Signs> signs;
+    take_signs(block, l, m, product(block, P1, R, matrix, place), place, signs);
+    if (unchanged && unchanged[matrix] != 0) return;
+    Tile::prefetch(block, x, X.stride, place);
+    move(block, x, product(block, P2, V, matrix, place), place, signs);
+  }
+
+ private:
+  // Of a thread's entries in their order; both bits: NaN.
+  struct Signs {
+    uint64_t above = 0, below = 0;
+
+    TORCHDION_DEVICE void set(int entry, float sign) {
+      const uint64_t bit = uint64_t{1} << entry;
+      if (!(sign <= 0)) above |= bit;
+      if (!(sign >= 0)) below |= bit;
+    }
+    TORCHDION_DEVICE float get(int entry) const {
+      const bool is_above = above >> entry & 1, is_below = below >> entry & 1;
+      if (is_above && is_below) return NAN;
+      return is_above ? 1.0F : is_below ? -1.0F : 0.0F;
+    }
+  };
+  static_assert(Tile::kRunsOfThread * kRun == 64, "a word has a bit for each of a thread's entries");
+
+  template <class S>
+  static TORCHDION_DEVICE S* begin(const MatrixOf<S>& of, int64_t matrix, const Tile::Place& place) {
+    return of.at(matrix) + place.row * of.stride + place.col;
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE float* product(Block& block, const MatrixOf<BFloat16>& left, const MatrixOf<BFloat16>& right,
+                                  int64_t matrix, const Tile::Place& place) const {
+    return Tile::multiply(block, left.at(matrix) + place.row * left.stride, left.stride,
+                          right.at(matrix) + place.col * right.stride, right.stride, depth, place);
+  }
+
+  // Whether the runs of a matrix are read and written at once.
+  template <class S>
+  static TORCHDION_DEVICE bool has_runs(const MatrixOf<S>& of, const S* data) {
+    return of.stride % kRun == 0 && reinterpret_cast<uintptr_t>(data) % (kRun * sizeof(S)) == 0;
+  }
+
+  TORCHDION_DEVICE float sign(float whole, float part) const {
+    return sign_above(whole - part, noise * (fabsf(whole) + fabsf(part)));
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void take_signs(Block& block, const BFloat16* l, float* m, const float* all_sums,
+                                   const Tile::Place& place, typename Block::template Registers<Signs>& signs) const {
+    using OfL = Run<BFloat16, kRun>;
+    using OfM = Run<float, kRun>;
+    const bool runs = has_runs(L, l) && (!m || has_runs(M, m));
+    block.each([&](int t) {
+      Signs own;
+      for (int first = 0; first < Tile::kRunsOfThread; first += kAtOnce) {
+        OfL of_l[kAtOnce];
+        OfM of_m[kAtOnce];
+        TORCHDION_UNROLL
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int i = Tile::row_of_run(t, first + k), j = Tile::col_of_run(t, first + k);
+          if (!runs || !place.has_run(i, j)) continue;
+          of_l[k] = *reinterpret_cast<const OfL*>(l + i * L.stride + j);
+          if (m) of_m[k] = *reinterpret_cast<const OfM*>(m + i * M.stride + j);
+        }
+        TORCHDION_UNROLL
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int i = Tile::row_of_run(t, first + k), j = Tile::col_of_run(t, first + k);
+          const float* sums = all_sums + i * Tile::kPaddedSums + j;
+          if (runs && place.has_run(i, j)) {
+            TORCHDION_UNROLL
+            for (int n = 0; n < kRun; ++n) {
+              own.set((first + k) * kRun + n, sign(load(of_l[k].entries[n]), sums[n]));
+              of_m[k].entries[n] -= feedback * sums[n];
+            }
+            if (m) write_run(m + i * M.stride + j, of_m[k]);
+          } else if (i < place.rows_left) {
+            for (int n = 0; n < kRun && j + n < place.cols_left; ++n) {
+              own.set((first + k) * kRun + n, sign(load(l[i * L.stride + j + n]), sums[n]));
+              if (m) m[i * M.stride + j + n] -= feedback * sums[n];
+            }
+          }
+        }
+      }
+      signs[t] = own;
+    });
+  }
+
+  template <class Block>
+  TORCHDION_DEVICE void move(Block& block, float* x, const float* all_sums, const Tile::Place& place,
+                             typename Block::template Registers<Signs>& signs) const {
+    using Entries = Run<float, kRun>;
+    const float update = factors[0], keep = factors[1];
+    DirectionRule rule;
+    rule.cautious = cautious;
+    const bool runs = has_runs(X, x);
+    block.each([&](int t) {
+      const Signs own = signs[t];
+      for (int first = 0; first < Tile::kRunsOfThread; first += kAtOnce) {
+        Entries read[kAtOnce];
+        TORCHDION_UNROLL
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int i = Tile::row_of_run(t, first + k), j = Tile::col_of_run(t, first + k);
+          if (runs && place.has_run(i, j)) read[k] = *reinterpret_cast<const Entries*>(x + i * X.stride + j);
+        }
+        TORCHDION_UNROLL
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int i = Tile::row_of_run(t, first + k), j = Tile::col_of_run(t, first + k);
+          const float* sums = all_sums + i * Tile::kPaddedSums + j;
+          const auto moved_by = [&](float entry, int n) {
+            return moved(entry, sums[n] + weight * own.get((first + k) * kRun + n), update, keep, rule);
+          };
+          if (runs && place.has_run(i, j)) {
+            TORCHDION_UNROLL
+            for (int n = 0; n < kRun; ++n) read[k].entries[n] = moved_by(read[k].entries[n], n);
+            write_run(x + i * X.stride + j, read[k]);
+          } else if (i < place.rows_left) {
+            for (int n = 0; n < kRun && j + n < place.cols_left; ++n) {
+              float& entry = x[i * X.stride + j + n];
+              entry = moved_by(entry, n);
+            }
+          }
+        }
+      }
+    });
+  }
+};
+
+}  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE
