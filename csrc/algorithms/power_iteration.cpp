@@ -35,7 +35,8 @@ namespace {
 
 enum { kCols, kReplicas };  // among the axes of those who orthonormalize
 
-// Of R, whose columns are nearly orthogonal. Its triangle has a positive diagonal: no column of the factor is turned.
+// R's columns are nearly orthogonal. The triangle of this method has a positive diagonal: no column of the factor is
+// turned.
 constexpr Orthonormalize kMethodOfRight = Orthonormalize::cholesky_qr;
 
 Precision precision_asked(const Options& options) {
@@ -102,8 +103,8 @@ UpdateFactors factors_of(const Batch& batch, const Options& options) {
   return {linalg::Factor(all.narrow(0, 0, 1)), linalg::Factor(all.narrow(0, 1, 1))};
 }
 
-// Whether weights are moved by the update itself, which is put together first: they decay by its signs, it has signs of
-// its own, or weights are rounded to 16 bits, which they should be only once.
+// True where weights are moved by the update itself, which is put together first: they decay by its signs, it has signs
+// of its own, or weights are rounded to 16 bits, which they should be only once.
 bool needs_update(const BatchShape& shape, std::optional<Residual> residual, const Options& options) {
   const bool rounds_twice = residual == Residual::scaled && c10::elementSize(shape.parameter) == 2;
   return options.flag("cautious_wd") || residual == Residual::sign || rounds_twice;
@@ -115,7 +116,7 @@ int64_t entries_at_once(const BatchShape& shape) {
   return std::min(shape.count * shape.rows * shape.cols, std::max({entries, shape.rows, shape.cols}));
 }
 
-// What updates are made of, all as one of the matrices lies in memory: with contiguous rows.
+// The operands of updates, all as one of the matrices lies in memory: with contiguous rows.
 struct Lying {
   Matrices X, B, M, of_update, right_of_update, of_rest, right_of_rest;  // update: of · rightᵀ
 
@@ -149,6 +150,7 @@ struct Lying {
 template <class F>
 void for_each_part(const Batch& batch, const Lying& all, const F& f) {
   const int64_t room = entries_at_once(batch.shape), count = all.X.count(), rows = all.X.rows, cols = all.X.cols;
+  if (all.X.numel() == 0) return;  // a rank may have none of a matrix's rows or columns
   const int64_t height = std::clamp<int64_t>(room / cols, 1, rows);
   const int64_t at_once = height == rows ? std::clamp<int64_t>(room / (rows * cols), 1, count) : 1;
   const at::Tensor place =
@@ -556,7 +558,7 @@ void add_average(Cost& cost, const BatchShape& shape, const Layout& layout) {
 
 namespace {
 
-// What the orthonormal factor of R costs: every rank that has rows of R takes part.
+// Adds the cost of R's orthonormal factor, in which every rank that has rows of R takes part.
 void add_right_factor(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r, const Options& options) {
   if (!orthonormalizes_right_factor(options)) return;
   const auto fp64 = int64_t{8};

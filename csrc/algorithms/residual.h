@@ -1,4 +1,5 @@
-// What P Rᵀ leaves of the matrix that Dion factors, where it moves the weights too; and what the update takes of R.
+// The residual: the part of the factored matrix that P Rᵀ leaves, where it moves the weights too. And what the update
+// takes of R.
 #pragma once
 
 #include <torchdion/layout.h>
@@ -25,7 +26,7 @@ inline constexpr Option kRightFactorOption{
     "right_factor", std::string_view("normalized"), one_of(kRightFactor),
     "what the update and the next Q take of R: its columns at length 1, or its QR (arXiv 2605.16341)"};
 
-// Of algorithms without the option, none.
+// None also for algorithms without the option.
 std::optional<Residual> residual_of(const Options& options);
 bool orthonormalizes_right_factor(const Options& options);
 

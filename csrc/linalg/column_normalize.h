@@ -7,7 +7,7 @@ namespace torchdion::linalg {
 // [count, cols] FP64: the sum of squares of every column of every matrix.
 at::Tensor column_square_sums(const Matrices& R);
 
-// What products read, [count, rows, cols]; undefined: nothing is written.
+// Operands of products, [count, rows, cols]; undefined: nothing is written.
 struct NormalizedOutputs {
   at::Tensor update = {};     // Q − s R, in BF16 or the dtype of R
   at::Tensor copy_of_R = {};  // in BF16

@@ -1,4 +1,4 @@
-// What a low-rank product leaves of a matrix, as a direction.
+// The rest of a matrix that a low-rank product leaves, as a direction.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -18,7 +18,7 @@ namespace torchdion::linalg::cpu {
 
 namespace {
 
-// Of one matrix; `lengths` are reordered.
+// The scale of one matrix; `lengths` are reordered.
 template <class T>
 T scale_of(std::vector<double>& lengths, double least) {
   const auto is_nan = [](double length) { return std::isnan(length); };

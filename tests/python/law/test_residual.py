@@ -58,6 +58,13 @@ def test_a_residual_on_a_mesh_is_that_of_one_process_and_sends_what_its_formula_
         assert carried == {axis: STEPS * count for axis, count in run.stats["expected_traffic"].items() if count}
 
 
+@pytest.mark.parametrize("options", [{"residual": "sign"}, {"residual": "scaled", "cautious_wd": True}], ids=str)
+def test_ranks_that_have_none_of_the_entries_take_part(options: dict[str, Any]) -> None:
+    roles = tuple(role for role in CORE if role.name == "empty pieces")
+    job = Job((1, 1, 8), roles, torch.float64, STEPS, {"rank_fraction": 0.25, **options})
+    assert_equal_to_one_process(job, run_ranks(run_job, 8, job), one_process(job))
+
+
 def refuse(rank: int, world_size: int, residual: str) -> tuple[str, bool]:
     [begin, G] = normals(2, (24, 30), seed=3)
     X = torch.nn.Parameter(begin[0].clone())
