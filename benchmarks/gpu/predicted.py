@@ -1,7 +1,7 @@
 """What a step asks of a GPU, listed without one: launches, bytes, operations, and the least time that they take.
 
     python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--rank d/4 d/16 d] [--precision high medium]
-        [--nesterov] [--residual scaled|sign] [--least-share 0.01] [--write FOLDER]
+        [--nesterov] [--residual none scaled sign] [--least-share 0.01] [--write FOLDER]
 
 The step is Dion's, the second after its first one, with FP32 states. It runs on Meta tensors, through the
 operations on CUDA as the tests compile them (`make test-cpp`, or --library), which record what they would launch. JSON
@@ -140,13 +140,14 @@ def markdown(rows: Sequence[Row]) -> str:
         "Bytes and operations are those that the algorithm cannot do without; the least time is by a datasheet.",
     ]
     for total in (row for row in rows if row["kind"] == "predicted_step"):
-        labels = ("list", "rank", "precision", "nesterov")
-        of_step = [row for row in rows if all(row[label] == total[label] for label in labels)]
+        labels = ("list", "rank", "precision", "nesterov", "residual")
+        of_step = [row for row in rows if all(row.get(label) == total.get(label) for label in labels)]
         kernels = [shown({**row, "kernel": row["name"]}) for row in of_step if row["kind"] == "predicted"]
         kernels.append(shown({**total, "kernel": "sum"}))
         products = [shown({**row, "product": row["name"]}) for row in of_step if row["kind"] == "predicted_product"]
         parts += [
-            f"## {total['list']}, r = {total['rank']}, {total['precision']}" + (", nesterov" * total["nesterov"]),
+            f"## {total['list']}, r = {total['rank']}, {total['precision']}" + (", nesterov" * total["nesterov"])
+            + (f", residual {total['residual']}" if "residual" in total else ""),
             f"{total['launches'] / total['batches']:.3g} launches for each of {total['batches']} batches of "
             f"{total['groups']} shapes; {total['fp64_operations'] / 1e9:.3g} GFLOP of products in FP64; "
             f"{total['bytes_over_least']:.3g} times the bytes of passes over whole matrices; the roofline is "
@@ -165,18 +166,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rank", nargs="+", choices=RANKS, default=["d/4", "d/16", "d"])
     parser.add_argument("--precision", nargs="+", choices=["highest", "high", "medium"], default=["high", "medium"])
     parser.add_argument("--nesterov", action="store_true")
-    parser.add_argument("--residual", choices=["scaled", "sign"])
+    parser.add_argument("--residual", nargs="+", choices=["none", "scaled", "sign"], default=["none"])
     parser.add_argument("--least-share", type=float, default=0.01, help="of products with rows of their own")
     parser.add_argument("--library", type=Path, default=Path(os.environ.get("TORCHDION_EMULATED", LIBRARY)))
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="for the rows and a table of them")
     given = parser.parse_args(arguments)
     load(given.library)
     lines = []
-    for name, rank, precision in product(given.list, given.rank, given.precision):
+    for name, rank, precision, residual in product(given.list, given.rank, given.precision, given.residual):
         labels = {"list": name, "rank": rank, "state": "FP32", "precision": precision, "nesterov": given.nesterov}
-        if given.residual is not None:
-            labels["residual"] = given.residual
-        found = predict(name, rank, precision, given.least_share, nesterov=given.nesterov, residual=given.residual)
+        options = {"nesterov": given.nesterov}
+        if residual != "none":
+            labels["residual"] = options["residual"] = residual
+        found = predict(name, rank, precision, given.least_share, **options)
         lines += [line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in found]
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)

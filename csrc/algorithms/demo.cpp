@@ -160,7 +160,7 @@ at::Tensor of_chunks(const at::Tensor& numbers, const ChunkGrid& grid) {
 
 comm::Task<> demo(Batch batch, Options options) {
   const Chunking chunking(options);
-  const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
+  const Precision precision = precision_asked(options);
   const Layout cut = cuts_of(batch.layout);
   const BatchShape shape = batch.shape;
   const Axis replicas = batch.layout.replicas;

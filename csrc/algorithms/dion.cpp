@@ -7,7 +7,9 @@
 
 #include "algorithms/exchange.h"
 #include "algorithms/power_iteration.h"
+#include "algorithms/right_factor.h"
 #include "algorithms/shared.h"
+#include "algorithms/weight_update.h"
 #include "comm/sums.h"
 #include "linalg/accumulate.h"
 #include "linalg/copy.h"
@@ -184,7 +186,8 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
     if (ahead_of(options) > 0) cost.memory_bytes += shape.numel * (2 * momentum + weight);  // M and G, once more
   }
   if (averages && !shape.decoupled) cost.workspace = std::max(cost.workspace, shape.count * shape.rows * shape.cols);
-  cost.workspace += room_for_mean(shape, layout, options) + workspace_of_update(shape, size, options);
+  cost.workspace +=
+      room_for_mean(shape, layout, options) + workspace_of_update(shape, size, shape.states[kDionMomentum], options);
   return cost;
 }
 

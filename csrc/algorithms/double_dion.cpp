@@ -7,7 +7,9 @@
 
 #include "algorithms/exchange.h"
 #include "algorithms/power_iteration.h"
+#include "algorithms/right_factor.h"
 #include "algorithms/shared.h"
+#include "algorithms/weight_update.h"
 #include "linalg/accumulate.h"
 #include "linalg/copy.h"
 
@@ -202,7 +204,7 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
   cost.memory_bytes = shape.numel * (4 * own + of_products(size_of_first(shape, options), own) + 4 * shared +
                                      of_products(second, shared) + weight) +
                       memory_bytes_of_update(shape, second, shape.states[kSharedMomentum], options);
-  cost.workspace += workspace_of_update(shape, second, options);
+  cost.workspace += workspace_of_update(shape, second, shape.states[kSharedMomentum], options);
   return cost;
 }
 

@@ -42,7 +42,7 @@ int64_t newton_schulz_operations(int64_t m, int64_t n, const BatchShape& shape, 
 }
 
 at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options) {
-  const Precision precision = enumerator<Precision>(kPrecision, options.text("precision"));
+  const Precision precision = precision_asked(options);
   return linalg::newton_schulz(X, newton_schulz_steps(options, X.scalar_type()), precision);
 }
 

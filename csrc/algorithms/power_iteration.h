@@ -56,6 +56,13 @@ struct Factors {
   linalg::Matrices P, Q, R, update;
 };
 
+// One of rank r. `apart`: B has a place in the workspace.
+struct IterationSize {
+  int64_t r = 0;
+  bool apart = false, averages = false;  // averages: replicas take their mean of B by way of the factors
+  std::optional<Residual> residual = {};
+};
+
 // One power iteration of a batch.
 struct PowerIteration {
   linalg::Matrices B, own_Q;  // where rows are cut, own_Q is a piece of Q's columns
@@ -72,7 +79,7 @@ struct PowerIteration {
   at::Tensor room_for_turned = {};  // as many elements as the larger of P and R: see multiply_()
   at::Tensor room_for_svd = {};     // where P is to be the leading singular vectors of B: as many elements as B has
   at::Tensor scale = {};            // with which R is to be measured, see orthonormalize_sum_(); iterate() finds it
-  std::optional<Residual> residual = {};
+  IterationSize size = {};
   bool orthonormalizes_R = false;
   at::Tensor residual_scales = {};  // [count]: 1 / σ where the residual is scaled; find_right_factor() finds them
 
@@ -87,13 +94,6 @@ at::ScalarType operand_dtype(const BatchShape& shape, const Options& options);
 
 // Whether B, of a momentum of this dtype, is to lie apart from it, in the operand dtype.
 bool is_apart(at::ScalarType momentum, const BatchShape& shape, const Options& options);
-
-// One of rank r. `apart`: B has a place in the workspace.
-struct IterationSize {
-  int64_t r;
-  bool apart, averages;  // averages: replicas take their mean of B by way of the factors
-  std::optional<Residual> residual = {};
-};
 
 // Elements of the workspace that it takes.
 int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, const IterationSize& size,
@@ -112,27 +112,8 @@ void upload_all(Batch& batch, const std::vector<PowerIteration*>& iterations);
 // P = orthonormalize(B Q), or the leading left singular vectors of B;  R = Bᵀ P.
 comm::Task<PowerIteration> iterate(PowerIteration iteration);
 
-// Q = column_normalize(R), or the orthonormal factor of R, and what P moves the weights by. Where R, or that factor,
-// has a column of zeros, Q keeps its own.
-comm::Task<PowerIteration> find_right_factor(PowerIteration iteration);
-
 // M ← M + α P Rᵀ, once columns are normalized.
 void add_product_(const linalg::Matrices& M, const PowerIteration& iteration, double alpha);
-
-// X = (1 − η λ) X − η sqrt(m/n) (P Qᵀ + a scaled residual), but for matrices that are unchanged. B is as iterate() had
-// it. Where an update is put together first, it takes the end of the workspace.
-void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
-                     const Options& options);
-
-// The same with the signs of the residual; and M ← M − feedback · P Rᵀ, also where M is B.
-void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteration, const linalg::Matrices& M,
-                              double feedback, const Options& options);
-
-int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, const Options& options);
-
-// Bytes that it reads and writes of all entries.
-int64_t memory_bytes_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
-                               const Options& options);
 
 // Who computes P for others: where whole columns of it are at hand, the ranks that sum them have each matrix
 // orthonormalized by one.

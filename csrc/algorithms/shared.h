@@ -42,6 +42,10 @@ inline constexpr Option precision_of(std::string_view initial) {
   return {"precision", initial, allowed, "what FP32 operands of products are rounded to"};
 }
 
+inline Precision precision_asked(const Options& options) {
+  return enumerator<Precision>(kPrecision, options.text("precision"));
+}
+
 // Algorithm::decouples of those whose replicas never exchange gradients.
 inline bool always_decouples(int64_t, int64_t, std::span<const int64_t>, const Options&) { return true; }
 

@@ -143,6 +143,10 @@ bool move_by_signs_(const SignMove& move) {
   return move.X.numel() > 0 && backend_of(move.X.device).move_by_signs_(move);
 }
 
+bool move_by_scaled_(const ScaledMove& move) {
+  return move.X.numel() > 0 && backend_of(move.X.device).move_by_scaled_(move);
+}
+
 void sketch_(const at::Tensor& out, RandomMatrix random, int64_t row_offset, int64_t col_offset,
              double standard_deviation) {
   if (out.numel() > 0) backend_of(out.device()).sketch_(out, random, row_offset, col_offset, standard_deviation);

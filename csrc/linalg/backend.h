@@ -49,6 +49,7 @@ struct Table {
   decltype(linalg::residual_scales)* residual_scales = Operations::residual_scales;
   decltype(linalg::take_signs_)* take_signs_ = Operations::take_signs_;
   decltype(linalg::move_by_signs_)* move_by_signs_ = Operations::move_by_signs_;
+  decltype(linalg::move_by_scaled_)* move_by_scaled_ = Operations::move_by_scaled_;
   decltype(linalg::sketch_)* sketch_ = Operations::sketch_;
   decltype(linalg::round_operand_)* round_operand_ = Operations::round_operand_;
   decltype(linalg::gram)* gram = Operations::gram;

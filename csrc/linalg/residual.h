@@ -28,7 +28,17 @@ struct SignMove {
   bool cautious = false;  // weights decay where they have the sign of the update alone
 };
 
+// X ← keep X + update (P Uᵀ + scale · L), but for matrices whose number in `unchanged` is there and not 0.
+struct ScaledMove {
+  Matrices X, L, P, U;  // X and L: rows×cols; P: rows×r; U: cols×r
+  at::Tensor factors;   // device_factors()
+  at::Tensor scales;    // [count], in the dtype of the factors
+  const float* unchanged = nullptr;
+  bool cautious = false;  // weights decay where they have the sign of the update alone
+};
+
 // In one pass; false, and nothing is done, where the device has none for matrices as these.
 bool move_by_signs_(const SignMove& move);
+bool move_by_scaled_(const ScaledMove& move);
 
 }  // namespace torchdion::linalg

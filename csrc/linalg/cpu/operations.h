@@ -45,6 +45,7 @@ struct Operations {
 
   // Parts of a matrix that caches hold are as good as one pass.
   static bool move_by_signs_(const SignMove&) { return false; }
+  static bool move_by_scaled_(const ScaledMove&) { return false; }
 
   // What CPUs have nothing to do for.
   static void upload(const std::vector<Matrices*>&) {}

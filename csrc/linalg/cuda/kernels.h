@@ -130,6 +130,16 @@ void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream);
 bool adds_products(int device);
 void add_product(const Product& product, Stream stream);
 
+// linalg::ScaledMove of FP32 X and BF16 others, all with contiguous rows. Factors and their rows begin at multiples of
+// 16 bytes. Where adds_products() is true.
+struct ScaledMoveLists {
+  MatrixList X, L, P, U;
+  int64_t count, rows, cols, depth;
+  const float *factors, *scales, *unchanged;
+  bool cautious;
+};
+void move_by_scaled(const ScaledMoveLists& move, Stream stream);
+
 // linalg::SignMove of FP32 X and M and BF16 others, all with contiguous rows. Factors and their rows begin at multiples
 // of 16 bytes. Where adds_products() is true.
 struct SignMoveLists {

@@ -159,17 +159,38 @@ void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedba
   kernels::take_signs(Listed(U), Listed(L), U.count(), U.rows, U.cols, feedback, noise, stream_of(U.device));
 }
 
-bool Operations::move_by_signs_(const SignMove& move) {
+namespace {
+
+bool are(at::ScalarType dtype, std::initializer_list<const Matrices*> all) {
+  return std::all_of(all.begin(), all.end(),
+                     [&](const Matrices* one) { return one->dtype == dtype && one->row_major(); });
+}
+
+// Factors that ProductTile reads.
+bool are_factors(std::initializer_list<const Matrices*> all) {
   constexpr int64_t kEntries = 8;  // of 16 bytes
-  const auto are = [](at::ScalarType dtype, std::initializer_list<const Matrices*> all) {
-    return std::all_of(all.begin(), all.end(),
-                       [&](const Matrices* one) { return one->dtype == dtype && one->row_major(); });
-  };
-  const bool fits =
-      are(at::kFloat, {&move.X, &move.M}) && are(at::kBFloat16, {&move.L, &move.P1, &move.R, &move.P2, &move.V}) &&
-      move.P1.row_stride % kEntries == 0 && move.P2.row_stride % kEntries == 0 && move.R.row_stride % kEntries == 0 &&
-      move.V.row_stride % kEntries == 0 && kernels::adds_products(move.X.device.index());
-  if (!fits) return false;
+  return are(at::kBFloat16, all) &&
+         std::all_of(all.begin(), all.end(), [](const Matrices* one) { return one->row_stride % kEntries == 0; }) &&
+         kernels::adds_products((*all.begin())->device.index());
+}
+
+}  // namespace
+
+bool Operations::move_by_scaled_(const ScaledMove& move) {
+  if (!are(at::kFloat, {&move.X}) || !are(at::kBFloat16, {&move.L}) || !are_factors({&move.P, &move.U})) return false;
+  const Listed X(move.X), L(move.L), P(move.P), U(move.U);
+  kernels::move_by_scaled(
+      {X, L, P, U, move.X.count(), move.X.rows, move.X.cols, move.U.cols, move.factors.const_data_ptr<float>(),
+       move.scales.const_data_ptr<float>(), move.unchanged, move.cautious},
+      stream_of(move.X.device));
+  return true;
+}
+
+bool Operations::move_by_signs_(const SignMove& move) {
+  if (!are(at::kFloat, {&move.X, &move.M}) || !are(at::kBFloat16, {&move.L}) ||
+      !are_factors({&move.P1, &move.R, &move.P2, &move.V})) {
+    return false;
+  }
   const Listed X(move.X), M(move.M), L(move.L), P1(move.P1), R(move.R), P2(move.P2), V(move.V);
   kernels::move_by_signs(
       {X, M, L, P1, R, P2, V, move.X.count(), move.X.rows, move.X.cols, move.R.cols,

@@ -28,6 +28,7 @@ struct Operations {
   static decltype(linalg::residual_scales) residual_scales;
   static decltype(linalg::take_signs_) take_signs_;
   static decltype(linalg::move_by_signs_) move_by_signs_;
+  static decltype(linalg::move_by_scaled_) move_by_scaled_;
   static decltype(linalg::sketch_) sketch_;
   static decltype(linalg::round_operand_) round_operand_;
   static decltype(linalg::gram) gram;

@@ -56,10 +56,29 @@ bool adds_products(int) { return true; }
 #endif
 
 void add_product(const Product& product, Stream stream) {
-  const AddProduct program{
-      of<float>(product.C),  of<BFloat16>(product.B), of<BFloat16>(product.A), product.n, product.m, product.k,
-      number(product.alpha), number(product.beta)};
+  const AddProduct program{of<float>(product.C),
+                           of<BFloat16>(product.B),
+                           of<BFloat16>(product.A),
+                           product.n,
+                           product.m,
+                           product.k,
+                           number(product.alpha),
+                           number(product.beta),
+                           AddendOf{}};
   launch(program, product.count * program.blocks_of_one(), AddProduct::shared_bytes, stream);
+}
+
+void move_by_scaled(const ScaledMoveLists& move, Stream stream) {
+  const AddProduct program{of<float>(move.X),
+                           of<BFloat16>(move.P),
+                           of<BFloat16>(move.U),
+                           move.rows,
+                           move.cols,
+                           move.depth,
+                           {0, move.factors},
+                           {0, move.factors + 1},
+                           {of<BFloat16>(move.L), move.scales, move.unchanged, move.cautious}};
+  launch(program, move.count * program.blocks_of_one(), AddProduct::shared_bytes, stream);
 }
 
 void move_by_signs(const SignMoveLists& move, Stream stream) {

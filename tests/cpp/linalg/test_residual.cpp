@@ -1,5 +1,6 @@
 #include "linalg/residual.h"
 
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -110,48 +111,96 @@ TEST(TakeSignsRule, OfNothingIsNothingAndNaNStays) {
   EXPECT_TRUE(std::isnan(U[0][2].item<float>()));
 }
 
-// A kernel of GPUs.
-TEST(MoveBySigns, IsOnePassOverWeightsAndMomentum) {
-  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+// Matrices that kernels of GPUs move in one pass; the weights of the last of several stay.
+struct Moved {
   struct Case {
     int64_t count, rows, cols, r;
     double feedback;
     bool cautious, is_odd;  // odd: matrices lie where no run of entries begins
   };
-  for (const Case& c : {Case{1, 128, 128, 64, 0.1, false, false}, Case{2, 130, 300, 8, 0.1, true, false},
-                        Case{3, 7, 33, 8, 0.25, false, false}, Case{1, 200, 96, 136, 0, false, false},
-                        Case{2, 40, 260, 16, 0.1, false, true}}) {
-    SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
-    const auto placed = [&](uint64_t seed, at::ScalarType dtype) {
-      const int64_t more = c.is_odd ? 1 : 0;
-      return normal({c.count, c.rows, c.cols + more}, seed, dtype).narrow(2, more, c.cols);
-    };
-    const at::Tensor X = placed(1, at::kFloat), M = placed(2, at::kFloat), L = placed(3, at::kBFloat16);
-    const auto factor = [&](int64_t rows, uint64_t seed) {
-      return normal({c.count, rows, c.r}, seed).div(std::sqrt(c.r)).to(at::kBFloat16);
-    };
-    const at::Tensor P1 = factor(c.rows, 4), R = factor(c.cols, 5), P2 = factor(c.rows, 6), V = factor(c.cols, 7);
-    const at::Tensor unchanged = at::zeros({c.count});
+  static constexpr Case kCases[] = {{1, 128, 128, 64, 0.1, false, false},
+                                    {2, 130, 300, 8, 0.1, true, false},
+                                    {3, 7, 33, 8, 0.25, false, false},
+                                    {1, 200, 96, 136, 0, false, false},
+                                    {2, 40, 260, 16, 0.1, false, true}};
+
+  explicit Moved(const Case& c)
+      : cautious(c.cautious),
+        X(placed(c, 1, at::kFloat)),
+        M(placed(c, 2, at::kFloat)),
+        L(placed(c, 3, at::kBFloat16)),
+        P(factor(c, c.rows, 4)),
+        R(factor(c, c.cols, 5)),
+        P2(factor(c, c.rows, 6)),
+        V(factor(c, c.cols, 7)),
+        unchanged(at::zeros({c.count})),
+        x(X.to(at::kDouble)) {
     unchanged[c.count - 1] = c.count > 1 ? 1 : 0;
-    const at::Tensor factors = at::tensor({-0.5F, 0.75F}), x = X.to(at::kDouble), m = M.to(at::kDouble);
-    const auto product = [](const at::Tensor& A, const at::Tensor& B) {
-      return A.to(at::kDouble).matmul(B.to(at::kDouble).mT());
-    };
-    const at::Tensor l = L.to(at::kDouble), part = product(P1, R), noise = 0.01 * (l.abs() + part.abs());
-    const at::Tensor rest = l - part, sign = rest.sign().masked_fill(rest.abs().le(noise), 0);
-    const at::Tensor update = product(P2, V) + 0.25 * sign;
-    at::Tensor keep = at::full_like(x, 0.75);
-    if (c.cautious) keep.masked_fill_((x * update).le(0), 1);
-    const at::Tensor kept = X.clone(),
-                     expected = at::where(unchanged.view({-1, 1, 1}).ne(0), x, keep * x - 0.5 * update);
-    ASSERT_TRUE(
-        move_by_signs_({Matrices(X), Matrices(M), Matrices(L), Matrices(P1), Matrices(R), Matrices(P2), Matrices(V),
-                        factors, unchanged.const_data_ptr<float>(), 0.25, c.feedback, 0.01, c.cautious}));
-    // Signs of what is about as long as the noise are those of rounding.
-    EXPECT_LE((X.to(at::kDouble) - expected).abs().gt(1e-3).sum().item<int64_t>(), x.numel() / 1000 + 1);
-    EXPECT_LE((X.to(at::kDouble) - expected).abs().median().item<double>(), 1e-5);
-    EXPECT_LE(relative_error(M, m - c.feedback * part), 1e-5);
   }
+
+  static at::Tensor placed(const Case& c, uint64_t seed, at::ScalarType dtype) {
+    const int64_t more = c.is_odd ? 1 : 0;
+    return normal({c.count, c.rows, c.cols + more}, seed, dtype).narrow(2, more, c.cols);
+  }
+  static at::Tensor factor(const Case& c, int64_t rows, uint64_t seed) {
+    return normal({c.count, rows, c.r}, seed).div(std::sqrt(c.r)).to(at::kBFloat16);
+  }
+  static at::Tensor product(const at::Tensor& A, const at::Tensor& B) {
+    return A.to(at::kDouble).matmul(B.to(at::kDouble).mT());
+  }
+
+  // What an update makes of X as it was.
+  at::Tensor expected(const at::Tensor& update) const {
+    at::Tensor keep = at::full_like(x, 0.75);
+    if (cautious) keep.masked_fill_((x * update).le(0), 1);
+    return at::where(unchanged.view({-1, 1, 1}).ne(0), x, keep * x - 0.5 * update);
+  }
+
+  bool cautious;
+  at::Tensor X, M, L, P, R, P2, V, unchanged, x, factors = at::tensor({-0.5F, 0.75F});
+};
+
+TEST(MoveBySigns, IsOnePassOverWeightsAndMomentum) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  for (const Moved::Case& c : Moved::kCases) {
+    SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
+    const Moved of(c);
+    const at::Tensor m = of.M.to(at::kDouble), l = of.L.to(at::kDouble), part = Moved::product(of.P, of.R);
+    const at::Tensor rest = l - part, sign = rest.sign().masked_fill(rest.abs().le(0.01 * (l.abs() + part.abs())), 0);
+    const at::Tensor expected = of.expected(Moved::product(of.P2, of.V) + 0.25 * sign);
+    ASSERT_TRUE(move_by_signs_({Matrices(of.X), Matrices(of.M), Matrices(of.L), Matrices(of.P), Matrices(of.R),
+                                Matrices(of.P2), Matrices(of.V), of.factors, of.unchanged.const_data_ptr<float>(), 0.25,
+                                c.feedback, 0.01, c.cautious}));
+    // Signs of what is about as long as the noise are those of rounding.
+    EXPECT_LE((of.X.to(at::kDouble) - expected).abs().gt(1e-3).sum().item<int64_t>(), of.x.numel() / 1000 + 1);
+    EXPECT_LE((of.X.to(at::kDouble) - expected).abs().median().item<double>(), 1e-5);
+    EXPECT_LE(relative_error(of.M, m - c.feedback * part), 1e-5);
+  }
+}
+
+TEST(MoveByScaled, IsOnePassOverWeights) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  for (const Moved::Case& c : Moved::kCases) {
+    SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
+    const Moved of(c);
+    const at::Tensor scales = at::linspace(0.5, 2, c.count);
+    const at::Tensor scaled = scales.to(at::kDouble).view({-1, 1, 1}) * of.L.to(at::kDouble);
+    const at::Tensor expected = of.expected(Moved::product(of.P, of.V) + scaled);
+    ASSERT_TRUE(move_by_scaled_({Matrices(of.X), Matrices(of.L), Matrices(of.P), Matrices(of.V), of.factors, scales,
+                                 of.unchanged.const_data_ptr<float>(), c.cautious}));
+    // A weight of about no length, and an update of none, decay by the sign of rounding.
+    EXPECT_LE((of.X.to(at::kDouble) - expected).abs().gt(1e-4).sum().item<int64_t>(), c.cautious ? 1 : 0);
+    EXPECT_LE((of.X.to(at::kDouble) - expected).abs().median().item<double>(), 1e-6);
+  }
+}
+
+TEST(MoveByScaled, TakesNoMatricesThatItsKernelDoesNot) {
+  const at::Tensor X = at::ones({1, 16, 16}), before = X.clone(), L = at::ones({1, 16, 16}, at::kBFloat16);
+  const at::Tensor narrow = at::zeros({1, 16, 4}, at::kBFloat16), factors = at::ones({2}), scales = at::ones({1});
+  EXPECT_FALSE(move_by_scaled_({Matrices(X), Matrices(L), Matrices(narrow), Matrices(narrow), factors, scales}));
+  const at::Tensor factor = at::zeros({1, 16, 8}, at::kBFloat16);
+  EXPECT_FALSE(move_by_scaled_({Matrices(X), Matrices(X), Matrices(factor), Matrices(factor), factors, scales}));
+  EXPECT_TRUE(at::equal(X, before));
 }
 
 TEST(MoveBySigns, LetsANaNReachItsWeight) {

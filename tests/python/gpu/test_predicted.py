@@ -128,6 +128,26 @@ def test_a_step_of_1_3b_allocates_at_most_12_percent_of_the_weights(rows: list[R
     assert total["peak_bytes"] / total["parameter_bytes"] <= 0.12
 
 
+@pytest.mark.parametrize("rank", ["d/4", "d/16"])
+def test_a_residual_reads_every_entry_once_more(rank: str) -> None:
+    """In BF16, as what is left of the momentum is factored; the scaled one also measures R, in three launches."""
+    if "TORCHDION_EMULATED" not in os.environ:
+        pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
+    program = [sys.executable, str(BENCHMARKS / "gpu" / "predicted.py"), "--list", "1.3b", "--rank", rank]
+    asked = [*program, "--precision", "medium", "--nesterov", "--residual", "none", "scaled", "sign"]
+    rows = lines_of(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+    none, scaled, sign = (row for row in rows if row["kind"] == "predicted_step")
+    assert "residual" not in none and (scaled["residual"], sign["residual"]) == ("scaled", "sign")
+    entries = none["parameter_bytes"] / 4
+    assert 1.9 <= (sign["bytes"] - none["bytes"]) / entries <= 2.1
+    assert 1.9 <= (scaled["bytes"] - none["bytes"]) / entries <= 3
+    for step, of_batch in ((none, 16), (scaled, 19), (sign, 16)):
+        assert step["launches"] == of_batch * step["batches"] + 3
+        assert step["batches"] <= none["batches"] + 1  # R lies apart from L, beside its copy
+    for step in (scaled, sign):
+        assert step["peak_over_parameters"] <= 0.15
+
+
 @pytest.mark.parametrize("orthonormalize", ["auto", pytest.param("rcqr", marks=pytest.mark.long)])
 def test_thousands_of_small_matrices_take_no_more_workspace_than_large_ones(orthonormalize: str) -> None:
     """456 MiB for a task's factors and what factors them, of however few columns, and what torch rounds up."""

@@ -1,13 +1,23 @@
-// C ← α A Bᵀ + β C of FP32 matrices that are much larger than A and B: one pass over C at the memory's speed.
+// C ← α (A Bᵀ + s L) + β C of FP32 matrices that are much larger than A and B: one pass over C and L at the memory's
+// speed.
 #pragma once
 
 #include "linalg/cuda/programs/product_tile.h"
 #include "linalg/cuda/runtime.h"
+#include "linalg/rules/decay.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// C [rows, cols], A [rows, depth] and B [cols, depth] of BF16, all with contiguous rows. Matrices and their rows begin
-// at multiples of 16 bytes.
+// What is added to the product of each matrix, and whether it is computed at all.
+struct AddendOf {
+  MatrixOf<BFloat16> L;    // [rows, cols]
+  const float* scales;     // one for each matrix; null where nothing is added
+  const float* unchanged;  // one for each C, which stays where it is not 0; or null
+  bool cautious;           // entries of C decay where they have the sign of what is subtracted alone
+};
+
+// C [rows, cols], A [rows, depth] and B [cols, depth] of BF16, all with contiguous rows. A, B and their rows begin at
+// multiples of 16 bytes.
 //
 // A block has a tile of one C. It asks for its entries first, and multiplies meanwhile.
 struct AddProduct {
@@ -20,48 +30,70 @@ struct AddProduct {
   MatrixOf<BFloat16> A, B;
   int64_t rows, cols, depth;
   NumberOf alpha, beta;
+  AddendOf addend;
 
   TORCHDION_HOST_DEVICE int64_t blocks_of_one() const { return Tile::tiles(rows, cols); }
   Work work(int64_t blocks) const {
-    const int64_t count = blocks / blocks_of_one();
-    return {count * (8 * rows * cols + 2 * depth * (rows + cols)), count * 2 * rows * cols * depth};
+    const int64_t count = blocks / blocks_of_one(), of_L = addend.scales ? 2 : 0;
+    return {count * ((8 + of_L) * rows * cols + 2 * depth * (rows + cols)), count * 2 * rows * cols * depth};
   }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     const int64_t matrix = block.index() / blocks_of_one();
+    if (addend.unchanged && addend.unchanged[matrix] != 0) return;
     const Tile::Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
     float* c = C.at(matrix) + place.row * C.stride + place.col;
     const BFloat16 *a = A.at(matrix) + place.row * A.stride, *b = B.at(matrix) + place.col * B.stride;
     Tile::prefetch(block, c, C.stride, place);
-    update(block, c, Tile::multiply(block, a, A.stride, b, B.stride, depth, place), place);
+    if (!addend.scales) {
+      update<false>(block, c, nullptr, 0, Tile::multiply(block, a, A.stride, b, B.stride, depth, place), place);
+      return;
+    }
+    const BFloat16* l = addend.L.at(matrix) + place.row * addend.L.stride + place.col;
+    Tile::prefetch(block, l, addend.L.stride, place);
+    update<true>(block, c, l, addend.scales[matrix], Tile::multiply(block, a, A.stride, b, B.stride, depth, place),
+                 place);
   }
 
  private:
-  template <class Block>
-  TORCHDION_DEVICE void update(Block& block, float* c, const float* all_sums, const Tile::Place& place) const {
+  template <bool adds, class Block>
+  TORCHDION_DEVICE void update(Block& block, float* c, const BFloat16* l, float scale, const float* all_sums,
+                               const Tile::Place& place) const {
     using Entries = Run<float, kRun>;
+    using Addends = Run<BFloat16, kRun>;
     const float a = alpha.get(), b = beta.get();
+    const int64_t l_stride = addend.L.stride;
+    const bool runs = C.has_runs(c, kRun) && (!adds || addend.L.has_runs(l, kRun));
+    DirectionRule rule;
+    rule.cautious = addend.cautious;
     block.each([&](int t) {
       for (int first = 0; first < Tile::kRunsOfThread; first += kAtOnce) {
         Entries read[kAtOnce];
+        Addends added[kAtOnce];
         TORCHDION_UNROLL
         for (int k = 0; k < kAtOnce; ++k) {
           const int i = Tile::row_of_run(t, first + k), j = Tile::col_of_run(t, first + k);
-          if (place.has_run(i, j)) read[k] = *reinterpret_cast<const Entries*>(c + i * C.stride + j);
+          if (!runs || !place.has_run(i, j)) continue;
+          read[k] = *reinterpret_cast<const Entries*>(c + i * C.stride + j);
+          if (adds) added[k] = *reinterpret_cast<const Addends*>(l + i * l_stride + j);
         }
         TORCHDION_UNROLL
         for (int k = 0; k < kAtOnce; ++k) {
           const int i = Tile::row_of_run(t, first + k), j = Tile::col_of_run(t, first + k);
           const float* sums = all_sums + i * Tile::kPaddedSums + j;
-          if (place.has_run(i, j)) {
+          if (runs && place.has_run(i, j)) {
             TORCHDION_UNROLL
-            for (int n = 0; n < kRun; ++n) read[k].entries[n] = a * sums[n] + b * read[k].entries[n];
+            for (int n = 0; n < kRun; ++n) {
+              const float direction = adds ? sums[n] + scale * load(added[k].entries[n]) : sums[n];
+              read[k].entries[n] = moved(read[k].entries[n], direction, a, b, rule);
+            }
             write_run(c + i * C.stride + j, read[k]);
           } else if (i < place.rows_left) {
-            for (int n = 0; j + n < place.cols_left; ++n) {
+            for (int n = 0; n < kRun && j + n < place.cols_left; ++n) {
               float& entry = c[i * C.stride + j + n];
-              entry = a * sums[n] + b * entry;
+              const float direction = adds ? sums[n] + scale * load(l[i * l_stride + j + n]) : sums[n];
+              entry = moved(entry, direction, a, b, rule);
             }
           }
         }

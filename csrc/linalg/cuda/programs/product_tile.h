@@ -16,6 +16,11 @@ struct MatrixOf {
   int64_t stride;     // from one row to the next
 
   TORCHDION_DEVICE S* at(int64_t i) const { return list ? static_cast<S*>(list[i]) : data + i * step; }
+
+  // Whether runs of so many entries, from one in the matrix on, can be read and written at once.
+  TORCHDION_DEVICE bool has_runs(const S* from, int run) const {
+    return stride % run == 0 && reinterpret_cast<uintptr_t>(from) % (run * sizeof(S)) == 0;
+  }
 };
 
 // A number of the host, or one that is read when the kernel runs.

@@ -77,12 +77,6 @@ struct SignUpdate {
                           right.at(matrix) + place.col * right.stride, right.stride, depth, place);
   }
 
-  // Whether the runs of a matrix are read and written at once.
-  template <class S>
-  static TORCHDION_DEVICE bool has_runs(const MatrixOf<S>& of, const S* data) {
-    return of.stride % kRun == 0 && reinterpret_cast<uintptr_t>(data) % (kRun * sizeof(S)) == 0;
-  }
-
   TORCHDION_DEVICE float sign(float whole, float part) const {
     return sign_above(whole - part, noise * (fabsf(whole) + fabsf(part)));
   }
@@ -92,7 +86,7 @@ struct SignUpdate {
                                    const Tile::Place& place, typename Block::template Registers<Signs>& signs) const {
     using OfL = Run<BFloat16, kRun>;
     using OfM = Run<float, kRun>;
-    const bool runs = has_runs(L, l) && (!m || has_runs(M, m));
+    const bool runs = L.has_runs(l, kRun) && (!m || M.has_runs(m, kRun));
     block.each([&](int t) {
       Signs own;
       for (int first = 0; first < Tile::kRunsOfThread; first += kAtOnce) {
@@ -135,7 +129,7 @@ struct SignUpdate {
     const float update = factors[0], keep = factors[1];
     DirectionRule rule;
     rule.cautious = cautious;
-    const bool runs = has_runs(X, x);
+    const bool runs = X.has_runs(x, kRun);
     block.each([&](int t) {
       const Signs own = signs[t];
       for (int first = 0; first < Tile::kRunsOfThread; first += kAtOnce) {

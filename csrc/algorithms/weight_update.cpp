@@ -1,0 +1,244 @@
+#include "algorithms/weight_update.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "linalg/axpby.h"
+#include "linalg/gemm.h"
+#include "linalg/noise.h"
+#include "linalg/rates.h"
+#include "linalg/residual.h"
+
+namespace torchdion::algorithms {
+
+using linalg::Matrices;
+
+namespace {
+
+// The factors of the weights' update.
+struct UpdateFactors {
+  linalg::Factor update, keep;
+};
+
+linalg::FactorRule rule_of_factors(const Batch& batch, const Options& options) {
+  return {batch.shape_factor, options.number("lr"), options.number("weight_decay"), batch.multipliers,
+          batch.gradients.left_out};
+}
+
+// Those of X, numbers or where they lie on the device.
+UpdateFactors factors_of(const Batch& batch, const Options& options) {
+  if (!batch.multipliers.defined() && !batch.gradients.left_out) {
+    const linalg::UpdateFactors all = linalg::update_factors(batch.shape_factor, options.number("lr"),
+                                                             options.number("weight_decay"), /*left_out=*/false);
+    return {all.update, all.keep};
+  }
+  const at::Tensor all = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+  return {linalg::Factor(all.narrow(0, 0, 1)), linalg::Factor(all.narrow(0, 1, 1))};
+}
+
+// True where weights are moved by the update itself, which is put together first: they decay by its signs, it has signs
+// of its own, or weights are rounded to 16 bits, which they should be only once.
+bool needs_update(const BatchShape& shape, std::optional<Residual> residual, const Options& options) {
+  const bool rounds_twice = residual == Residual::scaled && c10::elementSize(shape.parameter) == 2;
+  return options.flag("cautious_wd") || residual == Residual::sign || rounds_twice;
+}
+
+at::ScalarType dtype_of_B(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
+                          const Options& options) {
+  return size.apart ? operand_dtype(shape, options) : momentum;
+}
+
+// Whether a GPU moves weights by a residual in one pass over them: move_by_signs_(), move_by_scaled_(). Matrices that
+// do not lie in memory as their momenta do are left out, wherever there may be any.
+bool takes_one_pass(const BatchShape& shape, const IterationSize& size, at::ScalarType of_B, const Options& options) {
+  return size.residual && (size.apart || size.residual == Residual::scaled) && size.r % 8 == 0 &&
+         shape.parameter == at::kFloat && of_B == at::kBFloat16 && operand_dtype(shape, options) == at::kBFloat16;
+}
+
+// Entries of updates that are put together at once: what a CPU's caches hold, or what keeps a GPU busy.
+int64_t entries_at_once(const BatchShape& shape) {
+  const int64_t entries = shape.device.is_cpu() ? int64_t{1} << 18 : int64_t{1} << 24;
+  return std::min(shape.count * shape.rows * shape.cols, std::max({entries, shape.rows, shape.cols}));
+}
+
+// The operands of updates, all as one of the matrices lies in memory: with contiguous rows.
+struct Lying {
+  Matrices X, B, M, of_update, right_of_update, of_rest, right_of_rest;  // update: of · rightᵀ
+
+  Lying(const Batch& batch, const PowerIteration& iteration, const Matrices& momentum, const Matrices& like)
+      : X(batch.X),
+        B(iteration.B),
+        M(momentum),
+        of_update(iteration.factors.P),
+        right_of_update(iteration.factors.update),
+        of_rest(iteration.factors.P),
+        right_of_rest(iteration.factors.R) {
+    if (like.row_major()) return;
+    for (Matrices* matrices : {&X, &B, &M}) *matrices = matrices->t();
+    std::swap(of_update, right_of_update);
+    std::swap(of_rest, right_of_rest);
+  }
+
+  // Rows of some of the matrices.
+  Lying part(int64_t begin, int64_t end, int64_t first, int64_t rows) const {
+    Lying part = *this;
+    for (Matrices* matrices : {&part.X, &part.B, &part.M, &part.of_update, &part.of_rest}) {
+      *matrices = matrices->slice(begin, end).narrow(first, rows);
+    }
+    for (Matrices* matrices : {&part.right_of_update, &part.right_of_rest}) *matrices = matrices->slice(begin, end);
+    return part;
+  }
+};
+
+// Calls f(part, room for its update, the first of its matrices, how many) for parts that the end of the workspace
+// holds, or, where it was to be one pass, memory of their own.
+template <class F>
+void for_each_part(const Batch& batch, const PowerIteration& iteration, const Lying& all, const Options& options,
+                   const F& f) {
+  const int64_t room = entries_at_once(batch.shape), count = all.X.count(), rows = all.X.rows, cols = all.X.cols;
+  if (all.X.numel() == 0) return;  // a rank may have none of a matrix's rows or columns
+  const int64_t height = std::clamp<int64_t>(room / cols, 1, rows);
+  const int64_t at_once = height == rows ? std::clamp<int64_t>(room / (rows * cols), 1, count) : 1;
+  const int64_t numel = at_once * height * cols;
+  const at::Tensor place = takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)
+                               ? at::empty({numel}, batch.workspace.options())
+                               : batch.workspace.narrow(0, batch.workspace.numel() - numel, numel);
+  Matrices U(place.view({at_once, height, cols}));
+  linalg::upload({&U});
+  for (int64_t i = 0; i < count; i += at_once) {
+    const int64_t many = std::min(at_once, count - i);
+    for (int64_t row = 0; row < rows; row += height) {
+      const int64_t high = std::min(height, rows - row);
+      f(all.part(i, i + many, row, high), U.slice(0, many).narrow(0, high), i, many);
+    }
+  }
+}
+
+linalg::DirectionRule rule_of_weights(const Options& options) {
+  linalg::DirectionRule rule;
+  rule.cautious = options.flag("cautious_wd");
+  return rule;
+}
+
+const float* unchanged_from(const PowerIteration& iteration, int64_t first) {
+  return iteration.unchanged ? iteration.unchanged + first : nullptr;
+}
+
+// Moves weights by a scaled residual where the device does it in one pass over them, and says whether it did.
+bool move_in_one_pass_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
+  if (!iteration.residual_scales.defined()) return false;
+  const Lying all(batch, iteration, iteration.B, batch.X);
+  return linalg::move_by_scaled_({all.X, all.B, all.of_update, all.right_of_update,
+                                  linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options()),
+                                  iteration.residual_scales, iteration.unchanged, options.flag("cautious_wd")});
+}
+
+// Moves weights by updates that are put together, part by part.
+void move_by_updates_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
+  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+  const linalg::DirectionRule rule = rule_of_weights(options);
+  const at::Tensor &scales = iteration.residual_scales, one = at::ones({2}, batch.workspace.options());
+  for_each_part(batch, iteration, Lying(batch, iteration, iteration.B, batch.X), options,
+                [&](const Lying& part, const Matrices& U, int64_t first, int64_t count) {
+                  linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 0, iteration.precision);
+                  if (scales.defined()) {
+                    linalg::axpby_(U, part.B, one, nullptr, {}, {}, scales.narrow(0, first, count));
+                  }
+                  linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
+                });
+}
+
+}  // namespace
+
+void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
+                     const Options& options) {
+  if (move_in_one_pass_(batch, iteration, options)) return;
+  if (needs_update(batch.shape, iteration.size.residual, options)) return move_by_updates_(batch, iteration, options);
+  const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.update.t();
+  const UpdateFactors factors = factors_of(batch, options);
+  if (iteration.residual_scales.defined()) {  // L, and then what the factors change of that: P is zero where X stays
+    const at::Tensor both = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+    linalg::axpby_(X, iteration.B, both, unchanged.defined() ? iteration.unchanged : nullptr, {}, {},
+                   iteration.residual_scales);
+    const linalg::Factor& update = factors.update;
+    linalg::gemm_(X, P, Qt, update, update.device.defined() ? linalg::Factor(at::ones_like(update.device)) : 1,
+                  iteration.precision);
+    return;
+  }
+  if (!unchanged.defined()) {
+    linalg::gemm_(X, P, Qt, factors.update, factors.keep, iteration.precision);
+    return;
+  }
+  // A product has one factor for all its matrices: where some stay, each is a product of its own.
+  const at::TensorOptions of_numbers = unchanged.options().dtype(P.dtype);
+  const auto number = [&](const linalg::Factor& factor) {
+    return factor.device.defined() ? factor.device : at::full({1}, factor.value, of_numbers);
+  };
+  const at::Tensor update = number(factors.update);
+  const at::Tensor keep = at::where(unchanged.ne(0), at::ones({1}, of_numbers), number(factors.keep));
+  for (int64_t i = 0; i < X.count(); ++i) {
+    linalg::gemm_(X.slice(i, i + 1), P.slice(i, i + 1), Qt.slice(i, i + 1), linalg::Factor(update),
+                  linalg::Factor(keep.narrow(0, i, 1)), iteration.precision);
+  }
+}
+
+void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteration, const Matrices& M, double feedback,
+                              const Options& options) {
+  const at::TensorOptions numbers = batch.workspace.options();
+  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), numbers);
+  const linalg::DirectionRule rule = rule_of_weights(options);
+  const auto root = [](int64_t size) { return std::sqrt(static_cast<double>(size)); };
+  const double longest = root(iteration.shape.m) + root(iteration.shape.n);  // of signs that are nearly random
+  const double noise =
+      linalg::rounding_noise(batch.shape.computing, iteration.shape.n, iteration.orthonormalize.precision);
+  const bool is_in_place = iteration.B.data == M.data, is_apart = feedback != 0 && !is_in_place;
+  if (!is_in_place) {
+    const Lying all(batch, iteration, M, batch.X);
+    if (linalg::move_by_signs_({all.X, all.M, all.B, all.of_rest, all.right_of_rest, all.of_update, all.right_of_update,
+                                factors, iteration.unchanged, 1 / longest, feedback, noise, rule.cautious})) {
+      return;
+    }
+  }
+  const at::Tensor subtract = at::ones({2}, numbers);
+  if (is_apart) subtract.narrow(0, 0, 1).fill_(-feedback);
+  for_each_part(batch, iteration, Lying(batch, iteration, M, iteration.B), options,
+                [&](const Lying& part, const Matrices& U, int64_t first, int64_t) {
+                  linalg::gemm_(U, part.of_rest, part.right_of_rest.t(), 1, 0, iteration.precision);
+                  if (is_apart) linalg::axpby_(part.M, U, subtract);
+                  linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, noise);
+                  linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 1 / longest, iteration.precision);
+                  linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
+                });
+}
+
+int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
+                            const Options& options) {
+  if (takes_one_pass(shape, size, dtype_of_B(shape, size, momentum, options), options)) return 0;
+  return needs_update(shape, size.residual, options) ? entries_at_once(shape) : 0;
+}
+
+int64_t memory_bytes_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
+                               const Options& options) {
+  const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
+  const int64_t weight = bytes(shape.parameter), update = bytes(shape.computing);
+  const at::ScalarType B = dtype_of_B(shape, size, momentum, options);
+  const int64_t of_B = bytes(B);
+  if (takes_one_pass(shape, size, B, options)) return shape.numel * (2 * weight + of_B);
+  if (size.residual == Residual::sign) {  // P Rᵀ: written, read; signs: written, read; the update: written, read
+    return shape.numel * (2 * weight + of_B + (size.apart ? 7 : 6) * update);
+  }
+  const bool has_residual = size.residual.has_value();
+  if (needs_update(shape, size.residual, options)) {
+    return shape.numel * (2 * weight + 2 * update + (has_residual ? 2 * update + of_B : 0));
+  }
+  return shape.numel * (2 * weight + (has_residual ? 2 * weight + of_B : 0));
+}
+
+}  // namespace torchdion::algorithms
