@@ -141,7 +141,8 @@ TEST(DionResidual, FollowsTheTextbookInFP64) {
   }
 }
 
-// Tensor cores and BF16 read rounded operands, of which what P Rᵀ leaves has its share.
+// Tensor cores and BF16 read rounded operands, of which what P Rᵀ leaves has its share. Factors of 8 columns move
+// weights in one pass on a GPU.
 TEST(DionResidual, OfEveryDtypeAndPrecisionEndsNearTheTextbook) {
   struct Case {
     at::ScalarType weights, momentum;
@@ -154,7 +155,7 @@ TEST(DionResidual, OfEveryDtypeAndPrecisionEndsNearTheTextbook) {
         Case{at::kFloat, at::kBFloat16, Precision::medium, 2e-2},
         Case{at::kBFloat16, at::kFloat, Precision::highest, 0.25}, Case{at::kHalf, at::kHalf, Precision::high, 4e-2}}) {
     for (const std::string_view right : kRightFactors) {
-      for (int form = 0; form < 8; ++form) {
+      for (int form = 0; form < 16; ++form) {
         SCOPED_TRACE(testing::Message() << c.weights << " " << c.momentum << " " << static_cast<int>(c.precision) << " "
                                         << right << " " << form);
         const Orientation orientation = form & 4 ? Orientation::left : Orientation::right;
@@ -164,7 +165,7 @@ TEST(DionResidual, OfEveryDtypeAndPrecisionEndsNearTheTextbook) {
                                                          {"right_factor", right},
                                                          {"nesterov", (form & 1) != 0},
                                                          {"error_feedback", (form & 2) == 0}});
-        Problem p = problem(2, 24, 96, 6, orientation, c.weights);
+        Problem p = problem(2, 24, 96, form & 8 ? 8 : 6, orientation, c.weights);
         p.M = p.M.to(c.momentum);
         const at::Tensor start = p.X.to(at::kDouble);
         Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
@@ -401,10 +402,10 @@ TEST(DionStep, TakesTheGradientTimesItsFactorIntoAccount) {
 }
 
 // What a GPU is given to do in one step of `count` n×n matrices of one shape, once it knows where they lie.
-int64_t launches_of_step(int64_t count, int64_t n, int64_t r, Precision precision) {
+int64_t launches_of_step(int64_t count, int64_t n, int64_t r, Precision precision, NamedValues values = {}) {
   const Problem p = problem(count, n, n, r, Orientation::right, at::kFloat);
   const linalg::Recorder recorder;
-  take_step(p, p.gradients[0], Orientation::right, 1, options_of(precision, {}));
+  take_step(p, p.gradients[0], Orientation::right, 1, options_of(precision, values));
   int64_t launches = 0;
   for (const linalg::Launches& each : recorder.launches()) {
     if (!each.name.starts_with("Upload")) launches += each.count;
@@ -420,6 +421,16 @@ TEST(DionStep, TakesSixteenLaunchesForAnyNumberOfMatricesAndFourForEveryFurther5
     EXPECT_EQ(launches_of_step(1, 200, 192, precision), 16);  // a GPT of 120M at r = d/4
     EXPECT_EQ(launches_of_step(12, 80, 70, precision), 16);
     EXPECT_EQ(launches_of_step(1, 520, 515, precision), 20);
+  }
+}
+
+TEST(DionStep, TakesNoFurtherLaunchForSignsOfTheResidualAndThreeToScaleIt) {
+  if (linalg::backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  for (const bool nesterov : {false, true}) {
+    const int64_t none = launches_of_step(3, 80, 64, Precision::medium, {{"nesterov", nesterov}});
+    const std::string_view sign = "sign", scaled = "scaled";
+    EXPECT_EQ(launches_of_step(3, 80, 64, Precision::medium, {{"nesterov", nesterov}, {"residual", sign}}), none);
+    EXPECT_EQ(launches_of_step(3, 80, 64, Precision::medium, {{"nesterov", nesterov}, {"residual", scaled}}), none + 3);
   }
 }
 
