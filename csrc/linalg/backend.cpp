@@ -1,5 +1,6 @@
 #include "linalg/backend.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <array>
@@ -132,6 +133,7 @@ void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& s
 
 at::Tensor residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least,
                            at::TensorOptions options) {
+  if (squares.size(0) == 0) return at::empty({0}, options);  // a rank may have none of the matrices
   return backend_of(squares.device()).residual_scales(squares, scale, least, options);
 }
 

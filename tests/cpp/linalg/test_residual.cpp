@@ -1,6 +1,7 @@
 #include "linalg/residual.h"
 
 #include <ATen/ops/linspace.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -25,6 +26,12 @@ at::Tensor expected_scales(const at::Tensor& lengths, double least) {
     scales[i] = 1 / std::max(mean.item<double>(), least * present.max().item<double>());
   }
   return scales;
+}
+
+TEST(ResidualScales, OfNoMatricesAreNone) {
+  for (const at::Tensor& scale : {at::Tensor(), at::ones({0, 1, 1}, at::kDouble)}) {
+    EXPECT_EQ(residual_scales(at::ones({0, 3}, at::kDouble), scale, 0, at::kDouble).numel(), 0);
+  }
 }
 
 TEST(ResidualScales, AreThoseOfTheShortestQuarterOfColumnsThatAreNotZero) {

@@ -82,6 +82,13 @@ def test_nor_does_nesterovs_momentum_without_error_feedback() -> None:
     assert not waits(operators)
 
 
+@pytest.mark.parametrize("residual", ["scaled", "sign"])
+def test_nor_does_a_residual(residual: str) -> None:
+    options = f"rank_fraction=0.25, residual='{residual}', right_factor='orthonormal'"
+    [operators] = asked(PROGRAM.replace("nesterov=True)", f"nesterov=True, {options})"), "dion").values()
+    assert not waits(operators)
+
+
 @pytest.mark.parametrize("wait", all_but(TO_THE_DEVICE, long=TO_THE_DEVICE[1:]))
 def test_a_copy_to_the_device_would_be_seen(wait: str) -> None:
     [operators] = asked(

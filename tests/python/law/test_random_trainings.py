@@ -34,6 +34,8 @@ OPTIONS: dict[str, dict[str, list[Any]]] = {
         "nesterov": [True, False],
         "error_feedback": [True, True, False],
         "factorization": ["power_iteration"] * 3 + ["svd"],
+        "residual": [None, "scaled", "sign"],
+        "right_factor": ["normalized", "normalized", "orthonormal"],
     },
     "double_dion": OF_ITERATIONS | {"replicate_rank_fraction": RANK_FRACTIONS, "delayed": [False, True]},
     "muon": OF_NEWTON_SCHULZ | {"nesterov": [True, False]},
@@ -46,9 +48,11 @@ OPTIONS: dict[str, dict[str, list[Any]]] = {
 }
 
 
-def drawn_role(draw: random.Random, number: int, without: str) -> Role:
+def drawn_role(draw: random.Random, number: int, without: str, decoupled: bool) -> Role:
     algorithm = draw.choice([name for name in ("dion", *OPTIONS) if name != without])
     options = {name: draw.choice(values) for name, values in OPTIONS[algorithm].items()}
+    if decoupled:
+        options.pop("residual", None)
     options |= {"algorithm": algorithm, "cautious_wd": draw.random() < 0.2, "maximize": draw.random() < 0.2}
     if algorithm in ("lion", "adamw"):
         shape = tuple(draw.choice([1, 2, draw.randint(3, 20)]) for _ in range(draw.randint(1, 3)))
@@ -71,8 +75,9 @@ def drawn_job(seed: int) -> Job:
     sizes = draw.choice(SIZES)
     way = draw.choice(["averages", "averages", "native", "declared"]) if sizes[0] > 1 else "averages"
     # What replicas of DeMo do together is not what one process does.
-    without = "demo" if sizes[0] > 1 and way == "averages" else ""
-    roles = tuple(drawn_role(draw, number, without) for number in range(draw.randint(1, 4)))
+    decoupled = sizes[0] > 1 and way == "averages"
+    without = "demo" if decoupled else ""
+    roles = tuple(drawn_role(draw, number, without, decoupled) for number in range(draw.randint(1, 4)))
     absence = Absence(0.3 if way == "averages" and sizes[0] > 1 else 0.0, 0.3) if draw.random() < 0.3 else Absence()
     ways = {"native": way == "native", "declared": way == "declared"}
     return Job(sizes, roles, torch.float64, draw.randint(1, 4), {}, absence, **ways)

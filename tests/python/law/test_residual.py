@@ -8,7 +8,7 @@ import torch
 from law import Job, Run, assert_equal_to_one_process, one_process, run_on_mesh
 from long_cases import some_of
 from ranks import run_ranks
-from roles import CORE
+from roles import CORE, Role
 from runs import normals
 
 import torchdion
@@ -63,6 +63,13 @@ def test_ranks_that_have_none_of_the_entries_take_part(options: dict[str, Any]) 
     roles = tuple(role for role in CORE if role.name == "empty pieces")
     job = Job((1, 1, 8), roles, torch.float64, STEPS, {"rank_fraction": 0.25, **options})
     assert_equal_to_one_process(job, run_ranks(run_job, 8, job), one_process(job))
+
+
+@pytest.mark.parametrize("options", [{"residual": "sign"}, {"residual": "scaled"}], ids=str)
+def test_ranks_that_have_none_of_the_matrices_take_part(options: dict[str, Any]) -> None:
+    stack = Role("fewer than ranks", (1, 12, 16), 0, None, 1, False, {"batch_dims": 1})
+    job = Job((1, 2, 1), (stack,), torch.float64, STEPS, {"rank_fraction": 0.25, **options})
+    assert_equal_to_one_process(job, run_ranks(run_job, 2, job), one_process(job))
 
 
 def refuse(rank: int, world_size: int, residual: str) -> tuple[str, bool]:

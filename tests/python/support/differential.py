@@ -66,6 +66,8 @@ def random_options(draw: random.Random) -> dict[str, Any]:
         "orientation": draw.choice(["left", "right", "short"]),
         "orthonormalize": draw.choice(["auto", "rcqr", "cholesky_qr", "qr"]),
         "algorithm": draw.choice(["dion"] * 6 + OTHERS),
+        "residual": draw.choice([None, None, "scaled", "sign"]),
+        "right_factor": draw.choice(["normalized", "normalized", "orthonormal"]),
         **TRIED_WITH["demo"],
         "batch_dims": draw.choice([0, 0, 0, 1, 2]),
         "blocks": 1 if fan_in_first else draw.choice([1, 1, 1, 2, 3]),
@@ -77,10 +79,13 @@ def random_options(draw: random.Random) -> dict[str, Any]:
 
 
 def asks_for_fp64(options: dict[str, Any]) -> bool:
-    """Whether two correct programs may part ways in FP32: where an entry is too close to zero to have a sign, and where
-    the shared momentum of Double Dion has a lower rank than its update and what exchanged factors leave of it, where
-    they are nearly orthogonal to Q, becomes signal some steps later."""
+    """Whether two correct programs may part ways in FP32: where an entry is too close to zero to have a sign, where a
+    residual is divided by columns of R that are as short as rounding, and where the shared momentum of Double Dion has
+    a lower rank than its update and what exchanged factors leave of it, where they are nearly orthogonal to Q, becomes
+    signal some steps later."""
     has_low_rank = options["replicate_rank_fraction"] < options["rank_fraction"]
+    if options["algorithm"] == "dion":
+        return options["residual"] is not None
     return options["algorithm"] in ("demo", "lion") or (options["algorithm"] == "double_dion" and has_low_rank)
 
 

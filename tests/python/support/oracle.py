@@ -340,7 +340,8 @@ def _double_dion(X: Tensor, states: States, G: Tensor, t: int, options: dict[str
     names = ("momentum", "Q", "replicate_momentum", "replicate_Q")
     M, Q, replicate_M, replicate_Q = (states[name] for name in names)
     state = DoubleDionState(X, M, Q, replicate_M, replicate_Q)
-    new = double_dion(state, _ascent(G, options), _rate(options), options)
+    own = {name: value for name, value in options.items() if name not in ("residual", "right_factor")}
+    new = double_dion(state, _ascent(G, options), _rate(options), own)
     return new.X, dict(zip(names, new[1:5], strict=True)) | {"condition": torch.tensor(new.condition)}
 
 

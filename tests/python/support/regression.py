@@ -19,6 +19,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "rcqr": {"orthonormalize": "rcqr"},
     "adamw": {"scalar_algorithm": "adamw", "betas": (0.8, 0.9)},
     "dtypes": {"mixed_precision_config": torchdion.DionMixedPrecisionConfig(torch.bfloat16, torch.float64)},
+    "residual": {"residual": "sign", "nesterov": True, "right_factor": "orthonormal", "rank_fraction": 0.4},
     "zero": {"nonfinite": "zero", "mu": 0.5},
 }
 

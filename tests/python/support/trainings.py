@@ -64,8 +64,9 @@ CAN_HAVE_OWNERS = OPTIONS["owners"]["algorithms"]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ALGORITHMS},
     "delayed double_dion": ("double_dion", {"delayed": True}),
+    "dion with a residual": ("dion", {"residual": "sign", "nesterov": True, "right_factor": "orthonormal"}),
 }
-"""Algorithms with options that change what a checkpoint must hold."""
+"""Algorithms with options that change what a checkpoint must hold, or might."""
 
 
 class Training:
