@@ -15,6 +15,7 @@
 #include "linalg/noise.h"
 #include "linalg/rates.h"
 #include "linalg/residual.h"
+#include "linalg/rows.h"
 
 namespace torchdion::algorithms {
 
@@ -131,9 +132,21 @@ const float* unchanged_from(const PowerIteration& iteration, int64_t first) {
   return iteration.unchanged ? iteration.unchanged + first : nullptr;
 }
 
+// P Rᵀ is a sum of r products of rounded numbers: their roundings add up to about 1/√r of ‖P_i‖ ‖R_j‖ times one of
+// them. P lies as far from what it would be in exact arithmetic, some times over where L Q is ill-conditioned.
+linalg::SignFloor floor_of_signs(const PowerIteration& iteration, const Lying& of) {
+  const auto noise = [&](Precision precision) {
+    return linalg::rounding_noise(iteration.shape.computing, iteration.shape.n, precision);
+  };
+  const double asked = noise(iteration.orthonormalize.precision);
+  const double of_products = 16 * asked / std::sqrt(static_cast<double>(iteration.size.r));
+  return {asked, of_products + 4 * noise(Precision::highest), linalg::row_sums(of.of_rest, linalg::RowSum::squares),
+          linalg::row_sums(of.right_of_rest, linalg::RowSum::squares)};
+}
+
 // Moves weights by a scaled residual where the device does it in one pass over them, and says whether it did.
 bool move_in_one_pass_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
-  if (!iteration.residual_scales.defined()) return false;
+  if (!takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)) return false;
   const Lying all(batch, iteration, iteration.B, batch.X);
   return linalg::move_by_scaled_({all.X, all.B, all.of_update, all.right_of_update,
                                   linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options()),
@@ -196,13 +209,12 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
   const linalg::DirectionRule rule = rule_of_weights(options);
   const auto root = [](int64_t size) { return std::sqrt(static_cast<double>(size)); };
   const double longest = root(iteration.shape.m) + root(iteration.shape.n);  // of signs that are nearly random
-  const double noise =
-      linalg::rounding_noise(batch.shape.computing, iteration.shape.n, iteration.orthonormalize.precision);
   const bool is_in_place = iteration.B.data == M.data, is_apart = feedback != 0 && !is_in_place;
-  if (!is_in_place) {
+  if (takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)) {
     const Lying all(batch, iteration, M, batch.X);
+    const linalg::SignFloor floor = floor_of_signs(iteration, all);
     if (linalg::move_by_signs_({all.X, all.M, all.B, all.of_rest, all.right_of_rest, all.of_update, all.right_of_update,
-                                factors, iteration.unchanged, 1 / longest, feedback, noise, rule.cautious})) {
+                                factors, iteration.unchanged, 1 / longest, feedback, floor, rule.cautious})) {
       return;
     }
   }
@@ -212,7 +224,7 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
                 [&](const Lying& part, const Matrices& U, int64_t first, int64_t) {
                   linalg::gemm_(U, part.of_rest, part.right_of_rest.t(), 1, 0, iteration.precision);
                   if (is_apart) linalg::axpby_(part.M, U, subtract);
-                  linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, noise);
+                  linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, floor_of_signs(iteration, part));
                   linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 1 / longest, iteration.precision);
                   linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
                 });

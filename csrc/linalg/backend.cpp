@@ -137,8 +137,8 @@ at::Tensor residual_scales(const at::Tensor& squares, const at::Tensor& scale, d
   return backend_of(squares.device()).residual_scales(squares, scale, least, options);
 }
 
-void take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise) {
-  if (U.numel() > 0) backend_of(U.device).take_signs_(U, L, feedback, noise);
+void take_signs_(const Matrices& U, const Matrices& L, double feedback, const SignFloor& floor) {
+  if (U.numel() > 0) backend_of(U.device).take_signs_(U, L, feedback, floor);
 }
 
 bool move_by_signs_(const SignMove& move) {

@@ -13,18 +13,27 @@ namespace torchdion::linalg {
 // (scale.h), or, where it is undefined, of the columns themselves.
 at::Tensor residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least, at::TensorOptions options);
 
-// U, a part of L, ← the signs of what it leaves of L, 0 where that is no more than `noise` of both; and L ← L −
-// feedback U where the feedback is not 0. Both are in the same order of memory, U in FP64 where anything is, else in
-// FP32.
-void take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise);
+// What L − P Rᵀ may be by rounding alone: such entries have no sign. At i, j that is `of_entries` of |L| + |P Rᵀ| and
+// `of_factors` of the length of row i of P times that of row j of R.
+struct SignFloor {
+  double of_entries = 0, of_factors = 0;
+  at::Tensor left = {}, right = {};  // [count, rows], [count, cols], FP64: the squares of these lengths; or undefined
+
+  SignFloor t() const { return {of_entries, of_factors, right, left}; }
+};
+
+// U, a part of L, ← the signs of what it leaves of L; and L ← L − feedback U where the feedback is not 0. Both are in
+// the same order of memory, U in FP64 where anything is, else in FP32.
+void take_signs_(const Matrices& U, const Matrices& L, double feedback, const SignFloor& floor);
 
 // X ← keep X + update (P₂ Vᵀ + weight · sign(L − P₁ Rᵀ)), but for matrices whose number in `unchanged` is there and not
-// 0, and M ← M − feedback P₁ Rᵀ. An entry that is no more than `noise` of L and P₁ Rᵀ has no sign.
+// 0, and M ← M − feedback P₁ Rᵀ.
 struct SignMove {
   Matrices X, M, L, P1, R, P2, V;  // X, M and L: rows×cols; P: rows×r; R and V: cols×r
   at::Tensor factors;              // device_factors()
   const float* unchanged = nullptr;
-  double weight = 1, feedback = 0, noise = 0;
+  double weight = 1, feedback = 0;
+  SignFloor floor = {};
   bool cautious = false;  // weights decay where they have the sign of the update alone
 };
 

@@ -1,6 +1,7 @@
 #include "linalg/residual.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -52,35 +53,41 @@ at::Tensor Operations::residual_scales(const at::Tensor& squares, const at::Tens
 
 namespace {
 
-// One row.
+// One row of U and L. `length` times one of `lengths` is what an entry may be by the rounding of factors.
 template <class TU, class TL>
-void take_signs_of_row(TU* u, TL* l, int64_t count, TU feedback, TU noise) {
+void take_signs_of_row(TU* u, TL* l, int64_t count, TU feedback, TU of_entries, TU length, const TU* lengths) {
+  const auto sign = [&](TU whole, TU part, TU of_factors) {
+    return sign_above(whole - part, of_entries * (std::abs(whole) + std::abs(part)) + length * of_factors);
+  };
   if (feedback != 0) {
     for (int64_t j = 0; j < count; ++j) {
       const TU part = u[j], whole = static_cast<TU>(l[j]);
-      u[j] = sign_above(whole - part, noise * (std::abs(whole) + std::abs(part)));
+      u[j] = sign(whole, part, lengths[j]);
       l[j] = rounded<TL>(whole - feedback * part);
     }
     return;
   }
-  for (int64_t j = 0; j < count; ++j) {
-    const TU part = u[j], whole = static_cast<TU>(l[j]);
-    u[j] = sign_above(whole - part, noise * (std::abs(whole) + std::abs(part)));
-  }
+  for (int64_t j = 0; j < count; ++j) u[j] = sign(static_cast<TU>(l[j]), u[j], lengths[j]);
 }
 
 }  // namespace
 
-void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise) {
-  if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, noise);
+void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, const SignFloor& floor) {
+  if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, floor.t());
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, U.cols) + 1;
+  const auto lengths = [&](const at::Tensor& squares, int64_t size) {
+    return squares.defined() ? squares.sqrt().to(U.dtype) : at::zeros({U.count(), size}, U.dtype);
+  };
+  const at::Tensor left = lengths(floor.left, U.rows).mul_(floor.of_factors), right = lengths(floor.right, U.cols);
   AT_DISPATCH_FLOATING_TYPES(U.dtype, "torchdion::take_signs_", [&] {
     using u_t = scalar_t;
+    const u_t *of_rows = left.const_data_ptr<u_t>(), *of_cols = right.const_data_ptr<u_t>();
     TORCHDION_DISPATCH_FLOATING(L.dtype, "torchdion::take_signs_", [&] {
       parallel_rows(U.count(), U.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
         for (int64_t i = first; i < first + count; ++i) {
           take_signs_of_row(U.matrix<u_t>(index) + i * U.row_stride, L.matrix<scalar_t>(index) + i * L.row_stride,
-                            U.cols, static_cast<u_t>(feedback), static_cast<u_t>(noise));
+                            U.cols, static_cast<u_t>(feedback), static_cast<u_t>(floor.of_entries),
+                            of_rows[index * U.rows + i], of_cols + index * U.cols);
         }
       });
     });

@@ -60,12 +60,12 @@ void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols
   });
 }
 
-void take_signs(MatrixList U, MatrixList L, int64_t count, int64_t rows, int64_t cols, double feedback, double noise,
-                Stream stream) {
+void take_signs(MatrixList U, MatrixList L, int64_t count, int64_t rows, int64_t cols, double feedback,
+                FloorOfSigns floor, Stream stream) {
   const Pairs pairs{rows, cols, L.strides, U.strides};
   const auto run = [&](auto u) {
     dispatch(L.storage, [&](auto l) {
-      launch(TakeSigns<decltype(l), decltype(u)>{L.data, U.data, pairs, feedback, noise}, count * pairs.chunks(), 0,
+      launch(TakeSigns<decltype(l), decltype(u)>{L.data, U.data, pairs, feedback, floor}, count * pairs.chunks(), 0,
              stream);
     });
   };

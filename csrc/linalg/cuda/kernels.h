@@ -96,10 +96,10 @@ struct Lengths {
 template <class T>
 void residual_scales(T* scales, const Lengths& lengths, int64_t count, double least, Stream stream);
 
-// U ← sign(L − U), 0 where that is no more than `noise` of both, and L ← L − feedback U where that is not 0. U is FP64
-// or FP32; the rows of both are contiguous.
-void take_signs(MatrixList U, MatrixList L, int64_t count, int64_t rows, int64_t cols, double feedback, double noise,
-                Stream stream);
+// U ← sign(L − U), 0 where the floor is higher, and L ← L − feedback U where that is not 0. U is FP64 or FP32; the rows
+// of both are contiguous.
+void take_signs(MatrixList U, MatrixList L, int64_t count, int64_t rows, int64_t cols, double feedback,
+                FloorOfSigns floor, Stream stream);
 
 // P's columns ([count, rows, cols], BF16 or FP32) times 2^-exponents ([count, cols]), and, in FP32, rounded to TF32.
 // See programs/columns.h.
@@ -146,7 +146,8 @@ struct SignMoveLists {
   MatrixList X, M, L, P1, R, P2, V;
   int64_t count, rows, cols, depth;
   const float *factors, *unchanged;
-  double weight, feedback, noise;
+  double weight, feedback;
+  FloorOfSigns floor;
   bool cautious;
 };
 void move_by_signs(const SignMoveLists& move, Stream stream);

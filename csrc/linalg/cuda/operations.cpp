@@ -154,9 +154,18 @@ at::Tensor Operations::residual_scales(const at::Tensor& squares, const at::Tens
   return scales;
 }
 
-void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, double noise) {
-  if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, noise);
-  kernels::take_signs(Listed(U), Listed(L), U.count(), U.rows, U.cols, feedback, noise, stream_of(U.device));
+namespace {
+
+FloorOfSigns floor_of(const SignFloor& floor) {
+  const auto squares = [](const at::Tensor& all) { return all.defined() ? all.const_data_ptr<double>() : nullptr; };
+  return {floor.of_entries, floor.of_factors, squares(floor.left), squares(floor.right)};
+}
+
+}  // namespace
+
+void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, const SignFloor& floor) {
+  if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, floor.t());
+  kernels::take_signs(Listed(U), Listed(L), U.count(), U.rows, U.cols, feedback, floor_of(floor), stream_of(U.device));
 }
 
 namespace {
@@ -192,10 +201,10 @@ bool Operations::move_by_signs_(const SignMove& move) {
     return false;
   }
   const Listed X(move.X), M(move.M), L(move.L), P1(move.P1), R(move.R), P2(move.P2), V(move.V);
-  kernels::move_by_signs(
-      {X, M, L, P1, R, P2, V, move.X.count(), move.X.rows, move.X.cols, move.R.cols,
-       move.factors.const_data_ptr<float>(), move.unchanged, move.weight, move.feedback, move.noise, move.cautious},
-      stream_of(move.X.device));
+  kernels::move_by_signs({X, M, L, P1, R, P2, V, move.X.count(), move.X.rows, move.X.cols, move.R.cols,
+                          move.factors.const_data_ptr<float>(), move.unchanged, move.weight, move.feedback,
+                          floor_of(move.floor), move.cautious},
+                         stream_of(move.X.device));
   return true;
 }
 

@@ -96,7 +96,7 @@ void move_by_signs(const SignMoveLists& move, Stream stream) {
                            move.unchanged,
                            static_cast<float>(move.weight),
                            static_cast<float>(move.feedback),
-                           static_cast<float>(move.noise),
+                           move.floor,
                            move.cautious};
   launch(program, move.count * program.blocks_of_one(), SignUpdate::shared_bytes, stream);
 }

@@ -83,6 +83,16 @@ TEST(ResidualScales, AreFiniteOfTheShortestLengthsAndNaNOfOneThatIs) {
   EXPECT_TRUE(std::isnan(scales[1].item<float>()));
 }
 
+// Of factors whose rows have any lengths.
+SignFloor some_floor(int64_t count, int64_t rows, int64_t cols) {
+  return {0.1, 0.05, normal({count, rows}, 8).square(), normal({count, cols}, 9).square()};
+}
+
+at::Tensor least(const SignFloor& floor, const at::Tensor& whole, const at::Tensor& part) {
+  const at::Tensor lengths = floor.left.sqrt().unsqueeze(2) * floor.right.sqrt().unsqueeze(1);
+  return floor.of_entries * (whole.abs() + part.abs()) + floor.of_factors * lengths;
+}
+
 class TakeSigns : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(TakeSigns, AreThoseOfWhatThePartLeavesInEveryLayout) {
@@ -90,12 +100,12 @@ TEST_P(TakeSigns, AreThoseOfWhatThePartLeavesInEveryLayout) {
   for (const auto& [rows, cols] : {std::pair{1, 1}, {40, 700}, {33, 65}, {7, 16}}) {
     const at::Tensor L0 = normal({2, rows, cols}, 1, GetParam()), U0 = normal({2, rows, cols}, 2, of_U);
     const at::Tensor whole = L0.to(at::kDouble), part = U0.to(at::kDouble), rest = whole - part;
-    const at::Tensor noise = 0.1 * (whole.abs() + part.abs());
-    const at::Tensor expected = at::where(rest.abs().le(noise), at::zeros_like(rest), rest.sign());
+    const SignFloor floor = some_floor(2, rows, cols);
+    const at::Tensor expected = rest.sign().masked_fill(rest.abs().le(least(floor, whole, part)), 0);
     for (const bool by_columns : {false, true}) {
       for (const double feedback : {0.0, 0.25}) {
         const at::Tensor U = laid_out(U0, by_columns).clone(), L = laid_out(L0, by_columns).clone();
-        take_signs_(Matrices(U), Matrices(L), feedback, 0.1);
+        take_signs_(Matrices(U), Matrices(L), feedback, floor);
         EXPECT_TRUE(at::equal(U.to(at::kDouble), expected));
         if (feedback == 0) {
           EXPECT_TRUE(bitwise_equal(L, L0));
@@ -112,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, TakeSigns, testing::ValuesIn(kEveryDtype));
 TEST(TakeSignsRule, OfNothingIsNothingAndNaNStays) {
   const at::Tensor L = at::tensor({0.0F, 1.0F, std::nanf("")}).unsqueeze(0);
   const at::Tensor U = at::tensor({0.0F, 1.0F, 1.0F}).unsqueeze(0);
-  take_signs_(Matrices(U), Matrices(L), 0, 0);
+  take_signs_(Matrices(U), Matrices(L), 0, {});
   EXPECT_EQ(U[0][0].item<float>(), 0);
   EXPECT_EQ(U[0][1].item<float>(), 0);
   EXPECT_TRUE(std::isnan(U[0][2].item<float>()));
@@ -173,11 +183,12 @@ TEST(MoveBySigns, IsOnePassOverWeightsAndMomentum) {
     SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
     const Moved of(c);
     const at::Tensor m = of.M.to(at::kDouble), l = of.L.to(at::kDouble), part = Moved::product(of.P, of.R);
-    const at::Tensor rest = l - part, sign = rest.sign().masked_fill(rest.abs().le(0.01 * (l.abs() + part.abs())), 0);
+    const SignFloor floor = some_floor(c.count, c.rows, c.cols);
+    const at::Tensor rest = l - part, sign = rest.sign().masked_fill(rest.abs().le(least(floor, l, part)), 0);
     const at::Tensor expected = of.expected(Moved::product(of.P2, of.V) + 0.25 * sign);
     ASSERT_TRUE(move_by_signs_({Matrices(of.X), Matrices(of.M), Matrices(of.L), Matrices(of.P), Matrices(of.R),
                                 Matrices(of.P2), Matrices(of.V), of.factors, of.unchanged.const_data_ptr<float>(), 0.25,
-                                c.feedback, 0.01, c.cautious}));
+                                c.feedback, floor, c.cautious}));
     // Signs of what is about as long as the noise are those of rounding.
     EXPECT_LE((of.X.to(at::kDouble) - expected).abs().gt(1e-3).sum().item<int64_t>(), of.x.numel() / 1000 + 1);
     EXPECT_LE((of.X.to(at::kDouble) - expected).abs().median().item<double>(), 1e-5);

@@ -130,7 +130,7 @@ def test_a_step_of_1_3b_allocates_at_most_12_percent_of_the_weights(rows: list[R
 
 @pytest.mark.parametrize("rank", ["d/4", "d/16"])
 def test_a_residual_reads_every_entry_once_more(rank: str) -> None:
-    """In BF16, as what is left of the momentum is factored; the scaled one also measures R, in three launches."""
+    """In BF16, as it was factored; and R's columns are measured, in three launches, or the rows of P and R, in two."""
     if "TORCHDION_EMULATED" not in os.environ:
         pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
     program = [sys.executable, str(BENCHMARKS / "gpu" / "predicted.py"), "--list", "1.3b", "--rank", rank]
@@ -139,9 +139,9 @@ def test_a_residual_reads_every_entry_once_more(rank: str) -> None:
     none, scaled, sign = (row for row in rows if row["kind"] == "predicted_step")
     assert "residual" not in none and (scaled["residual"], sign["residual"]) == ("scaled", "sign")
     entries = none["parameter_bytes"] / 4
-    assert 1.9 <= (sign["bytes"] - none["bytes"]) / entries <= 2.1
+    assert 1.9 <= (sign["bytes"] - none["bytes"]) / entries <= 3
     assert 1.9 <= (scaled["bytes"] - none["bytes"]) / entries <= 3
-    for step, of_batch in ((none, 16), (scaled, 19), (sign, 16)):
+    for step, of_batch in ((none, 16), (scaled, 19), (sign, 18)):
         assert step["launches"] == of_batch * step["batches"] + 3
         assert step["batches"] <= none["batches"] + 1  # R lies apart from L, beside its copy
     for step in (scaled, sign):

@@ -1,6 +1,8 @@
 // Entry by entry over lists of matrices, or of whole tensors taken as matrices of one row.
 #pragma once
 
+#include <cmath>
+
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/storage.h"
 #include "linalg/least_momentum.h"
@@ -279,14 +281,30 @@ struct Axpby {
   }
 };
 
-// U ← the signs of L − U, 0 where that is no more than `noise` of both; L ← L − feedback U.
+// linalg::SignFloor of all matrices, one after another.
+struct FloorOfSigns {
+  double of_entries, of_factors;
+  const double *left, *right;  // or null
+
+  template <class T>
+  TORCHDION_DEVICE T left_of(int64_t row) const {
+    return left ? static_cast<T>(of_factors) * sqrt(static_cast<T>(left[row])) : T(0);
+  }
+  template <class T>
+  TORCHDION_DEVICE T right_of(int64_t col) const {
+    return right ? sqrt(static_cast<T>(right[col])) : T(0);
+  }
+};
+
+// U ← the signs of L − U, 0 where the floor is higher; L ← L − feedback U.
 template <class SL, class SU>
 struct TakeSigns {
   static constexpr int threads = 256;
   void* const* L;
   void* const* U;
   Pairs pairs;
-  double feedback, noise;
+  double feedback;
+  FloorOfSigns floor;
 
   Work work(int64_t blocks) const {
     const int64_t of_L = int64_t{sizeof(SL)} * (feedback != 0 ? 2 : 1);
@@ -296,9 +314,10 @@ struct TakeSigns {
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = SU;
-    SL* l = static_cast<SL*>(L[pairs.matrix(block.index())]);
-    SU* u = static_cast<SU*>(U[pairs.matrix(block.index())]);
-    const T share = static_cast<T>(feedback), threshold = static_cast<T>(noise);
+    const int64_t matrix = pairs.matrix(block.index());
+    SL* l = static_cast<SL*>(L[matrix]);
+    SU* u = static_cast<SU*>(U[matrix]);
+    const T share = static_cast<T>(feedback), of_entries = static_cast<T>(floor.of_entries);
     pairs.each(
         block,
         [&](int64_t i, int64_t k) {
@@ -307,7 +326,10 @@ struct TakeSigns {
         [&](int, int64_t i, const Both& both) {
           const T part = both.u, whole = static_cast<T>(load(both.l));
           const T size = (whole < 0 ? -whole : whole) + (part < 0 ? -part : part);
-          u[both.place] = sign_above(whole - part, threshold * size);
+          const int64_t row = both.place / pairs.b.row, col = both.place - row * pairs.b.row;
+          const T left = floor.template left_of<T>(matrix * pairs.rows + row),
+                  right = floor.template right_of<T>(matrix * pairs.cols + col);
+          u[both.place] = sign_above(whole - part, of_entries * size + left * right);
           if (feedback != 0) store(l[i], whole - share * part);
         });
   }

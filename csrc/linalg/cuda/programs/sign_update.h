@@ -21,15 +21,16 @@ struct SignUpdate {
   MatrixOf<float> X, M;
   MatrixOf<BFloat16> L, P1, R, P2, V;
   int64_t rows, cols, depth;
-  const float* factors;           // update and keep
-  const float* unchanged;         // one for each X, which stays where it is not 0; or null
-  float weight, feedback, noise;  // an entry that is no longer than noise (|L| + |P Rᵀ|) has no sign
+  const float* factors;    // update and keep
+  const float* unchanged;  // one for each X, which stays where it is not 0; or null
+  float weight, feedback;
+  FloorOfSigns floor;
   bool cautious;
 
   TORCHDION_HOST_DEVICE int64_t blocks_of_one() const { return Tile::tiles(rows, cols); }
   Work work(int64_t blocks) const {
     const int64_t count = blocks / blocks_of_one(), of_M = feedback != 0 ? 8 : 0;
-    return {count * ((8 + of_M + 2) * rows * cols + 4 * depth * (rows + cols)), count * 4 * rows * cols * depth};
+    return {count * ((8 + of_M + 2) * rows * cols + (4 * depth + 8) * (rows + cols)), count * 4 * rows * cols * depth};
   }
 
   template <class Block>
@@ -41,13 +42,15 @@ struct SignUpdate {
     Tile::prefetch(block, l, L.stride, place);
     if (m) Tile::prefetch(block, m, M.stride, place);
     typename Block::template Registers<Signs> signs;
-    take_signs(block, l, m, product(block, P1, R, matrix, place), place, signs);
+    take_signs(block, l, m, product(block, P1, R, matrix, place), matrix, place, signs);
     if (unchanged && unchanged[matrix] != 0) return;
     Tile::prefetch(block, x, X.stride, place);
     move(block, x, product(block, P2, V, matrix, place), place, signs);
   }
 
  private:
+  static_assert(Tile::threads % Tile::kRunsOfRow == 0, "runs of a thread lie below one another");
+
   // Of a thread's entries in their order; both bits: NaN.
   struct Signs {
     uint64_t above = 0, below = 0;
@@ -77,18 +80,25 @@ struct SignUpdate {
                           right.at(matrix) + place.col * right.stride, right.stride, depth, place);
   }
 
-  TORCHDION_DEVICE float sign(float whole, float part) const {
-    return sign_above(whole - part, noise * (fabsf(whole) + fabsf(part)));
+  // `least`: what the rounding of factors may leave there.
+  TORCHDION_DEVICE float sign(float whole, float part, float least) const {
+    return sign_above(whole - part, static_cast<float>(floor.of_entries) * (fabsf(whole) + fabsf(part)) + least);
   }
 
   template <class Block>
-  TORCHDION_DEVICE void take_signs(Block& block, const BFloat16* l, float* m, const float* all_sums,
+  TORCHDION_DEVICE void take_signs(Block& block, const BFloat16* l, float* m, const float* all_sums, int64_t matrix,
                                    const Tile::Place& place, typename Block::template Registers<Signs>& signs) const {
     using OfL = Run<BFloat16, kRun>;
     using OfM = Run<float, kRun>;
     const bool runs = L.has_runs(l, kRun) && (!m || M.has_runs(m, kRun));
     block.each([&](int t) {
       Signs own;
+      float of_cols[kRun];  // all runs of a thread lie below one another
+      TORCHDION_UNROLL
+      for (int n = 0; n < kRun; ++n) {
+        const int64_t col = Tile::col_of_run(t, 0) + n;
+        of_cols[n] = col < place.cols_left ? floor.right_of<float>(matrix * cols + place.col + col) : 0;
+      }
       for (int first = 0; first < Tile::kRunsOfThread; first += kAtOnce) {
         OfL of_l[kAtOnce];
         OfM of_m[kAtOnce];
@@ -103,16 +113,17 @@ struct SignUpdate {
         for (int k = 0; k < kAtOnce; ++k) {
           const int i = Tile::row_of_run(t, first + k), j = Tile::col_of_run(t, first + k);
           const float* sums = all_sums + i * Tile::kPaddedSums + j;
+          const float of_row = i < place.rows_left ? floor.left_of<float>(matrix * rows + place.row + i) : 0;
           if (runs && place.has_run(i, j)) {
             TORCHDION_UNROLL
             for (int n = 0; n < kRun; ++n) {
-              own.set((first + k) * kRun + n, sign(load(of_l[k].entries[n]), sums[n]));
+              own.set((first + k) * kRun + n, sign(load(of_l[k].entries[n]), sums[n], of_row * of_cols[n]));
               of_m[k].entries[n] -= feedback * sums[n];
             }
             if (m) write_run(m + i * M.stride + j, of_m[k]);
           } else if (i < place.rows_left) {
             for (int n = 0; n < kRun && j + n < place.cols_left; ++n) {
-              own.set((first + k) * kRun + n, sign(load(l[i * L.stride + j + n]), sums[n]));
+              own.set((first + k) * kRun + n, sign(load(l[i * L.stride + j + n]), sums[n], of_row * of_cols[n]));
               if (m) m[i * M.stride + j + n] -= feedback * sums[n];
             }
           }
