@@ -72,6 +72,7 @@ int64_t entries_at_once(const BatchShape& shape) {
 // The operands of updates, all as one of the matrices lies in memory: with contiguous rows.
 struct Lying {
   Matrices X, B, M, of_update, right_of_update, of_rest, right_of_rest;  // update: of · rightᵀ
+  linalg::SignFloor floor = {};                                          // of signs, where there are any
 
   Lying(const Batch& batch, const PowerIteration& iteration, const Matrices& momentum, const Matrices& like)
       : X(batch.X),
@@ -94,6 +95,10 @@ struct Lying {
       *matrices = matrices->slice(begin, end).narrow(first, rows);
     }
     for (Matrices* matrices : {&part.right_of_update, &part.right_of_rest}) *matrices = matrices->slice(begin, end);
+    if (floor.left.defined()) {
+      part.floor.left = floor.left.slice(0, begin, end).narrow(1, first, rows);
+      part.floor.right = floor.right.slice(0, begin, end);
+    }
     return part;
   }
 };
@@ -212,22 +217,23 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
   const bool is_in_place = iteration.B.data == M.data, is_apart = feedback != 0 && !is_in_place;
   if (takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)) {
     const Lying all(batch, iteration, M, batch.X);
-    const linalg::SignFloor floor = floor_of_signs(iteration, all);
     if (linalg::move_by_signs_({all.X, all.M, all.B, all.of_rest, all.right_of_rest, all.of_update, all.right_of_update,
-                                factors, iteration.unchanged, 1 / longest, feedback, floor, rule.cautious})) {
+                                factors, iteration.unchanged, 1 / longest, feedback, floor_of_signs(iteration, all),
+                                rule.cautious})) {
       return;
     }
   }
   const at::Tensor subtract = at::ones({2}, numbers);
   if (is_apart) subtract.narrow(0, 0, 1).fill_(-feedback);
-  for_each_part(batch, iteration, Lying(batch, iteration, M, iteration.B), options,
-                [&](const Lying& part, const Matrices& U, int64_t first, int64_t) {
-                  linalg::gemm_(U, part.of_rest, part.right_of_rest.t(), 1, 0, iteration.precision);
-                  if (is_apart) linalg::axpby_(part.M, U, subtract);
-                  linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, floor_of_signs(iteration, part));
-                  linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 1 / longest, iteration.precision);
-                  linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
-                });
+  Lying all(batch, iteration, M, iteration.B);
+  all.floor = floor_of_signs(iteration, all);
+  for_each_part(batch, iteration, all, options, [&](const Lying& part, const Matrices& U, int64_t first, int64_t) {
+    linalg::gemm_(U, part.of_rest, part.right_of_rest.t(), 1, 0, iteration.precision);
+    if (is_apart) linalg::axpby_(part.M, U, subtract);
+    linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, part.floor);
+    linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 1 / longest, iteration.precision);
+    linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
+  });
 }
 
 int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,

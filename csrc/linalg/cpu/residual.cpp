@@ -1,7 +1,6 @@
 #include "linalg/residual.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -70,24 +69,31 @@ void take_signs_of_row(TU* u, TL* l, int64_t count, TU feedback, TU of_entries, 
   for (int64_t j = 0; j < count; ++j) u[j] = sign(static_cast<TU>(l[j]), u[j], lengths[j]);
 }
 
+// `factor` times each length; zeros where they are not given.
+template <class T>
+std::vector<T> lengths_of(const at::Tensor& squares, int64_t numel, double factor) {
+  std::vector<T> lengths(numel);
+  if (!squares.defined()) return lengths;
+  const double* of = squares.const_data_ptr<double>();
+  for (int64_t i = 0; i < numel; ++i) lengths[i] = static_cast<T>(factor * std::sqrt(of[i]));
+  return lengths;
+}
+
 }  // namespace
 
 void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, const SignFloor& floor) {
   if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, floor.t());
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, U.cols) + 1;
-  const auto lengths = [&](const at::Tensor& squares, int64_t size) {
-    return squares.defined() ? squares.sqrt().to(U.dtype) : at::zeros({U.count(), size}, U.dtype);
-  };
-  const at::Tensor left = lengths(floor.left, U.rows).mul_(floor.of_factors), right = lengths(floor.right, U.cols);
   AT_DISPATCH_FLOATING_TYPES(U.dtype, "torchdion::take_signs_", [&] {
     using u_t = scalar_t;
-    const u_t *of_rows = left.const_data_ptr<u_t>(), *of_cols = right.const_data_ptr<u_t>();
+    const std::vector<u_t> left = lengths_of<u_t>(floor.left, U.count() * U.rows, floor.of_factors),
+                           right = lengths_of<u_t>(floor.right, U.count() * U.cols, 1);
     TORCHDION_DISPATCH_FLOATING(L.dtype, "torchdion::take_signs_", [&] {
       parallel_rows(U.count(), U.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
         for (int64_t i = first; i < first + count; ++i) {
           take_signs_of_row(U.matrix<u_t>(index) + i * U.row_stride, L.matrix<scalar_t>(index) + i * L.row_stride,
                             U.cols, static_cast<u_t>(feedback), static_cast<u_t>(floor.of_entries),
-                            of_rows[index * U.rows + i], of_cols + index * U.cols);
+                            left[index * U.rows + i], right.data() + index * U.cols);
         }
       });
     });
