@@ -6,10 +6,10 @@ P Qᵀ has a spectral norm of about 1, Muon's update one of 1. A line gives that
 by the difference of two steps that agree in all but the option: `spectral`, and `rms`, the root mean square of its
 entries times √m + √n, which is 1 for signs. Two parts, JSON lines each.
 
-First the ninth step on one d×d gradient, from a momentum of zero without error feedback, at r = d/16, and the first one.
-The gradient is r directions of equal length and a `rest` of a tenth of their spectral norm, of the structure that the
-line names; `nothing`: the gradient has no rest; `fewer`: it has r/2 directions alone; `zero`: after eight steps on noise
-the gradient and the momentum are zero; `decaying`: singular values from 1 to 1e-3.
+First one step from a momentum of zero, and the ninth one on the same d×d gradient without error feedback, at r = d/16.
+The gradient is r directions of equal length and a rest of a tenth of their spectral norm, of the structure that the
+line names. `nothing`: it has no rest; `fewer`: it has r/2 directions alone; `zero`: gradient and momentum are zero
+after eight steps on noise; `decaying`: singular values from 1 to 1e-3.
 
 Then trainings of the GPT of examples/gpt with two layers of width 128, with look-ahead: the largest and the median
 spectral norm over all matrices, in the first ten steps and every tenth after, and the validation loss.
@@ -47,7 +47,8 @@ RECIPE = ["--preset", "tiny", "--optimizer", "dion", "--layers", "2", "--context
 
 
 def orthonormal(d: int, r: int, draw: torch.Generator) -> Tensor:
-    return torch.linalg.qr(torch.randn(d, r, generator=draw)).Q
+    columns: Tensor = torch.linalg.qr(torch.randn(d, r, generator=draw)).Q
+    return columns
 
 
 def directions(d: int, r: int, draw: torch.Generator) -> Tensor:
@@ -85,7 +86,8 @@ def gradient(structure: str, d: int, r: int, draw: torch.Generator) -> Tensor:
     if structure == "decaying":
         return orthonormal(d, d, draw) * torch.logspace(0, -3, d) @ orthonormal(d, d, draw)
     rest = RESTS["noise" if structure == "zero" else structure](d, draw)
-    return directions(d, r, draw) + 0.1 * rest / torch.linalg.matrix_norm(rest, 2)
+    made: Tensor = directions(d, r, draw) + 0.1 * rest / torch.linalg.matrix_norm(rest, 2)
+    return made
 
 
 def moved(gradients: list[Tensor], residual: Any, seed: int) -> tuple[Tensor, Tensor]:

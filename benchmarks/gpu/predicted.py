@@ -146,7 +146,8 @@ def markdown(rows: Sequence[Row]) -> str:
         kernels.append(shown({**total, "kernel": "sum"}))
         products = [shown({**row, "product": row["name"]}) for row in of_step if row["kind"] == "predicted_product"]
         parts += [
-            f"## {total['list']}, r = {total['rank']}, {total['precision']}" + (", nesterov" * total["nesterov"])
+            f"## {total['list']}, r = {total['rank']}, {total['precision']}"
+            + (", nesterov" * total["nesterov"])
             + (f", residual {total['residual']}" if "residual" in total else ""),
             f"{total['launches'] / total['batches']:.3g} launches for each of {total['batches']} batches of "
             f"{total['groups']} shapes; {total['fp64_operations'] / 1e9:.3g} GFLOP of products in FP64; "

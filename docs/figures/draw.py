@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("cut_matrix", "error_feedback", "front", "house", "life_of_a_step", "logo", "one_step", "residual")
+NAMES = ("cut_matrix", "error_feedback", "front", "house", "left_over", "life_of_a_step", "logo", "one_step")
 
 
 def main(names: list[str]) -> int:

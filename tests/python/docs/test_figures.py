@@ -3,6 +3,7 @@
 import importlib
 import xml.etree.ElementTree as ElementTree
 
+import left_over
 import pytest
 import torch
 from draw import NAMES
@@ -35,6 +36,15 @@ def test_a_figure_is_an_svg_whose_words_stay_inside(name: str) -> None:
 def test_with_error_feedback_every_direction_moves_and_without_only_the_largest() -> None:
     assert all(length > 5 for length in moved(True)[-1])
     assert moved(False)[-1] == pytest.approx([60, 60, 0, 0, 0], abs=1e-9)
+
+
+def test_dions_update_ends_at_its_rank_and_a_residual_goes_on_below_it() -> None:
+    assert max(left_over.update(None)[left_over.RANK :]) < 1e-9
+    scaled, sign = left_over.update("scaled"), left_over.update("sign")
+    assert all(0 < value < 1 for value in scaled[left_over.RANK :])
+    assert scaled[left_over.RANK - 1] == pytest.approx(1, abs=0.1)
+    assert sum(sign) > sum(scaled)
+    assert min(left_over.of_muon()) > 0.8
 
 
 def test_the_table_of_the_cut_matrix_is_what_a_step_sends() -> None:

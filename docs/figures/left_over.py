@@ -1,42 +1,48 @@
 """The singular values of updates of one gradient: Dion's, with its residual in both forms, and Muon's."""
 
+import math
+
 import torch
 from error_feedback import Plot
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.optim import Optimizer
 
 import torchdion
+from torchdion.options import Residual
 
 SIZE, RANK, LAST = 64, 16, 0.01
 """Rows and columns, the rank, and the smallest singular value of the gradient, whose largest is 1."""
 WARM = 12
 """Steps on the same gradient before the one that is drawn."""
-FORMS = {"Dion": None, 'residual="scaled"': "scaled", 'residual="sign"': "sign"}
+FORMS: dict[str, Residual | None] = {"Dion": None, 'residual="scaled"': "scaled", 'residual="sign"': "sign"}
 
 
 def gradient() -> Tensor:
     draw = torch.Generator().manual_seed(0)
     U, V = (torch.linalg.qr(torch.randn(SIZE, SIZE, generator=draw, dtype=torch.float64)).Q for _ in range(2))
-    return U * torch.logspace(0, torch.tensor(LAST).log10(), SIZE, dtype=torch.float64) @ V.mT
+    drawn: Tensor = U * torch.logspace(0, math.log10(LAST), SIZE, dtype=torch.float64) @ V.mT
+    return drawn
 
 
-def last_step(optimizer: torchdion.Dion, weight: torch.nn.Parameter) -> list[float]:
+def last_step(optimizer: Optimizer, weight: torch.nn.Parameter) -> list[float]:
     """The singular values of its update, at a rate of 1."""
     before = weight.detach()
     for _ in range(WARM + 1):
         before = weight.detach().clone()
         weight.grad = gradient()
         optimizer.step()
-    return torch.linalg.svdvals(before - weight.detach()).tolist()
+    values: list[float] = torch.linalg.svdvals(before - weight.detach()).tolist()
+    return values
 
 
-def update(residual: str | None) -> list[float]:
+def update(residual: Residual | None) -> list[float]:
     weight = torch.nn.Parameter(torch.zeros(SIZE, SIZE, dtype=torch.float64))
     optimizer = torchdion.Dion(
         [weight], lr=1.0, mu=0.0, rank_fraction=RANK / SIZE, weight_decay=0.0, error_feedback=False, residual=residual
-    )  # type: ignore[call-overload]
+    )
     return last_step(optimizer, weight)
 
 
