@@ -149,7 +149,8 @@ class Watched:
         twin._optimizer_step_pre_hooks.clear()
         twin._optimizer_step_post_hooks.clear()
         for own, group in zip(optimizer.param_groups, twin.param_groups, strict=True):
-            group["residual"] = None
+            if group["algorithm"] == "dion":
+                group["residual"] = None
             for param, copied in zip(own["params"], group["params"], strict=True):
                 copied.grad = param.grad
         twin.step()
