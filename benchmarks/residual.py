@@ -128,7 +128,6 @@ class Watched:
         self.norms: dict[int, list[float]] = {}
         self._step = 0
         self._twin: torchdion.Dion | None = None
-        self._before: list[Tensor] = []
         optimizer.register_step_pre_hook(self._copy)
         optimizer.register_step_post_hook(self._compare)
 

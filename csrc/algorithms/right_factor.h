@@ -1,4 +1,4 @@
-// What the update and the next Q take of R.
+// The right factor: R with columns of length 1, or its orthonormal factor. The update and the next Q take it of R.
 #pragma once
 
 #include "algorithms/power_iteration.h"

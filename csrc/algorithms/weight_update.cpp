@@ -33,7 +33,7 @@ linalg::FactorRule rule_of_factors(const Batch& batch, const Options& options) {
           batch.gradients.left_out};
 }
 
-// Those of X, numbers or where they lie on the device.
+// The factors are numbers, or lie on the device.
 UpdateFactors factors_of(const Batch& batch, const Options& options) {
   if (!batch.multipliers.defined() && !batch.gradients.left_out) {
     const linalg::UpdateFactors all = linalg::update_factors(batch.shape_factor, options.number("lr"),
@@ -56,8 +56,8 @@ at::ScalarType dtype_of_B(const BatchShape& shape, const IterationSize& size, at
   return size.apart ? operand_dtype(shape, options) : momentum;
 }
 
-// Whether a GPU moves weights by a residual in one pass over them: move_by_signs_(), move_by_scaled_(). Matrices that
-// do not lie in memory as their momenta do are left out, wherever there may be any.
+// True where a GPU moves weights by a residual in one pass over them: move_by_signs_(), move_by_scaled_(). Matrices
+// that do not lie in memory as their momenta do are left out, wherever there may be any.
 bool takes_one_pass(const BatchShape& shape, const IterationSize& size, at::ScalarType of_B, const Options& options) {
   return size.residual && (size.apart || size.residual == Residual::scaled) && size.r % 8 == 0 &&
          shape.parameter == at::kFloat && of_B == at::kBFloat16 && operand_dtype(shape, options) == at::kBFloat16;

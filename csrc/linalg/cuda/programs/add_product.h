@@ -8,7 +8,7 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// What is added to the product of each matrix, and whether it is computed at all.
+// A second addend of each matrix, and the matrices that stay as they are.
 struct AddendOf {
   MatrixOf<BFloat16> L;    // [rows, cols]
   const float* scales;     // one for each matrix; null where nothing is added
@@ -46,14 +46,17 @@ struct AddProduct {
     float* c = C.at(matrix) + place.row * C.stride + place.col;
     const BFloat16 *a = A.at(matrix) + place.row * A.stride, *b = B.at(matrix) + place.col * B.stride;
     Tile::prefetch(block, c, C.stride, place);
-    if (!addend.scales) {
-      update<false>(block, c, nullptr, 0, Tile::multiply(block, a, A.stride, b, B.stride, depth, place), place);
-      return;
+    const BFloat16* l = nullptr;
+    if (addend.scales) {
+      l = addend.L.at(matrix) + place.row * addend.L.stride + place.col;
+      Tile::prefetch(block, l, addend.L.stride, place);
     }
-    const BFloat16* l = addend.L.at(matrix) + place.row * addend.L.stride + place.col;
-    Tile::prefetch(block, l, addend.L.stride, place);
-    update<true>(block, c, l, addend.scales[matrix], Tile::multiply(block, a, A.stride, b, B.stride, depth, place),
-                 place);
+    const float* sums = Tile::multiply(block, a, A.stride, b, B.stride, depth, place);
+    if (l) {
+      update<true>(block, c, l, addend.scales[matrix], sums, place);
+    } else {
+      update<false>(block, c, nullptr, 0, sums, place);
+    }
   }
 
  private:

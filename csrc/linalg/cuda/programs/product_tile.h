@@ -17,7 +17,7 @@ struct MatrixOf {
 
   TORCHDION_DEVICE S* at(int64_t i) const { return list ? static_cast<S*>(list[i]) : data + i * step; }
 
-  // Whether runs of so many entries, from one in the matrix on, can be read and written at once.
+  // True where runs of so many entries, from one in the matrix on, can be read and written at once.
   TORCHDION_DEVICE bool has_runs(const S* from, int run) const {
     return stride % run == 0 && reinterpret_cast<uintptr_t>(from) % (run * sizeof(S)) == 0;
   }
