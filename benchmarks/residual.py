@@ -3,16 +3,17 @@
     python benchmarks/residual.py [--d 256] [--steps 120] [--seeds 3]
 
 P Qᵀ has a spectral norm of about 1, Muon's update one of 1. A line gives that of what the residual adds to the update,
-by the difference of two steps that agree in all but the option: `spectral`, and `rms`, the root mean square of its
-entries times √m + √n, which is 1 for signs. Two parts, JSON lines each.
+by the difference of two steps that agree in all but the option: `spectral`, and `frobenius`, its Frobenius norm over
+that of Muon's update, √min(m, n). Two parts, JSON lines each.
 
 First one step from a momentum of zero, and the ninth one on the same d×d gradient without error feedback, at r = d/16.
 The gradient is r directions of equal length and a rest of a tenth of their spectral norm, of the structure that the
 line names. `nothing`: it has no rest; `fewer`: it has r/2 directions alone; `zero`: gradient and momentum are zero
 after eight steps on noise; `decaying`: singular values from 1 to 1e-3.
 
-Then trainings of the GPT of examples/gpt with two layers of width 128, with look-ahead: the largest and the median
-spectral norm over all matrices, in the first ten steps and every tenth after, and the validation loss.
+Then trainings of the GPT of examples/gpt with two layers of width 128, with Nesterov's momentum and no error feedback:
+the largest and the median spectral norm over all matrices, in the first ten steps and every tenth after, and the
+validation loss.
 """
 
 import argparse
@@ -43,7 +44,8 @@ FIRST = 10
 """Steps that count as the first."""
 WARM = 8
 """Steps on the same gradient before the measured one."""
-RECIPE = ["--preset", "tiny", "--optimizer", "dion", "--layers", "2", "--context", "128", "--batch", "16", "--nesterov"]
+RECIPE = ["--preset", "tiny", "--optimizer", "dion", "--nesterov", "--no-error-feedback", "--layers", "2",
+          "--context", "128", "--batch", "16"]  # fmt: skip
 
 
 def orthonormal(d: int, r: int, draw: torch.Generator) -> Tensor:
@@ -107,9 +109,11 @@ def moved(gradients: list[Tensor], residual: Any, seed: int) -> tuple[Tensor, Te
 
 
 def measures(rest: Tensor) -> dict[str, float]:
-    m, n = rest.shape
-    rms = torch.linalg.vector_norm(rest) / math.sqrt(m * n) * (math.sqrt(m) + math.sqrt(n))
-    return {"spectral": float(torch.linalg.matrix_norm(rest, 2)), "rms": float(rms)}
+    of_muon = math.sqrt(min(rest.shape))
+    return {
+        "spectral": float(torch.linalg.matrix_norm(rest, 2)),
+        "frobenius": float(torch.linalg.vector_norm(rest)) / of_muon,
+    }
 
 
 def structured(structure: str, residual: str, d: int, seed: int) -> list[dict[str, Any]]:

@@ -149,6 +149,11 @@ linalg::SignFloor floor_of_signs(const PowerIteration& iteration, const Lying& o
           linalg::row_sums(of.right_of_rest, linalg::RowSum::squares)};
 }
 
+// Signs get the Frobenius norm of what an m×n matrix with orthonormal rows or columns has beside r of its directions.
+double weight_of_signs(int64_t m, int64_t n, int64_t r) {
+  return std::sqrt(static_cast<double>(std::min(m, n) - r) / (static_cast<double>(m) * static_cast<double>(n)));
+}
+
 // Moves weights by a scaled residual where the device does it in one pass over them, and says whether it did.
 bool move_in_one_pass_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
   if (!takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)) return false;
@@ -212,13 +217,12 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
   const at::TensorOptions numbers = batch.workspace.options();
   const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), numbers);
   const linalg::DirectionRule rule = rule_of_weights(options);
-  const auto root = [](int64_t size) { return std::sqrt(static_cast<double>(size)); };
-  const double longest = root(iteration.shape.m) + root(iteration.shape.n);  // of signs that are nearly random
+  const double weight = weight_of_signs(iteration.shape.m, iteration.shape.n, iteration.size.r);
   const bool is_in_place = iteration.B.data == M.data, is_apart = feedback != 0 && !is_in_place;
   if (takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)) {
     const Lying all(batch, iteration, M, batch.X);
     if (linalg::move_by_signs_({all.X, all.M, all.B, all.of_rest, all.right_of_rest, all.of_update, all.right_of_update,
-                                factors, iteration.unchanged, 1 / longest, feedback, floor_of_signs(iteration, all),
+                                factors, iteration.unchanged, weight, feedback, floor_of_signs(iteration, all),
                                 rule.cautious})) {
       return;
     }
@@ -231,7 +235,7 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
     linalg::gemm_(U, part.of_rest, part.right_of_rest.t(), 1, 0, iteration.precision);
     if (is_apart) linalg::axpby_(part.M, U, subtract);
     linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, part.floor);
-    linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 1 / longest, iteration.precision);
+    linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, weight, iteration.precision);
     linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
   });
 }

@@ -160,8 +160,8 @@ def _optimizer_flags(group: argparse._ArgumentGroup) -> None:
     add("--error-feedback", action=argparse.BooleanOptionalAction, help="dion (on)")
     add("--factorization", choices=("power_iteration", "svd"), help="dion: how (power_iteration)")
     add("--right-factor", choices=("normalized", "orthonormal"), help="dion: what it takes of R (normalized)")
-    add("--residual", choices=("none", "scaled", "sign"),
-        help="dion: how what the rank leaves moves the weights too (none)")  # fmt: skip
+    add("--residual", choices=("none", "scaled", "sign"), nargs="?", const="sign",
+        help="dion: how what the rank leaves moves the weights too (none; alone: sign)")  # fmt: skip
     add("--replicate-mu", type=below_one, help="double_dion: momentum of each replica's own (0.999)")
     add("--replicate-rank-fraction", type=rank_share, help="double_dion: rank that replicas exchange (1/128)")
     add("--delayed", action=argparse.BooleanOptionalAction,

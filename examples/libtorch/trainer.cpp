@@ -68,6 +68,9 @@ std::unique_ptr<torchdion::Optimizer> optimizer_of(const GPT& model, const Recip
     return made(std::type_identity<torchdion::DoubleDion>());
   }
   options.rank_fraction(recipe.rank_fraction);
+  if (recipe.residual != "none") {
+    options.residual(recipe.residual == "sign" ? torchdion::Residual::sign : torchdion::Residual::scaled);
+  }
   return made(std::type_identity<torchdion::Dion>());
 }
 

@@ -29,7 +29,7 @@ enum class Factorization {
 // How what P Rᵀ leaves of the matrix that Dion factors moves the weights too.
 enum class Residual {
   scaled,  // over the length of R's smallest columns
-  sign,    // by its signs
+  sign,    // by its signs, so that the update has the Frobenius norm of Muon's
 };
 
 // What Dion takes from R = Bᵀ P for the update and as the next Q.

@@ -9,10 +9,11 @@ update is
 
     "none"    0
     "scaled"  E / σ, where `sigma` says how σ is estimated
-    "sign"    sign(E) / (√m + √n)
+    "sign"    sign(E) at the Frobenius norm of an orthonormal rest, √(min(m, n) − r)
+    "rows"    E with rows of one length, at that norm
+    "length"  E at that norm
+    "random"  sign(E) / (√m + √n), about the spectral norm of random signs
     "signs"   sign(E) / ‖sign(E)‖₂, the norm estimated as for "spectral"
-    "rows"    every row of E at length √n, over √m + √n
-    "rms"     all of E at root mean square 1, over √m + √n
 
 `sigma` is, of the lengths of R's columns that are not zero,
 
@@ -93,19 +94,20 @@ def right_factor(R: Tensor, how: str) -> Tensor:
 def rest(E: Tensor, R: Tensor, vector: Tensor, how: str, sigma: str) -> Tensor:
     """By what E moves the weights; `vector` is that of spectral_norm()."""
     m, n = E.shape
+    norm = math.sqrt(min(m, n) - R.size(1))
     if how == "none":
         return torch.zeros_like(E)
     if how == "scaled":
         return over(E, estimate(R, E, vector, sigma))
+    if how == "rows":
+        return over(E, torch.linalg.vector_norm(E, dim=1, keepdim=True)) * (norm / math.sqrt(m))
+    if how == "length":
+        return over(E, torch.linalg.vector_norm(E)) * norm
+    if how == "random":
+        return E.sign() / (math.sqrt(m) + math.sqrt(n))
     if how == "signs":
         return over(E.sign(), spectral_norm(E.sign(), vector))
-    if how == "rows":
-        E = over(E, torch.linalg.vector_norm(E, dim=1, keepdim=True) / math.sqrt(n))
-    elif how == "rms":
-        E = over(E, torch.linalg.vector_norm(E) / math.sqrt(m * n))
-    else:
-        E = E.sign()
-    return E / (math.sqrt(m) + math.sqrt(n))
+    return E.sign() * (norm / math.sqrt(m * n))
 
 
 def estimate(R: Tensor, E: Tensor, vector: Tensor, sigma: str) -> Tensor:

@@ -42,7 +42,8 @@ struct Textbook {
   at::Tensor residual(const at::Tensor& rest, const at::Tensor& lengths) const {
     if (is_none(options.at("residual"))) return at::zeros_like(rest);
     const double m = static_cast<double>(rest.size(-2)), n = static_cast<double>(rest.size(-1));
-    if (options.text("residual") == "sign") return rest.sign() / (std::sqrt(m) + std::sqrt(n));
+    const double r = static_cast<double>(lengths.size(-1));
+    if (options.text("residual") == "sign") return rest.sign() * std::sqrt((std::min(m, n) - r) / (m * n));
     const int64_t quarter = (lengths.size(-1) + 3) / 4;
     return rest / std::get<0>(lengths.sort(-1)).narrow(-1, 0, quarter).mean(-1, /*keepdim=*/true);
   }

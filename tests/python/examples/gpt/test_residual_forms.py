@@ -79,18 +79,21 @@ def test_sigma_is_what_each_name_says(forms: ModuleType) -> None:
     assert estimate_of("quarter", [0.0, 0.0], forms) == 0
 
 
-@pytest.mark.parametrize("rest", ["signs", "rows", "rms"])
+@pytest.mark.parametrize("rest", ["sign", "rows", "length", "random", "signs"])
 def test_lengths_are_what_each_name_says(rest: str, forms: ModuleType) -> None:
     E, R, vector = normal(6, 5, 3), normal(6, 2, 5), normal(5, 1, 4)[:, 0]
     for _ in range(200):
         found = forms.rest(E, R, vector, rest, "quarter")
     if rest == "signs":
         assert float(torch.linalg.matrix_norm(found, 2)) == pytest.approx(1, rel=1e-6)
-        assert torch.equal(found.sign(), E.sign())
-        return
-    found = found * (math.sqrt(6) + math.sqrt(5))
-    lengths = torch.linalg.vector_norm(found, dim=1) if rest == "rows" else torch.linalg.vector_norm(found)[None]
-    torch.testing.assert_close(lengths, torch.full_like(lengths, math.sqrt(5 if rest == "rows" else 30)))
+    elif rest == "random":
+        torch.testing.assert_close(found, E.sign() / (math.sqrt(6) + math.sqrt(5)))
+    else:
+        assert float(torch.linalg.matrix_norm(found)) == pytest.approx(math.sqrt(5 - 2))
+    if rest == "rows":
+        lengths = torch.linalg.vector_norm(found, dim=1)
+        torch.testing.assert_close(lengths, lengths[:1].expand(6))
+    torch.testing.assert_close(found / found.abs(), E.sign())
 
 
 @pytest.mark.parametrize(("rest", "sigma"), [("scaled", "spectral"), ("sign", "quarter")])
@@ -101,12 +104,12 @@ def test_at_rank_0_all_of_the_momentum_is_rest(rest: str, sigma: str, forms: Mod
     X.grad = normal(6, 6, 2)
     optimizer.step()
     if rest == "sign":
-        torch.testing.assert_close(X.detach(), -X.grad.sign() / (2 * math.sqrt(6)))
+        torch.testing.assert_close(X.detach(), -X.grad.sign() / math.sqrt(6))
     else:
         torch.testing.assert_close(X.detach() / X.detach().norm(), -X.grad / X.grad.norm())
 
 
-@pytest.mark.parametrize("rest", ["scaled", "sign", "signs", "rows", "rms"])
+@pytest.mark.parametrize("rest", ["scaled", "sign", "rows", "length", "random", "signs"])
 def test_a_momentum_of_zero_moves_nothing(rest: str, forms: ModuleType) -> None:
     X = torch.nn.Parameter(torch.ones(6, 5))
     optimizer = forms.ResidualDion(

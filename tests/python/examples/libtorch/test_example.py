@@ -88,6 +88,14 @@ def test_each_line_gives_loss_speed_and_the_time_of_the_optimizer(briefly_traine
     assert min(float(line[3]) for line in lines) > 0
 
 
+@pytest.mark.parametrize("residual", ["scaled", "sign"])
+def test_a_residual_is_an_option_of_dion(place, residual):
+    run_of_it = ["--rank-fraction", "0.25", "--residual", residual, "--run", residual]
+    succeed(place, TRAIN, *SHORT, *DUE, "--steps", "10", *run_of_it)
+    groups = checkpoint(place / residual, 10)["optimizer"]["param_groups"]
+    assert [group.get("residual") for group in groups if group["algorithm"] == "dion"] == [residual]
+
+
 def test_a_terminal_gets_one_line_that_renews_itself(place):
     controller, terminal = pty.openpty()
     command = [
@@ -259,6 +267,8 @@ REFUSED = {
     "text.txt --newton-schulz gram": "--newton-schulz has no effect with --optimizer dion",
     "text.txt --optimizer muon --newton-schulz 5": "--newton-schulz must be jordan, polar_express or gram, got '5'",
     "text.txt --optimizer dion2 --nesterov on": "--nesterov has no effect with --optimizer dion2",
+    "text.txt --residual signs": "--residual must be none, scaled or sign, got 'signs'",
+    "text.txt --optimizer muon --residual sign": "--residual has no effect with --optimizer muon",
     "text.txt --fraction 0.5": "--fraction has no effect with --optimizer dion",
     "text.txt --delayed on": "--delayed has no effect with --optimizer dion",
     "text.txt --optimizer muon --ns-steps 0": "--ns-steps must be a whole number of at least 1 and at most 99, got '0'",
