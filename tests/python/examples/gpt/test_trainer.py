@@ -7,6 +7,7 @@ from typing import Any
 
 import checkpoint
 import numpy as np
+import options
 import pytest
 import torch
 from data import Source, Windows
@@ -62,6 +63,14 @@ def test_every_parameter_has_one_optimizer(optimizer: str) -> None:
     trainer = make_trainer("--optimizer", optimizer)
     owned = [id(p) for each in trainer.optimizers for group in each.param_groups for p in group["params"]]
     assert sorted(owned) == sorted(id(p) for p in trainer.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("flags", "residual"), [([], None), (["--residual"], "sign"), (["--residual", "scaled"], "scaled")]
+)
+def test_a_residual_is_signs_unless_it_is_named(flags: list[str], residual: str | None) -> None:
+    given = options.parse([*flags, "--nesterov"])
+    assert options.recipe(given, torch.device("cpu"), job=None).hyperparameters["residual"] == residual
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
