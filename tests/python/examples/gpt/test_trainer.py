@@ -7,7 +7,6 @@ from typing import Any
 
 import checkpoint
 import numpy as np
-import options
 import pytest
 import torch
 from data import Source, Windows
@@ -66,11 +65,10 @@ def test_every_parameter_has_one_optimizer(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "residual"), [([], None), (["--residual"], "sign"), (["--residual", "scaled"], "scaled")]
+    ("flags", "residual"), [([], None), (["--residual"], "sign"), (["--residual", "scaled"], "scaled")], ids=str
 )
 def test_a_residual_is_signs_unless_it_is_named(flags: list[str], residual: str | None) -> None:
-    given = options.parse([*flags, "--nesterov"])
-    assert options.recipe(given, torch.device("cpu"), job=None).hyperparameters["residual"] == residual
+    assert recipe(parse([*flags, "--nesterov"]), CPU).hyperparameters["residual"] == residual
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
