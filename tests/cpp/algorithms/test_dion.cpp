@@ -3,90 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <optional>
 
-#include "algorithms/batch.h"
-#include "algorithms/options_by_name.h"
-#include "algorithms/shared.h"
-#include "algorithms/textbook.h"
-#include "comm/ranks_as_threads.h"
-#include "comm/scheduler.h"
-#include "linalg/backend.h"
-#include "linalg/recorder.h"
+#include "algorithms/dion_steps.h"
 
 namespace torchdion::algorithms {
 
 namespace {
-
-using linalg::Matrices;
-
-// A stack of weights with its state, and the gradients of a few steps.
-struct Problem {
-  at::Tensor X, M, Q;
-  std::vector<at::Tensor> gradients;
-};
-
-Problem problem(int64_t count, int64_t m, int64_t n, int64_t r, Orientation orientation, at::ScalarType dtype) {
-  const int64_t q_rows = orientation == Orientation::right ? m : n;
-  Problem made{
-      normal({count, m, n}, 1, dtype), at::zeros({count, m, n}, dtype), normal({count, q_rows, r}, 2, dtype), {}};
-  for (uint64_t step = 0; step < 6; ++step) made.gradients.push_back(normal({count, m, n}, 10 + step, dtype));
-  return made;
-}
-
-// What the engine makes of a stack of matrices in one process. It points into p and G, which must outlive it.
-Batch batch_of(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step, const Options& options) {
-  Batch batch;
-  batch.X = Matrices(p.X);
-  batch.G = Matrices(G);
-  batch.states = {Matrices(p.M), Matrices(p.Q)};
-  if (orientation == Orientation::right) {
-    batch.X = batch.X.t();
-    batch.G = batch.G.t();
-    batch.states[0] = batch.states[0].t();
-  }
-  batch.shape = {.count = p.X.size(0),
-                 .numel = p.X.numel(),
-                 .m = batch.X.rows,
-                 .n = batch.X.cols,
-                 .ranks = {p.Q.size(-1)},
-                 .rows = batch.X.rows,
-                 .cols = batch.X.cols,
-                 .owners = {{p.X.size(0)}, {p.X.size(0)}},
-                 .parameter = p.X.scalar_type(),
-                 .computing = linalg::compute_dtype({batch.X.dtype}),
-                 .states = {p.M.scalar_type(), p.Q.scalar_type()}};
-  batch.shape_factor = std::sqrt(static_cast<double>(p.X.size(-2)) / static_cast<double>(p.X.size(-1)));
-  batch.step = step;
-  batch.workspace = at::empty({kDion.cost(batch.shape, {}, options).workspace}, batch.shape.computing);
-  return batch;
-}
-
-// Those of Dion, with the method by its enumerator.
-Options options_of(Orthonormalize method, NamedValues values) {
-  Options options = options_of(kDion, values);
-  options.set("orthonormalize", text_of(option("orthonormalize")->allowed.choices, method));
-  return options;
-}
-
-Options options_of(Precision precision, NamedValues values) {
-  Options options = options_of(kDion, values);
-  options.set("precision", text_of(kPrecision, precision));
-  return options;
-}
-
-void take_step(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step, const Options& options) {
-  comm::run(kDion.update(batch_of(p, G, orientation, step, options), options));
-}
-
-// Steps with all of a problem's gradients, and the textbook's beside them.
-void take_steps(const Problem& p, Textbook& textbook, Orientation orientation, const Options& options) {
-  int64_t step = 0;
-  for (const at::Tensor& G : p.gradients) {
-    take_step(p, G, orientation, ++step, options);
-    textbook.step(G, orientation);
-  }
-}
 
 struct Shape {
   int64_t count, m, n, r;
@@ -114,118 +36,6 @@ INSTANTIATE_TEST_SUITE_P(EveryWay, Dion,
                                           testing::Values(Shape{1, 1, 1, 1}, Shape{1, 7, 1, 1}, Shape{3, 12, 20, 5},
                                                           Shape{2, 20, 12, 5}, Shape{1, 16, 16, 16},
                                                           Shape{2, 130, 40, 30})));
-
-constexpr const char* kResiduals[] = {"scaled", "sign"};
-constexpr const char* kRightFactors[] = {"normalized", "orthonormal"};
-
-TEST(DionResidual, FollowsTheTextbookInFP64) {
-  for (const std::string_view residual : kResiduals) {
-    for (const std::string_view right : kRightFactors) {
-      for (int form = 0; form < 16; ++form) {
-        SCOPED_TRACE(testing::Message() << residual << " " << right << " " << form);
-        const Orientation orientation = form & 1 ? Orientation::left : Orientation::right;
-        const Options options = options_of(kDion, {{"lr", 0.1},
-                                                   {"mu", 0.9},
-                                                   {"residual", residual},
-                                                   {"right_factor", right},
-                                                   {"nesterov", (form & 2) != 0},
-                                                   {"error_feedback", (form & 4) == 0},
-                                                   {"maximize", (form & 8) != 0}});
-        const Problem p = problem(3, 12, 20, 5, orientation, at::kDouble);
-        const at::Tensor start = p.X.clone();
-        Textbook textbook{p.X.clone(), p.M.clone(), p.Q.clone(), options};
-        take_steps(p, textbook, orientation, options);
-        EXPECT_LE(travel_error(p.X, textbook.X, start), 1e-10);
-        EXPECT_LE(relative_error(p.M, textbook.M), 1e-10);
-      }
-    }
-  }
-}
-
-// Tensor cores and BF16 read rounded operands, of which what P Rᵀ leaves has its share. Factors of 8 columns move
-// weights in one pass on a GPU.
-TEST(DionResidual, OfEveryDtypeAndPrecisionEndsNearTheTextbook) {
-  struct Case {
-    at::ScalarType weights, momentum;
-    Precision precision;
-    double error;
-  };
-  for (const Case& c :
-       {Case{at::kFloat, at::kFloat, Precision::highest, 2e-5}, Case{at::kFloat, at::kFloat, Precision::high, 3e-3},
-        Case{at::kFloat, at::kFloat, Precision::medium, 1.2e-2},
-        Case{at::kFloat, at::kBFloat16, Precision::medium, 2e-2},
-        Case{at::kBFloat16, at::kFloat, Precision::highest, 0.25}, Case{at::kHalf, at::kHalf, Precision::high, 4e-2}}) {
-    for (const std::string_view right : kRightFactors) {
-      for (int form = 0; form < 16; ++form) {
-        SCOPED_TRACE(testing::Message() << c.weights << " " << c.momentum << " " << static_cast<int>(c.precision) << " "
-                                        << right << " " << form);
-        const Orientation orientation = form & 4 ? Orientation::left : Orientation::right;
-        const Options options = options_of(c.precision, {{"lr", 0.1},
-                                                         {"weight_decay", 0.0},
-                                                         {"residual", std::string_view("scaled")},
-                                                         {"right_factor", right},
-                                                         {"nesterov", (form & 1) != 0},
-                                                         {"error_feedback", (form & 2) == 0}});
-        Problem p = problem(2, 24, 96, form & 8 ? 8 : 6, orientation, c.weights);
-        p.M = p.M.to(c.momentum);
-        const at::Tensor start = p.X.to(at::kDouble);
-        Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
-        take_steps(p, textbook, orientation, options);
-        EXPECT_LE(travel_error(p.X, textbook.X, start), c.error);
-        EXPECT_LE(relative_error(p.M, textbook.M), c.error);
-      }
-    }
-  }
-}
-
-// Signs of what is about zero are those of rounding: few entries.
-TEST(DionResidual, SignsOfRoundedOperandsAreThoseOfTheTextbookButForFew) {
-  for (const Precision precision : {Precision::highest, Precision::high, Precision::medium}) {
-    for (int form = 0; form < 8; ++form) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(precision) << " " << form);
-      const Orientation orientation = form & 4 ? Orientation::left : Orientation::right;
-      const Options options = options_of(precision, {{"lr", 0.1},
-                                                     {"weight_decay", 0.0},
-                                                     {"residual", std::string_view("sign")},
-                                                     {"nesterov", (form & 1) != 0},
-                                                     {"error_feedback", (form & 2) == 0}});
-      const Problem p = problem(2, 24, 96, 8, orientation, at::kFloat);
-      const at::Tensor start = p.X.to(at::kDouble);
-      Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
-      take_step(p, p.gradients[0], orientation, 1, options);
-      textbook.step(p.gradients[0], orientation);
-      const double bound = precision == Precision::highest ? 5e-5 : precision == Precision::high ? 0.06 : 0.15;
-      EXPECT_LE(travel_error(p.X, textbook.X, start), bound);
-      EXPECT_LE(relative_error(p.M, textbook.M), bound);
-    }
-  }
-}
-
-// What is left of momenta that the rank holds is rounding, which has no signs; few have some where P itself is computed
-// from rounded operands.
-TEST(DionResidual, OfAMomentumOfFewerDirectionsIsNothing) {
-  for (const Precision precision : {Precision::highest, Precision::high, Precision::medium}) {
-    for (const std::string_view residual : kResiduals) {
-      for (int form = 0; form < 4; ++form) {
-        SCOPED_TRACE(testing::Message() << static_cast<int>(precision) << " " << residual << " " << form);
-        const Orientation orientation = form & 1 ? Orientation::left : Orientation::right;
-        const auto updated = [&](std::optional<std::string_view> rest) {
-          const Problem p = problem(2, 64, 96, 8, orientation, at::kFloat);
-          const at::Tensor G = normal({2, 64, 5}, 21).matmul(normal({2, 5, 96}, 22)).to(at::kFloat);
-          Options options = options_of(precision, {{"lr", 1.0}, {"weight_decay", 0.0}, {"nesterov", (form & 2) != 0}});
-          if (rest) options.set("residual", *rest);
-          p.X.zero_();
-          for (int64_t step = 1; step <= 2; ++step) take_step(p, G, orientation, step, options);
-          return p.X;
-        };
-        const at::Tensor none = updated({}), moved = updated(residual) - none;
-        const double length = std::sqrt(64.0 - 8);  // of signs
-        const double share = precision == Precision::highest ? 0.02 : 0.25;
-        EXPECT_LE(at::linalg_vector_norm(moved, 2, {1, 2}).max().item<double>(), share * 2 * length);
-      }
-    }
-  }
-}
 
 class DionDtype : public testing::TestWithParam<at::ScalarType> {};
 
@@ -428,18 +238,6 @@ TEST(DionStep, TakesTheGradientTimesItsFactorIntoAccount) {
   }
 }
 
-// What a GPU is given to do in one step of `count` n×n matrices of one shape, once it knows where they lie.
-int64_t launches_of_step(int64_t count, int64_t n, int64_t r, Precision precision, NamedValues values = {}) {
-  const Problem p = problem(count, n, n, r, Orientation::right, at::kFloat);
-  const linalg::Recorder recorder;
-  take_step(p, p.gradients[0], Orientation::right, 1, options_of(precision, values));
-  int64_t launches = 0;
-  for (const linalg::Launches& each : recorder.launches()) {
-    if (!each.name.starts_with("Upload")) launches += each.count;
-  }
-  return launches;
-}
-
 // Each takes the host some microseconds, more than small matrices take the GPU.
 TEST(DionStep, TakesSixteenLaunchesForAnyNumberOfMatricesAndFourForEveryFurther512Columns) {
   if (linalg::backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
@@ -448,16 +246,6 @@ TEST(DionStep, TakesSixteenLaunchesForAnyNumberOfMatricesAndFourForEveryFurther5
     EXPECT_EQ(launches_of_step(1, 200, 192, precision), 16);  // a GPT of 120M at r = d/4
     EXPECT_EQ(launches_of_step(12, 80, 70, precision), 16);
     EXPECT_EQ(launches_of_step(1, 520, 515, precision), 20);
-  }
-}
-
-TEST(DionStep, TakesTwoLaunchesMoreForSignsOfTheResidualAndThreeToScaleIt) {
-  if (linalg::backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
-  for (const bool nesterov : {false, true}) {
-    const int64_t none = launches_of_step(3, 80, 64, Precision::medium, {{"nesterov", nesterov}});
-    const std::string_view sign = "sign", scaled = "scaled";
-    EXPECT_EQ(launches_of_step(3, 80, 64, Precision::medium, {{"nesterov", nesterov}, {"residual", sign}}), none + 2);
-    EXPECT_EQ(launches_of_step(3, 80, 64, Precision::medium, {{"nesterov", nesterov}, {"residual", scaled}}), none + 3);
   }
 }
 
