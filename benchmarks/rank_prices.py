@@ -1,14 +1,17 @@
 """The price of a rank: steps to a loss, and what a step asks of a GPU, each over Muon's.
 
-    python benchmarks/rank_prices.py [--list 1.3b] [--machine h100]
+    python benchmarks/rank_prices.py [--list 1.3b] [--predicted]
 
 A line of JSON for each optimizer of the part "ranks" of the committed study (benchmarks/results/compare/residual):
 
     `steps`          to the study's loss over Muon's, `low` and `high` the ends of Tukey's 95% interval, `reached` by
                      how many `seeds`; null where one did not reach it, or has none yet
-    `operations`     of a step on the list's matrices over Muon's, as torchdion.plan counts them
-    `roofline_ms`    of that step, of every matrix the longer of BF16 products at the machine's peak and of traffic
-    `optimizer_time` to the loss over Muon's: the product of the step's ratio of roofline_ms and `steps`
+    `operations`     of a step on the list's matrices over Muon's, as torchdion.plan counts them, and
+                     `operations_to_loss`: that times `steps`
+    `roofline_ms`    of that step on an H100: of every matrix the longer of BF16 products and of traffic
+    `predicted_ms`   with --predicted, of Dion: the least time of all launches (gpu/predicted.py, which needs what
+                     `make test-cpp` builds), and `time_to_loss`: that over Muon's roofline_ms, which is less than its
+                     launches take, times `steps`
 """
 
 import argparse
@@ -19,21 +22,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matrices import Shape, gpt_shapes
+from matrices import Shape
 from measure import emit
 from torch.nn import Parameter
 
 import torchdion
-from torchdion.planning.machines import MACHINES
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(1, str(ROOT / "examples" / "gpt"))
+sys.path[1:1] = [str(ROOT / "examples" / "gpt"), str(ROOT / "benchmarks" / "gpu")]
 
+import predicted  # noqa: E402
 from comparison import study, summary  # noqa: E402
 from comparison.results import Results  # noqa: E402
+from gpu_lists import LISTS  # noqa: E402
 
 STUDY, PART, BASELINE = "residual", "ranks", "Muon"
-LISTS = {"120m": gpt_shapes(12, 768), "1.3b": gpt_shapes(24, 2048), "3b": gpt_shapes(28, 3072)}
 Row = dict[str, Any]
 
 
@@ -45,12 +48,12 @@ def committed(part: str) -> summary.Group:
     return group
 
 
-def step(shapes: list[Shape], flags: Mapping[str, Any], machine: str) -> tuple[float, float] | None:
+def step(shapes: list[Shape], flags: Mapping[str, Any]) -> tuple[float, float] | None:
     """Operations and seconds of a study's optimizer on these matrices; None of one that is none of torchdion's."""
     params = [(str(index), Parameter(torch.empty(shape, device="meta"))) for index, shape in enumerate(shapes)]
-    options = {name: flags[name] for name in ("rank_fraction", "residual", "fraction") if name in flags}
+    options = {name: flags[name] for name in ("rank_fraction", "residual", "right_factor", "fraction") if name in flags}
     plan = torchdion.plan(
-        [{"params": params}], {"dp": 1}, precision="medium", machine=machine, efficiency=1.0, **options
+        [{"params": params}], {"dp": 1}, precision="medium", machine="h100", efficiency=1.0, **options
     )
     optimizer = {"dion": "dion_dense"}.get(flags["optimizer"], flags["optimizer"])
     if optimizer not in plan.estimates:
@@ -58,8 +61,8 @@ def step(shapes: list[Shape], flags: Mapping[str, Any], machine: str) -> tuple[f
     return plan.estimates[optimizer].cost.flops, plan.estimates[optimizer].compute_seconds
 
 
-def prices(group: summary.Group, shapes: list[Shape], machine: str) -> Iterator[Row]:
-    steps = {row.name: step(shapes, row.setting.contender.flags, machine) for row in group}
+def prices(group: summary.Group, shapes: list[Shape]) -> Iterator[Row]:
+    steps = {row.name: step(shapes, row.setting.contender.flags) for row in group}
     of_muon = steps[BASELINE]
     assert of_muon is not None
     for row in group:
@@ -75,18 +78,38 @@ def prices(group: summary.Group, shapes: list[Shape], machine: str) -> Iterator[
             "reached": sum(map(math.isfinite, row.values.values())),
             "seeds": len(row.values),
             "operations": asked and asked[0] / of_muon[0],
+            "operations_to_loss": asked and of_steps and of_steps * asked[0] / of_muon[0],
             "roofline_ms": asked and 1e3 * asked[1],
-            "optimizer_time": asked and of_steps and of_steps * asked[1] / of_muon[1],
         }
+
+
+def predicted_ms(name: str, flags: Mapping[str, Any]) -> float:
+    """Of a Dion's step on a list."""
+    [rank] = [rank for rank, fraction in predicted.ALL_RANKS.items() if fraction == flags["rank_fraction"]]
+    options = {
+        each: flags[each] for each in ("nesterov", "residual", "error_feedback", "right_factor") if each in flags
+    }
+    *_, total = predicted.predict(name, rank, "medium", 1.0, **options)
+    least: float = total["least_ms"]
+    return least
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", choices=LISTS, default="1.3b", help="of a GPT's matrices")
-    parser.add_argument("--machine", choices=MACHINES, default="h100")
+    parser.add_argument("--predicted", action="store_true")
     given = parser.parse_args(arguments)
-    for row in prices(committed(PART), LISTS[given.list], given.machine):
-        emit({**row, "list": given.list, "machine": given.machine})
+    if given.predicted:
+        predicted.load(predicted.LIBRARY)
+    group = committed(PART)
+    rows = {row["optimizer"]: row for row in prices(group, LISTS[given.list]())}
+    for each in group:
+        row, flags = rows[each.name], each.setting.contender.flags
+        if given.predicted and flags["optimizer"] == "dion":
+            row["predicted_ms"] = predicted_ms(given.list, flags)
+            of_muon = row["predicted_ms"] / rows[BASELINE]["roofline_ms"]
+            row["time_to_loss"] = row["steps"] and row["steps"] * of_muon
+        emit({**row, "list": given.list})
     return 0
 
 

@@ -1,11 +1,12 @@
 """What a step asks of a GPU, listed without one: launches, bytes, operations, and the least time that they take.
 
     python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--rank d/4 d/16 d] [--precision high medium]
-        [--nesterov] [--residual none scaled sign] [--least-share 0.01] [--write FOLDER]
+        [--nesterov] [--residual none scaled sign] [--no-error-feedback] [--right-factor orthonormal]
+        [--least-share 0.01] [--write FOLDER]
 
 The step is Dion's, the second after its first one, with FP32 states. It runs on Meta tensors, through the
 operations on CUDA as the tests compile them (`make test-cpp`, or --library), which record what they would launch. JSON
-lines, each with `list`, `rank`, `state` and `precision`, and `residual` where there is one:
+lines, each with `list`, `rank`, `state` and `precision`, and those of the other options that are not the default:
 
     kind "predicted"          one for each kernel, by the name that the rows of gpu_profile.py have: how often it is
                               launched, the blocks, bytes and operations of all its launches, `least_ms` of all
@@ -45,6 +46,7 @@ from torchdion.table import options_of
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "package" / "tests" / "cpp" / "libtorchdion_emulated.so"
 Row = dict[str, Any]
+ALL_RANKS = {**RANKS, "d/8": 1 / 8, "d/32": 1 / 32}
 
 # NVIDIA's datasheet of the H100 SXM5: operations per second without sparsity, bytes per second.
 RATES = {"TF32": 494.7e12, "BF16": 989.4e12, "FP16": 989.4e12, "FP64": 66.9e12, "FP32": 66.9e12}
@@ -94,7 +96,7 @@ def roofline_ms(shapes: list[Shape], fraction: float, precision: str) -> float:
 
 
 def predict(name: str, rank: str, precision: Precision, least_share: float, **options: Any) -> Iterator[Row]:
-    shapes, fraction = LISTS[name](), RANKS[rank]
+    shapes, fraction = LISTS[name](), ALL_RANKS[rank]
     optimizer = optimizer_of(shapes, fraction, precision, **options)
     optimizer.step()
     *launched, allocated = _C.launches_of(optimizer.step, "meta")
@@ -140,7 +142,7 @@ def markdown(rows: Sequence[Row]) -> str:
         "Bytes and operations are those that the algorithm cannot do without; the least time is by a datasheet.",
     ]
     for total in (row for row in rows if row["kind"] == "predicted_step"):
-        labels = ("list", "rank", "precision", "nesterov", "residual")
+        labels = ("list", "rank", "precision", "nesterov", "residual", "error_feedback", "right_factor")
         of_step = [row for row in rows if all(row.get(label) == total.get(label) for label in labels)]
         kernels = [shown({**row, "kernel": row["name"]}) for row in of_step if row["kind"] == "predicted"]
         kernels.append(shown({**total, "kernel": "sum"}))
@@ -148,7 +150,9 @@ def markdown(rows: Sequence[Row]) -> str:
         parts += [
             f"## {total['list']}, r = {total['rank']}, {total['precision']}"
             + (", nesterov" * total["nesterov"])
-            + (f", residual {total['residual']}" if "residual" in total else ""),
+            + (f", residual {total['residual']}" if "residual" in total else "")
+            + (", without error feedback" * ("error_feedback" in total))
+            + (f", {total['right_factor']} right factor" if "right_factor" in total else ""),
             f"{total['launches'] / total['batches']:.3g} launches for each of {total['batches']} batches of "
             f"{total['groups']} shapes; {total['fp64_operations'] / 1e9:.3g} GFLOP of products in FP64; "
             f"{total['bytes_over_least']:.3g} times the bytes of passes over whole matrices; the roofline is "
@@ -164,10 +168,12 @@ def markdown(rows: Sequence[Row]) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", nargs="+", choices=LISTS, default=["120m", "1.3b", "3b"], help="of matrices")
-    parser.add_argument("--rank", nargs="+", choices=RANKS, default=["d/4", "d/16", "d"])
+    parser.add_argument("--rank", nargs="+", choices=ALL_RANKS, default=["d/4", "d/16", "d"])
     parser.add_argument("--precision", nargs="+", choices=["highest", "high", "medium"], default=["high", "medium"])
     parser.add_argument("--nesterov", action="store_true")
     parser.add_argument("--residual", nargs="+", choices=["none", "scaled", "sign"], default=["none"])
+    parser.add_argument("--no-error-feedback", action="store_true")
+    parser.add_argument("--right-factor", choices=["normalized", "orthonormal"], default="normalized")
     parser.add_argument("--least-share", type=float, default=0.01, help="of products with rows of their own")
     parser.add_argument("--library", type=Path, default=Path(os.environ.get("TORCHDION_EMULATED", LIBRARY)))
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="for the rows and a table of them")
@@ -175,10 +181,15 @@ def main(arguments: list[str]) -> int:
     load(given.library)
     lines = []
     for name, rank, precision, residual in product(given.list, given.rank, given.precision, given.residual):
-        labels = {"list": name, "rank": rank, "state": "FP32", "precision": precision, "nesterov": given.nesterov}
-        options = {"nesterov": given.nesterov}
+        labels = {"list": name, "rank": rank, "state": "FP32", "precision": precision}
+        options: dict[str, Any] = {"nesterov": given.nesterov}
         if residual != "none":
-            labels["residual"] = options["residual"] = residual
+            options["residual"] = residual
+        if given.no_error_feedback:
+            options["error_feedback"] = False
+        if given.right_factor != "normalized":
+            options["right_factor"] = given.right_factor
+        labels |= options
         found = predict(name, rank, precision, given.least_share, **options)
         lines += [line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in found]
     if given.write:
