@@ -5,7 +5,17 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("cut_matrix", "error_feedback", "front", "house", "left_over", "life_of_a_step", "logo", "one_step")
+NAMES = (
+    "cut_matrix",
+    "error_feedback",
+    "front",
+    "house",
+    "left_over",
+    "life_of_a_step",
+    "logo",
+    "one_step",
+    "price_of_rank",
+)
 
 
 def main(names: list[str]) -> int:

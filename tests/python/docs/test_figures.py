@@ -4,6 +4,7 @@ import importlib
 import xml.etree.ElementTree as ElementTree
 
 import left_over
+import price_of_rank
 import pytest
 import torch
 from draw import NAMES
@@ -45,6 +46,16 @@ def test_dions_update_ends_at_its_rank_and_a_residual_goes_on_below_it() -> None
     assert scaled[left_over.RANK - 1] == pytest.approx(1, abs=0.1)
     assert sum(sign) > sum(scaled)
     assert min(left_over.of_muon()) > 0.8
+
+
+def test_the_price_of_a_rank_is_lower_with_the_residual_and_muons_is_1() -> None:
+    losses, steps = price_of_rank.points()
+    for of_all in (losses, steps):
+        dion, signs = ({point.rank: point.value for point in of_all[name]} for name in ("Dion Nesterov", "Signs"))
+        assert set(signs) == {"0", "d/32", "d/16", "d/8", "d/4"}
+        assert all(signs[rank] < dion[rank] for rank in signs if rank in dion)
+    assert [point[:4] for point in steps["Muon"]] == [(1, 1, 1, 1)]
+    assert all(0 < point.operations < 1 for name in ("Dion Nesterov", "Signs") for point in steps[name])
 
 
 def test_the_table_of_the_cut_matrix_is_what_a_step_sends() -> None:
