@@ -6,7 +6,7 @@ One JSON line per optimizer and list, then a table. `roofline` is the time that 
 matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
 that fewer operations were needed than the formula counts. `medium` in a name is precision="medium". `over` is the
 optimizer whose step a contender's is compared with besides, `its` the time over that one's: of a Dion at another
-precision, under Nesterov or with a residual the one without, of Double Dion and DeMo that of Dion at r = d/4, of Muon's
+precision, under Nesterov, with a residual or QR the one without, of Double Dion and DeMo that of Dion at r = d/4, of Muon's
 siblings Muon's. `first` is the first step (it also makes the state; the median of three new optimizers) over a steady
 one.
 """
@@ -35,6 +35,7 @@ OVER = {
     "Dion r = d/4, Nesterov, scaled": "Dion r = d/4, Nesterov",
     "Dion r = d/4, Nesterov, sign": "Dion r = d/4, Nesterov",
     "Dion r = d/4, orthonormal": "Dion r = d/4",
+    "Dion r = d/4, all of these": "Dion r = d/4",
     "Double Dion r = d/64, d/4": "Dion r = d/4",
     "DeMo": "Dion r = d/4",
     "NorMuon": "Muon",
@@ -61,6 +62,9 @@ def contenders() -> dict[str, Callable[..., Optimizer]]:
         for name in ("Dion r = d/4", "Dion r = d/4, Nesterov"):
             made[f"{name}, {residual}"] = partial(made[name], residual=residual)
     made["Dion r = d/4, orthonormal"] = partial(made["Dion r = d/4"], right_factor="orthonormal")
+    made["Dion r = d/4, all of these"] = partial(
+        made["Dion r = d/4, Nesterov, sign"], right_factor="orthonormal", error_feedback=False
+    )
     made["Muon"] = partial(torchdion.Muon, lr=1e-3)
     made["NorMuon"] = partial(torchdion.NorMuon, lr=1e-3)
     made["Dion2 1/4"] = partial(torchdion.Dion2, lr=1e-3)

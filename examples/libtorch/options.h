@@ -28,6 +28,8 @@ struct Recipe {
   std::string nesterov = "auto";                // Dion's and Muon's: the optimizer's own, "on" or "off"
   double rank_fraction = 1;                     // Dion's
   std::string residual = "none";                // Dion's, "scaled" or "sign"
+  std::string right_factor = "normalized";      // Dion's, or "orthonormal"
+  std::string error_feedback = "on";            // Dion's, or "off"
   double fraction = 0.25;                       // Dion2's and Dion3's
   std::string delayed = "off";                  // Double Dion's, or "on"
   std::string newton_schulz = "polar_express";  // Muon's and its siblings', as ns_steps

@@ -71,6 +71,8 @@ std::unique_ptr<torchdion::Optimizer> optimizer_of(const GPT& model, const Recip
   if (recipe.residual != "none") {
     options.residual(recipe.residual == "sign" ? torchdion::Residual::sign : torchdion::Residual::scaled);
   }
+  if (recipe.right_factor == "orthonormal") options.right_factor(torchdion::RightFactor::orthonormal);
+  options.error_feedback(recipe.error_feedback == "on");
   return made(std::type_identity<torchdion::Dion>());
 }
 

@@ -88,12 +88,22 @@ def test_each_line_gives_loss_speed_and_the_time_of_the_optimizer(briefly_traine
     assert min(float(line[3]) for line in lines) > 0
 
 
-@pytest.mark.parametrize("residual", ["scaled", "sign"])
-def test_a_residual_is_an_option_of_dion(place, residual):
-    run_of_it = ["--rank-fraction", "0.25", "--residual", residual, "--run", residual]
-    succeed(place, TRAIN, *SHORT, *DUE, "--steps", "10", *run_of_it)
-    groups = checkpoint(place / residual, 10)["optimizer"]["param_groups"]
-    assert [group.get("residual") for group in groups if group["algorithm"] == "dion"] == [residual]
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (["--residual", "scaled"], {"residual": "scaled"}),
+        (
+            ["--residual", "sign", "--right-factor", "orthonormal", "--error-feedback", "off"],
+            {"residual": "sign", "right_factor": "orthonormal", "error_feedback": False},
+        ),
+    ],
+)
+def test_flags_of_dions_residual_are_options_of_its_matrices(place, flags, options):
+    run = f"runs/{flags[1]}"
+    succeed(place, TRAIN, *SHORT, *DUE, "--steps", "10", "--rank-fraction", "0.25", *flags, "--run", run)
+    groups = checkpoint(place / run, 10)["optimizer"]["param_groups"]
+    [of_matrices] = [group for group in groups if group["algorithm"] == "dion"]
+    assert {name: of_matrices.get(name) for name in options} == options
 
 
 def test_a_terminal_gets_one_line_that_renews_itself(place):
@@ -269,6 +279,8 @@ REFUSED = {
     "text.txt --optimizer dion2 --nesterov on": "--nesterov has no effect with --optimizer dion2",
     "text.txt --residual signs": "--residual must be none, scaled or sign, got 'signs'",
     "text.txt --optimizer muon --residual sign": "--residual has no effect with --optimizer muon",
+    "text.txt --right-factor qr": "--right-factor must be normalized or orthonormal, got 'qr'",
+    "text.txt --optimizer muon --error-feedback off": "--error-feedback has no effect with --optimizer muon",
     "text.txt --fraction 0.5": "--fraction has no effect with --optimizer dion",
     "text.txt --delayed on": "--delayed has no effect with --optimizer dion",
     "text.txt --optimizer muon --ns-steps 0": "--ns-steps must be a whole number of at least 1 and at most 99, got '0'",

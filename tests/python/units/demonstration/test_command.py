@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torchdion.__main__ import main
-from torchdion.demonstration import command, picture
+from torchdion.demonstration import command, optimizers, picture
 
 
 def demo(*arguments: str) -> int:
@@ -45,6 +45,11 @@ def test_it_prints_losses_samples_and_a_comparison_and_draws_them(tmp_path: Path
     content = (tmp_path / "torchdion-demo.svg").read_text()
     assert ElementTree.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
     assert "torch.optim.AdamW" in content
+
+
+def test_what_next_has_the_options_of_the_dion_that_was_shown() -> None:
+    said = command.WHAT_NEXT.replace("'", '"')
+    assert all(f"{name}={value!r}".replace("'", '"') in said for name, value in optimizers.DION.items())
 
 
 def test_its_own_picture_is_drawn_anew_and_no_other_file_is_touched(here: Path, capsys) -> None:
