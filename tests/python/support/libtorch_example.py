@@ -27,7 +27,8 @@ def blocks(language: str) -> list[str]:
 BUILD, MAKE_TEXT, TRAIN = blocks("sh")[0].splitlines()
 (RESUME,) = blocks("sh")[1].splitlines()
 (TRAIN_WITH_MUON,) = blocks("sh")[2].splitlines()
-(TRAIN_IN_FOUR,) = blocks("sh")[3].splitlines()
+(TRAIN_WITH_RESIDUAL,) = blocks("sh")[3].splitlines()
+(TRAIN_IN_FOUR,) = blocks("sh")[4].splitlines()
 (PYTHON,) = blocks("python")
 
 

@@ -23,6 +23,7 @@ from libtorch_example import (
     SHAPE,
     TRAIN,
     TRAIN_WITH_MUON,
+    TRAIN_WITH_RESIDUAL,
     checkpoint,
     ended_after,
     environment,
@@ -89,18 +90,15 @@ def test_each_line_gives_loss_speed_and_the_time_of_the_optimizer(briefly_traine
 
 
 @pytest.mark.parametrize(
-    ("flags", "options"),
+    ("command", "options"),
     [
-        (["--residual", "scaled"], {"residual": "scaled"}),
-        (
-            ["--residual", "sign", "--right-factor", "orthonormal", "--error-feedback", "off"],
-            {"residual": "sign", "right_factor": "orthonormal", "error_feedback": False},
-        ),
+        (f"{TRAIN} --rank-fraction 0.25 --residual scaled", {"residual": "scaled"}),
+        (TRAIN_WITH_RESIDUAL, {"residual": "sign", "right_factor": "orthonormal", "error_feedback": False}),
     ],
 )
-def test_flags_of_dions_residual_are_options_of_its_matrices(place, flags, options):
-    run = f"runs/{flags[1]}"
-    succeed(place, TRAIN, *SHORT, *DUE, "--steps", "10", "--rank-fraction", "0.25", *flags, "--run", run)
+def test_flags_of_dions_residual_are_options_of_its_matrices(place, command, options):
+    run = f"runs/{options['residual']}"
+    succeed(place, command, *SHORT, *DUE, "--steps", "10", "--run", run)
     groups = checkpoint(place / run, 10)["optimizer"]["param_groups"]
     [of_matrices] = [group for group in groups if group["algorithm"] == "dion"]
     assert {name: of_matrices.get(name) for name in options} == options
