@@ -44,8 +44,8 @@ FIRST = 10
 """Steps that count as the first."""
 WARM = 8
 """Steps on the same gradient before the measured one."""
-RECIPE = ["--preset", "tiny", "--optimizer", "dion", "--nesterov", "--no-error-feedback",
-          "--right-factor", "orthonormal", "--layers", "2", "--context", "128", "--batch", "16"]  # fmt: skip
+RECIPE = ["--preset", "tiny", "--optimizer", "dion", "--nesterov", "--no-error-feedback", "--layers", "2",
+          "--context", "128", "--batch", "16"]  # fmt: skip
 
 
 def orthonormal(d: int, r: int, draw: torch.Generator) -> Tensor:

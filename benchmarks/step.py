@@ -6,9 +6,9 @@ One JSON line per optimizer and list, then a table. `roofline` is the time that 
 matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
 that fewer operations were needed than the formula counts. `medium` in a name is precision="medium". `over` is the
 optimizer whose step a contender's is compared with besides, `its` the time over that one's: of a Dion at another
-precision, under Nesterov, with a residual or QR the one without, of Double Dion and DeMo that of Dion at r = d/4, of
-Muon's siblings Muon's. `first` is the first step (it also makes the state; the median of three new optimizers) over a
-steady one.
+precision, under Nesterov, with a residual or an orthonormal right factor the one without, of Double Dion and DeMo that
+of Dion at r = d/4, of Muon's siblings Muon's. `first` is the first step (it also makes the state; the median of three
+new optimizers) over a steady one. "All of these" is Nesterov, sign and orthonormal, without error feedback.
 """
 
 import argparse

@@ -29,7 +29,7 @@ inline Problem problem(int64_t count, int64_t m, int64_t n, int64_t r, Orientati
   return made;
 }
 
-// What the engine makes of a stack of matrices in one process. It points into p and G, which must outlive it.
+// The batch that the engine makes of a stack of matrices in one process. It points into p and G, which must outlive it.
 inline Batch batch_of(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step,
                       const Options& options) {
   Batch batch;
@@ -58,7 +58,7 @@ inline Batch batch_of(const Problem& p, const at::Tensor& G, Orientation orienta
   return batch;
 }
 
-// Those of Dion, with the method by its enumerator.
+// Options of Dion, with the method by its enumerator.
 inline Options options_of(Orthonormalize method, NamedValues values) {
   Options options = options_of(kDion, values);
   options.set("orthonormalize", text_of(option("orthonormalize")->allowed.choices, method));
@@ -85,7 +85,7 @@ inline void take_steps(const Problem& p, Textbook& textbook, Orientation orienta
   }
 }
 
-// What a GPU is given to do in one step of `count` n×n matrices of one shape, once it knows where they lie.
+// Counts the launches of one step of `count` n×n matrices of one shape, once a GPU knows where they lie.
 inline int64_t launches_of_step(int64_t count, int64_t n, int64_t r, Precision precision, NamedValues values = {}) {
   const Problem p = problem(count, n, n, r, Orientation::right, at::kFloat);
   const linalg::Recorder recorder;

@@ -94,7 +94,7 @@ TEST(DionResidual, SignsOfRoundedOperandsAreThoseOfTheTextbookButForFew) {
   }
 }
 
-// What is left of momenta that the rank holds is rounding, which has no signs; few have some where P itself is computed
+// A momentum that the rank holds leaves rounding, which has no signs; few entries have some where P itself is computed
 // from rounded operands.
 TEST(DionResidual, OfAMomentumOfFewerDirectionsIsNothing) {
   for (const Precision precision : {Precision::highest, Precision::high, Precision::medium}) {

@@ -8,7 +8,7 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 inline constexpr int kElementsPerThread = 8;  // loads in flight
 
-// Where the entries of one of two equally shaped matrices lie.
+// The distances between neighbours of one of two equally shaped matrices, in entries.
 struct Strides {
   int64_t row = 0, col = 1;
 };
@@ -127,7 +127,7 @@ struct Pairs {
     });
   }
 
-  // What a thread reads is on its way before it writes anything.
+  // A thread asks for all that it reads before it writes anything.
   template <int Count, class Block, class SA, class SB, class Out, class F>
   TORCHDION_DEVICE void replace_runs(Block& block, SA* a_data, const SB* b_data, const Out& output, const F& f) const {
     constexpr int kRuns = kElementsPerThread / Count;
