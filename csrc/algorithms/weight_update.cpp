@@ -149,9 +149,10 @@ linalg::SignFloor floor_of_signs(const PowerIteration& iteration, const Lying& o
           linalg::row_sums(of.right_of_rest, linalg::RowSum::squares)};
 }
 
-// Signs get the Frobenius norm of what an m×n matrix with orthonormal rows or columns has beside r of its directions.
+// Signs get twice the Frobenius norm of what an m×n matrix with orthonormal rows or columns has beside r of its
+// directions: the study of residuals found that better than once, and than four times.
 double weight_of_signs(int64_t m, int64_t n, int64_t r) {
-  return std::sqrt(static_cast<double>(std::min(m, n) - r) / (static_cast<double>(m) * static_cast<double>(n)));
+  return 2 * std::sqrt(static_cast<double>(std::min(m, n) - r) / (static_cast<double>(m) * static_cast<double>(n)));
 }
 
 // Moves weights by a scaled residual where the device does it in one pass over them, and says whether it did.

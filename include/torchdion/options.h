@@ -29,7 +29,7 @@ enum class Factorization {
 // How what P Rᵀ leaves of the matrix that Dion factors moves the weights too.
 enum class Residual {
   scaled,  // over the length of R's smallest columns
-  sign,    // by its signs, so that the update has the Frobenius norm of Muon's
+  sign,    // by its signs, at twice the Frobenius norm that Muon's update has there
 };
 
 // What Dion takes from R = Bᵀ P for the update and as the next Q.

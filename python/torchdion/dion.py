@@ -61,9 +61,9 @@ class Dion(Optimizer):
             its QR (arXiv 2605.16341), for which ranks that cut the columns of X sum one or two r×r matrices more.
         residual: how E = L − P Rᵀ, what the rank leaves of the factored matrix L (B, or with ``nesterov`` the
             look-ahead), moves the weights too. "scaled": P Qᵀ + E / σ in place of P Qᵀ, σ being the mean length of the
-            shortest quarter of R's columns. "sign": P Qᵀ + √((min(m, n) − r) / (m n)) sign(E), which has the Frobenius
-            norm of Muon's update. No traffic and no state. Replicas that keep momenta of their own (``replicate_mesh``
-            with (m + n) r < m n) cannot have it.
+            shortest quarter of R's columns. "sign": P Qᵀ + 2 √((min(m, n) − r) / (m n)) sign(E), signs at twice the
+            Frobenius norm that Muon's update has there. No traffic and no state. Replicas that keep momenta of their
+            own (``replicate_mesh`` with (m + n) r < m n) cannot have it.
         scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.
         maximize: ascend instead of descend.
         capturable: for CUDA graphs: the state ``step`` lies on the parameter's device, and so may ``lr`` and

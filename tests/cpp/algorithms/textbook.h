@@ -43,7 +43,7 @@ struct Textbook {
     if (is_none(options.at("residual"))) return at::zeros_like(rest);
     const double m = static_cast<double>(rest.size(-2)), n = static_cast<double>(rest.size(-1));
     const double r = static_cast<double>(lengths.size(-1));
-    if (options.text("residual") == "sign") return rest.sign() * std::sqrt((std::min(m, n) - r) / (m * n));
+    if (options.text("residual") == "sign") return rest.sign() * 2 * std::sqrt((std::min(m, n) - r) / (m * n));
     const int64_t quarter = (lengths.size(-1) + 3) / 4;
     return rest / std::get<0>(lengths.sort(-1)).narrow(-1, 0, quarter).mean(-1, /*keepdim=*/true);
   }

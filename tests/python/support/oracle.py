@@ -33,7 +33,7 @@ def signal_of(A: Tensor) -> Tensor:
 def residual(E: Tensor, R: Tensor, options: dict[str, Any]) -> Tensor:
     """By what E, which P Rᵀ leaves, moves the weights; at full rank nothing is left.
 
-    E / σ, σ the mean length of the shortest quarter of R's columns, or sign(E) at Frobenius norm √(min(m, n) − r).
+    E / σ, σ the mean length of the shortest quarter of R's columns, or sign(E) at Frobenius norm 2 √(min(m, n) − r).
     """
     how, (m, n), r = options.get("residual"), E.shape, R.shape[1]
     lengths = torch.linalg.vector_norm(R, dim=0).sort().values
@@ -42,7 +42,7 @@ def residual(E: Tensor, R: Tensor, options: dict[str, Any]) -> Tensor:
     if how == "scaled":
         scaled: Tensor = E / lengths[: math.ceil(r / 4)].mean()
         return scaled
-    signs: Tensor = E.sign() * ((min(m, n) - r) / (m * n)) ** 0.5
+    signs: Tensor = E.sign() * 2 * ((min(m, n) - r) / (m * n)) ** 0.5
     return signs
 
 

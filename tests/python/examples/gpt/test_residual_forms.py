@@ -41,9 +41,10 @@ def test_forms_of_the_library_are_its_own(
     rest: str, residual: str | None, right_factor: str, nesterov: bool, error_feedback: bool, forms: ModuleType
 ) -> None:
     options = {"nesterov": nesterov, "error_feedback": error_feedback, "right_factor": right_factor}
+    weight = {"rest_weight": 2.0 if rest == "sign" else 1.0}
     X = torch.nn.Parameter(normal(9, 7, 0))
     optimizer = forms.ResidualDion(
-        [X], 1, lr=0.1, mu=0.9, rank_fraction=0.5, weight_decay=0.1, rest=rest, **PLAIN | options
+        [X], 1, lr=0.1, mu=0.9, rank_fraction=0.5, weight_decay=0.1, rest=rest, **PLAIN | options | weight
     )
     Q = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)).double()
     expected = DionState(X.detach().clone(), torch.zeros(9, 7, dtype=torch.float64), Q)
