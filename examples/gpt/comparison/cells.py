@@ -92,6 +92,15 @@ class Setting:
         return self.part.steps[self.part.batches.index(self.batch)]
 
     @property
+    def rates(self) -> list[float]:
+        """The first ones."""
+        rates, factor = list(self.contender.rates), self.contender.factor
+        up = self.part.rates_up[self.part.batches.index(self.batch)]
+        for _ in range(abs(up)):
+            rates = [*rates[1:], rates[-1] * factor] if up > 0 else [rates[0] / factor, *rates[:-1]]
+        return [float(f"{rate:.4g}") for rate in rates]
+
+    @property
     def seeds(self) -> range:
         """By which it is compared: others than the tuning seeds, which favour what they have chosen."""
         part = self.part
@@ -133,7 +142,7 @@ def check(study: Study) -> None:
     """
     for part in study.parts:
         for setting in settings(study, part):
-            cell = setting.cell(setting.contender.rates[0], 0)
+            cell = setting.cell(setting.rates[0], 0)
             try:
                 recipe_of(cell, study.device)
             except Problem as problem:

@@ -98,7 +98,7 @@ def check_gpus(asked: Study, parts: list[Part], jobs: int) -> None:
     """That each process of every training can have a GPU of its own."""
     for part in parts:
         for setting in cells.settings(asked, part):
-            count = setting.cell(setting.contender.rates[0], 0).processes
+            count = setting.cell(setting.rates[0], 0).processes
             if count > jobs:
                 raise Problem(f"part {part.name!r}: {setting.contender.name} trains on {count} processes, "
                               f"each on a GPU of its own; here are {jobs}")  # fmt: skip

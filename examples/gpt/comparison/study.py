@@ -23,6 +23,7 @@
     widths = [64]
     batches = [4096, 65536]     # tokens
     steps = [800, 200]          # one number for all, or one for each batch
+    rates_up = [0, 2]           # so many factors above the contenders' the first rates of each batch are
     seeds = 3                   # by which contenders are compared; one number for all, or one for each width
     tuning_seeds = 1            # by which rates are chosen
     every_rate = false          # true: all seeds at all rates, not at the best one alone
@@ -82,6 +83,7 @@ class Part:
     widths: tuple[int, ...]
     batches: tuple[int, ...]  # tokens
     steps: tuple[int, ...]  # of each batch
+    rates_up: tuple[int, ...]  # of each batch: by how many factors the contenders' first rates are moved up
     seeds: tuple[int, ...]  # by which contenders are compared, of each width
     tuning_seeds: int  # the first ones, beside these, by whose mean the rate is chosen
     every_rate: bool  # all seeds at all rates, not at the best one alone
@@ -245,6 +247,7 @@ def _part(table: Table, contenders: Mapping[str, Contender], context: int) -> Pa
         widths=widths,
         batches=batches,
         steps=table.each("steps", "batch", len(batches)),
+        rates_up=table.each("rates_up", "batch", len(batches), 0, least=None),
         seeds=table.each("seeds", "width", len(widths), 3),
         tuning_seeds=table.count("tuning_seeds", 1),
         every_rate=table.take("every_rate", bool, False),

@@ -38,7 +38,7 @@ def score(setting: Setting, rate: float, results: Results) -> Score | None:
 
 def tried_rates(setting: Setting, results: Results, at_least: int = 0) -> list[float]:
     """All rates of the setting, in order, those included that its results now call for."""
-    rates = list(setting.contender.rates)
+    rates = setting.rates
     factor = rates[1] / rates[0]
     most = len(rates) + setting.study.widen
     while True:
@@ -119,7 +119,7 @@ def growth(study: Study, part: Part, results: Results) -> list[Cell]:
             continue
         for setting, rates in grid.items():
             rate, factor = rates[-1], rates[1] / rates[0]
-            for _ in range(len(setting.contender.rates) + study.widen - len(rates)):
+            for _ in range(len(setting.rates) + study.widen - len(rates)):
                 rate *= factor
                 found += tuning_cells(setting, [rate])
                 if part.every_rate:

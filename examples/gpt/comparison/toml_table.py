@@ -96,13 +96,16 @@ class Table:
             raise Problem(f"{self.place}: {name} must be a list of different positive whole numbers, got {values!r}")
         return tuple(values)
 
-    def each(self, name: str, of: str, count: int, default: int | None = None) -> tuple[int, ...]:
-        """One positive number for all of so many, or one for each."""
+    def each(
+        self, name: str, of: str, count: int, default: int | None = None, least: int | None = 1
+    ) -> tuple[int, ...]:
+        """One whole number for all of so many, or one for each; any, where `least` is None."""
         given = self.take(name, (int, list), default, needed=default is None)
         values = given if isinstance(given, list) else [given] * count
-        whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
-        if len(values) != count or not whole:
-            raise Problem(f"{self.place}: {name} must be one positive number, or one for each {of}, got {given!r}")
+        whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+        if len(values) != count or not whole or (least is not None and min(values) < least):
+            kind = "whole" if least is None else "positive"
+            raise Problem(f"{self.place}: {name} must be one {kind} number, or one for each {of}, got {given!r}")
         return tuple(values)
 
     def table(self, name: str) -> "Table":

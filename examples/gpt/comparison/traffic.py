@@ -20,7 +20,7 @@ def sent_bytes(setting: Setting, replicas: int, compress: bool = True) -> int | 
     Args:
         compress: the replicas exchange what the optimizer makes of gradients (its replicate_mesh), not gradients.
     """
-    recipe = recipe_of(setting.cell(setting.contender.rates[0], 0))
+    recipe = recipe_of(setting.cell(setting.rates[0], 0))
     name = recipe.optimizer
     if name == "dion":
         name = "dion_compressed" if compress else "dion_dense"

@@ -78,6 +78,8 @@ REFUSED = {
     'question = "Why?"\nfigures = ["targets"]': "the figure targets needs until_loss",
     'question = "Why?"\nuntil_loss = 2.0\nfigures = ["losses"]': "the figure losses is of parts without until_loss",
     'question = "Why?"\nfigures = ["pies"]': "figures has 'pies', which is none of",
+    'question = "Why?"\nrates_up = [0, 1]': "rates_up must be one whole number, or one for each batch, got [0, 1]",
+    'question = "Why?"\nrates_up = [1.5]': "rates_up must be one whole number, or one for each batch, got [1.5]",
     'question = "Why?"\nnothing = 1': "nothing is not known here",
     'question = "Why?"\nflags = { lr = 0.1 }': "lr cannot be set here",
     'question = "Why?"\nflags = { dp = 3 }': "--dp × --fs = 3 does not divide --batch 2",
@@ -226,3 +228,10 @@ def test_a_file_that_is_its_own_base_is_refused(tmp_path: Path) -> None:
 def test_a_study_that_is_not_there_is_said(name: str, sentence: str) -> None:
     with pytest.raises(Problem, match=sentence):
         study.find(name)
+
+
+def test_a_part_moves_the_first_rates_of_a_batch(tmp_path: Path) -> None:
+    text = SMALL.replace("batches = [32]", "batches = [32, 64, 128]") + "rates_up = [-2, 0, 1]\n"
+    asked = read(tmp_path, text)
+    found = {setting.batch: setting.rates for setting in cells.settings(asked, asked.parts[0])}
+    assert found == {32: [0.0025, 0.005, 0.01], 64: [0.01, 0.02, 0.04], 128: [0.02, 0.04, 0.08]}
