@@ -1,8 +1,8 @@
 """The price of a rank: steps to a loss, and what a step asks of a GPU, each over Muon's.
 
-    python benchmarks/rank_prices.py [--list 1.3b] [--predicted]
+    python benchmarks/rank_prices.py [--part ranks] [--list 1.3b] [--predicted]
 
-A line of JSON for each optimizer of the part "ranks" of the committed study (benchmarks/results/compare/residual):
+A line of JSON for each optimizer of a part of the committed study (benchmarks/results/compare/residual):
 
     `steps`          to the study's loss over Muon's, `low` and `high` the ends of Tukey's 95% interval, `reached` by
                      how many `seeds`; null where one did not reach it, or has none yet
@@ -37,6 +37,8 @@ from comparison.results import Results  # noqa: E402
 from gpu_lists import LISTS  # noqa: E402
 
 STUDY, PART, BASELINE = "residual", "ranks", "Muon"
+PARTS = (PART, "right", "siblings")
+"""Of one width and batch, with steps to a loss."""
 Row = dict[str, Any]
 
 
@@ -96,12 +98,13 @@ def predicted_ms(name: str, flags: Mapping[str, Any]) -> float:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=PARTS, default=PART)
     parser.add_argument("--list", choices=LISTS, default="1.3b", help="of a GPT's matrices")
     parser.add_argument("--predicted", action="store_true")
     given = parser.parse_args(arguments)
     if given.predicted:
         predicted.load(predicted.LIBRARY)
-    group = committed(PART)
+    group = committed(given.part)
     rows = {row["optimizer"]: row for row in prices(group, LISTS[given.list]())}
     for each in group:
         row, flags = rows[each.name], each.setting.contender.flags
