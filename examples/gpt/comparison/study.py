@@ -2,7 +2,7 @@
 
     title = "..."
     introduction = "..."        # of the report
-    widen = 4                   # by how many rates a grid may grow
+    widen = 4                   # by how many rates a grid may grow; a part may have its own
     replicas = 4                # of which traffic is counted
     device = "cpu"              # or "cuda"
     [model]                     # flags of train.py (with _), of every training
@@ -83,6 +83,7 @@ class Part:
     widths: tuple[int, ...]
     batches: tuple[int, ...]  # tokens
     steps: tuple[int, ...]  # of each batch
+    widen: int  # by how many rates a grid may grow
     rates_up: tuple[int, ...]  # of each batch: by how many factors the contenders' first rates are moved up
     seeds: tuple[int, ...]  # by which contenders are compared, of each width
     tuning_seeds: int  # the first ones, beside these, by whose mean the rate is chosen
@@ -106,7 +107,6 @@ class Study:
     flags: Mapping[str, Any]  # of every training
     head_width: int
     device: str  # of train.py
-    widen: int  # how often a grid of rates may grow
     replicas: int  # of which traffic is counted
     contenders: Mapping[str, Contender]
     parts: tuple[Part, ...]
@@ -165,12 +165,13 @@ def _study(table: Table, name: str) -> Study:
     flags = {"preset": "tiny", "context": context, **model.flags(OF_THE_GRID), **common.flags(OF_THE_GRID)}
     all_contenders = table.take("contenders", dict, needed=True)
     contenders = {name: _contender(name, values, table.place) for name, values in all_contenders.items()}
-    defaults = table.take("defaults", dict, {})
+    defaults, widen = table.take("defaults", dict, {}), table.count("widen", 4, 0)
     parts = []
     for index, values in enumerate(table.take("parts", list, needed=True), 1):
         if not isinstance(values, dict):
             raise Problem(f"{table.place}: parts has {values!r}, which should be a table")
-        parts.append(_part(Table({**defaults, **values}, f"{table.place}, part {index}"), contenders, context))
+        described = Table({**defaults, **values}, f"{table.place}, part {index}")
+        parts.append(_part(described, contenders, context, widen))
     if not parts:
         raise Problem(f"{table.place}: parts is empty")
     study = Study(
@@ -180,7 +181,6 @@ def _study(table: Table, name: str) -> Study:
         flags=flags,
         head_width=head_width,
         device=_device(table),
-        widen=table.count("widen", 4, 0),
         replicas=table.count("replicas", 4),
         contenders=contenders,
         parts=tuple(parts),
@@ -216,7 +216,7 @@ def _contender(name: str, values: Any, place: str) -> Contender:
     return Contender(name, table.flags(OF_THE_GRID | OF_ALL), tuple(float(rate) for rate in rates))
 
 
-def _part(table: Table, contenders: Mapping[str, Contender], context: int) -> Part:
+def _part(table: Table, contenders: Mapping[str, Contender], context: int, widen: int) -> Part:
     names = table.names("contenders", contenders)
     factors = [contenders[name].factor for name in names]
     if max(factors) > 1.05 * min(factors):
@@ -247,6 +247,7 @@ def _part(table: Table, contenders: Mapping[str, Contender], context: int) -> Pa
         widths=widths,
         batches=batches,
         steps=table.each("steps", "batch", len(batches)),
+        widen=table.count("widen", widen, 0),
         rates_up=table.each("rates_up", "batch", len(batches), 0, least=None),
         seeds=table.each("seeds", "width", len(widths), 3),
         tuning_seeds=table.count("tuning_seeds", 1),

@@ -40,7 +40,7 @@ def tried_rates(setting: Setting, results: Results, at_least: int = 0) -> list[f
     """All rates of the setting, in order, those included that its results now call for."""
     rates = setting.rates
     factor = rates[1] / rates[0]
-    most = len(rates) + setting.study.widen
+    most = len(rates) + setting.part.widen
     while True:
         scores = [score(setting, rate, results) for rate in rates]
         known = [each for each in scores if each is not None]
@@ -119,7 +119,7 @@ def growth(study: Study, part: Part, results: Results) -> list[Cell]:
             continue
         for setting, rates in grid.items():
             rate, factor = rates[-1], rates[1] / rates[0]
-            for _ in range(len(setting.rates) + study.widen - len(rates)):
+            for _ in range(len(setting.rates) + part.widen - len(rates)):
                 rate *= factor
                 found += tuning_cells(setting, [rate])
                 if part.every_rate:

@@ -51,6 +51,12 @@ def test_a_grid_does_not_grow_for_ever_and_says_so(tmp_path: Path) -> None:
     assert not sweep.is_bracketed(rates, 0.16)
 
 
+def test_a_part_may_say_how_far_its_grids_grow(tmp_path: Path) -> None:
+    asked = read(tmp_path, widen="widen = 0", question="question = 'Why?'\nwiden = 1")
+    done = run(asked, Results(tmp_path, {}), by_optimizer(adamw=lambda rate: -rate, dion=bowl(0.02, 1.0)))
+    assert rates_of(done, "adamw", 0) == [0.01, 0.02, 0.04, 0.08]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_grid_has_more_rates_than_widen_allows(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
