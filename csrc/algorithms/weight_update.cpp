@@ -150,7 +150,7 @@ linalg::SignFloor floor_of_signs(const PowerIteration& iteration, const Lying& o
 }
 
 // Signs get twice the Frobenius norm of what an m×n matrix with orthonormal rows or columns has beside r of its
-// directions: the study of residuals found that better than once, and than four times.
+// directions: in the study of residuals they end lower than at once that norm at d/4, and than at four times at d/16.
 double weight_of_signs(int64_t m, int64_t n, int64_t r) {
   return 2 * std::sqrt(static_cast<double>(std::min(m, n) - r) / (static_cast<double>(m) * static_cast<double>(n)));
 }
