@@ -8,8 +8,7 @@ PYTHON ?= python3
 CMAKE_ARGS ?=
 export CMAKE_ARGS
 # Flags of examples/gpt/train.py.
-TRAIN ?= --rank-fraction 0.25 --nesterov --residual --right-factor orthonormal --no-error-feedback \
-  --resume --against torch_adamw
+TRAIN ?= --rank-fraction 0.25 --nesterov --residual --no-error-feedback --resume --against torch_adamw
 # A study, and flags of examples/gpt/compare.py.
 COMPARE ?= small
 # Arguments of pytest, such as PYTEST="-k lion".

@@ -11,9 +11,9 @@ The gradient is r directions of equal length and a rest of a tenth of their spec
 line names. `nothing`: it has no rest; `fewer`: it has r/2 directions alone; `zero`: gradient and momentum are zero
 after eight steps on noise; `decaying`: singular values from 1 to 1e-3.
 
-Then trainings of the GPT of examples/gpt with two layers of width 128, with Nesterov's momentum, no error feedback
-and the orthonormal right factor: the largest and the median spectral norm over all matrices, in the first ten steps and
-every tenth after, and the validation loss.
+Then trainings of the GPT of examples/gpt with two layers of width 128, with Nesterov's momentum and without error
+feedback: the largest and the median spectral norm over all matrices, in the first ten steps and every tenth after, and
+the validation loss.
 """
 
 import argparse
@@ -45,7 +45,7 @@ FIRST = 10
 WARM = 8
 """Steps on the same gradient before the measured one."""
 RECIPE = ["--preset", "tiny", "--optimizer", "dion", "--nesterov", "--no-error-feedback",
-          "--right-factor", "orthonormal", "--layers", "2", "--context", "128", "--batch", "16"]  # fmt: skip
+          "--layers", "2", "--context", "128", "--batch", "16"]  # fmt: skip
 
 
 def orthonormal(d: int, r: int, draw: torch.Generator) -> Tensor:

@@ -8,7 +8,7 @@ that fewer operations were needed than the formula counts. `medium` in a name is
 optimizer whose step a contender's is compared with besides, `its` the time over that one's: of a Dion at another
 precision, under Nesterov, with a residual or an orthonormal right factor the one without, of Double Dion and DeMo that
 of Dion at r = d/4, of Muon's siblings Muon's. `first` is the first step (it also makes the state; the median of three
-new optimizers) over a steady one. "All of these" is Nesterov, sign and orthonormal, without error feedback.
+new optimizers) over a steady one.
 """
 
 import argparse
@@ -35,7 +35,7 @@ OVER = {
     "Dion r = d/4, Nesterov, scaled": "Dion r = d/4, Nesterov",
     "Dion r = d/4, Nesterov, sign": "Dion r = d/4, Nesterov",
     "Dion r = d/4, orthonormal": "Dion r = d/4",
-    "Dion r = d/4, all of these": "Dion r = d/4",
+    "Dion r = d/4, Nesterov, sign, without feedback": "Dion r = d/4",
     "Double Dion r = d/64, d/4": "Dion r = d/4",
     "DeMo": "Dion r = d/4",
     "NorMuon": "Muon",
@@ -62,8 +62,8 @@ def contenders() -> dict[str, Callable[..., Optimizer]]:
         for name in ("Dion r = d/4", "Dion r = d/4, Nesterov"):
             made[f"{name}, {residual}"] = partial(made[name], residual=residual)
     made["Dion r = d/4, orthonormal"] = partial(made["Dion r = d/4"], right_factor="orthonormal")
-    made["Dion r = d/4, all of these"] = partial(
-        made["Dion r = d/4, Nesterov, sign"], right_factor="orthonormal", error_feedback=False
+    made["Dion r = d/4, Nesterov, sign, without feedback"] = partial(
+        made["Dion r = d/4, Nesterov, sign"], error_feedback=False
     )
     made["Muon"] = partial(torchdion.Muon, lr=1e-3)
     made["NorMuon"] = partial(torchdion.NorMuon, lr=1e-3)

@@ -151,7 +151,7 @@ comm::Task<> dion(Batch batch, Options options) {
   // P = orthonormalize(L Q);  R = Lᵀ P
   iteration = co_await iterate(iteration);
 
-  // Q = column_normalize(R)
+  // Q = column_normalize(R), or the orthonormal factor of R
   iteration = co_await find_right_factor(iteration);
 
   // X = (1 − η λ) X − η sqrt(m/n) (P Qᵀ + the residual);  M = B − (1 − μ) P Rᵀ

@@ -290,7 +290,7 @@ void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, co
   const int64_t count = shape.count, r = size.r, P = shape.rows * r, R = shape.cols * r;
   const bool averages = size.averages && !layout.replicas.absent();
   cost.workspace += workspace_of_iteration(shape, layout, size, options);
-  add_right_factor(cost, shape, layout, r, options);
+  add_right_factor(cost, shape, layout, size, options);
   if (takes_svd(options)) {
     add_svd(cost, shape, layout, r);
     if (!layout.rows.absent()) add(cost.rows, {count * 2 * R, ring(count * 3 * R * element, layout.rows)});  // Q and R

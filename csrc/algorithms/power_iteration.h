@@ -52,7 +52,7 @@ int64_t class_of_step(int64_t step, const Options& options);
 // them by as a part of the residual. It takes the place of a copy of Q.
 struct Factors {
   at::Tensor copy_of_P, copy_of_Q, copy_of_R;  // [count, m, r], [count, n, r], [count, n, r]; undefined: no copy
-  at::Tensor room_for_update;                  // [count, n, r], where neither Q nor a copy of it is the update
+  at::Tensor room_for_update;                  // [count, n, r], where Q is not the update, and for the QR of R
   linalg::Matrices P, Q, R, update;
 };
 

@@ -30,6 +30,7 @@ comm::Task<> orthonormalize_right_(at::Tensor V, PowerIteration iteration) {
   how.counts = {};
   how.noise =
       linalg::noise_of_step(V.scalar_type(), iteration.shape.m, how.precision, how.noise.steps, how.noise.steps_before);
+  how.noise.most_steps = iteration.orthonormalize.noise.most_steps;
   how.method = kMethodOfRight;
   if (V.scalar_type() == at::kDouble && !cols.absent()) how.scale = at::ones({V.size(0)}, V.options());
   const int64_t first = cols.piece(iteration.shape.n).begin;
@@ -55,13 +56,15 @@ comm::Task<PowerIteration> find_right_factor(PowerIteration iteration) {
     V = iteration.R.clone();
     scale = linalg::scale_columns_(V, iteration.scale);
   }
-  if (!cols.absent() || measures) squares = linalg::column_square_sums(Matrices(V));
-  if (!cols.absent()) {
+  const bool sums_lengths = !cols.absent() && (measures || !iteration.orthonormalizes_R);
+  if (measures || sums_lengths) squares = linalg::column_square_sums(Matrices(V));
+  if (sums_lengths) {
     co_await comm::sum(squares, cols, order);
   }
   if (measures) {
+    const Precision precision = iteration.orthonormalize.precision;  // of the device
     iteration.residual_scales = linalg::residual_scales(
-        squares, scale, linalg::rounding_noise(V.scalar_type(), iteration.shape.n, iteration.precision), V.options());
+        squares, scale, linalg::rounding_noise(V.scalar_type(), iteration.shape.n, precision), V.options());
   }
   if (iteration.orthonormalizes_R) {
     V = factors.room_for_update.copy_(V);
@@ -89,13 +92,16 @@ comm::Task<PowerIteration> find_right_factor(PowerIteration iteration) {
   co_return iteration;
 }
 
-void add_right_factor(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r, const Options& options) {
+void add_right_factor(Cost& cost, const BatchShape& shape, const Layout& layout, const IterationSize& size,
+                      const Options& options) {
   if (!orthonormalizes_right_factor(options)) return;
   const auto fp64 = int64_t{8};
-  const int64_t count = shape.count;
+  const int64_t count = shape.count, r = size.r;
   const double oversample = options.number("rcqr_oversample");
-  if (!layout.cols.absent()) {  // the orthonormalization, and the norms of its columns
-    const int64_t summed = linalg::orthonormalize_elements(r, shape.n, kMethodOfRight, oversample, shape.computing) + r;
+  if (!layout.cols.absent()) {  // the orthonormalization; norms of R's columns besides, where σ is made of them
+    const int64_t of_R = size.residual == Residual::scaled ? r : 0;
+    const int64_t summed =
+        linalg::orthonormalize_elements(r, shape.n, kMethodOfRight, oversample, shape.computing) + of_R;
     add(cost.cols, {count * summed, ring(2 * count * summed * fp64, layout.cols)});
   }
   cost.operations +=

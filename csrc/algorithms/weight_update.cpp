@@ -56,45 +56,50 @@ at::ScalarType dtype_of_B(const BatchShape& shape, const IterationSize& size, at
   return size.apart ? operand_dtype(shape, options) : momentum;
 }
 
-// True where a GPU moves weights by a residual in one pass over them: move_by_signs_(), move_by_scaled_(). Matrices
-// that do not lie in memory as their momenta do are left out, wherever there may be any.
-bool takes_one_pass(const BatchShape& shape, const IterationSize& size, at::ScalarType of_B, const Options& options) {
-  return size.residual && (size.apart || size.residual == Residual::scaled) && size.r % 8 == 0 &&
-         shape.parameter == at::kFloat && of_B == at::kBFloat16 && operand_dtype(shape, options) == at::kBFloat16;
+// True where a GPU moves weights by a residual in one pass over them: move_by_signs_(), move_by_scaled_(). That of
+// signs writes momenta with error feedback. Matrices that do not lie in memory as their momenta do are left out,
+// wherever there may be any.
+bool takes_one_pass(const BatchShape& shape, const IterationSize& size, at::ScalarType of_B, at::ScalarType momentum,
+                    const Options& options) {
+  const bool by_signs = size.residual == Residual::sign;
+  if (!size.residual || (by_signs && !size.apart)) return false;
+  if (by_signs && options.flag("error_feedback") && momentum != at::kFloat) return false;
+  return size.r % 8 == 0 && shape.parameter == at::kFloat && of_B == at::kBFloat16 &&
+         operand_dtype(shape, options) == at::kBFloat16;
 }
 
 // Entries of updates that are put together at once: what a CPU's caches hold, or what keeps a GPU busy.
 int64_t entries_at_once(const BatchShape& shape) {
-  const int64_t entries = shape.device.is_cpu() ? int64_t{1} << 18 : int64_t{1} << 24;
+  const int64_t entries = shape.device.is_cpu() ? int64_t{1} << 20 : int64_t{1} << 24;
   return std::min(shape.count * shape.rows * shape.cols, std::max({entries, shape.rows, shape.cols}));
 }
 
-// The operands of updates, all as one of the matrices lies in memory: with contiguous rows.
-struct Lying {
-  Matrices X, B, M, of_update, right_of_update, of_rest, right_of_rest;  // update: of · rightᵀ
-  linalg::SignFloor floor = {};                                          // of signs, where there are any
+// What updates and residuals read and write, turned so that the rows of one of the matrices are contiguous.
+struct Operands {
+  Matrices X, B, M, update_left, update_right, rest_left, rest_right;  // left · rightᵀ
+  linalg::SignFloor floor = {};                                        // of signs, where there are any
 
-  Lying(const Batch& batch, const PowerIteration& iteration, const Matrices& momentum, const Matrices& like)
+  Operands(const Batch& batch, const PowerIteration& iteration, const Matrices& momentum, const Matrices& like)
       : X(batch.X),
         B(iteration.B),
         M(momentum),
-        of_update(iteration.factors.P),
-        right_of_update(iteration.factors.update),
-        of_rest(iteration.factors.P),
-        right_of_rest(iteration.factors.R) {
+        update_left(iteration.factors.P),
+        update_right(iteration.factors.update),
+        rest_left(iteration.factors.P),
+        rest_right(iteration.factors.R) {
     if (like.row_major()) return;
     for (Matrices* matrices : {&X, &B, &M}) *matrices = matrices->t();
-    std::swap(of_update, right_of_update);
-    std::swap(of_rest, right_of_rest);
+    std::swap(update_left, update_right);
+    std::swap(rest_left, rest_right);
   }
 
   // Rows of some of the matrices.
-  Lying part(int64_t begin, int64_t end, int64_t first, int64_t rows) const {
-    Lying part = *this;
-    for (Matrices* matrices : {&part.X, &part.B, &part.M, &part.of_update, &part.of_rest}) {
+  Operands part(int64_t begin, int64_t end, int64_t first, int64_t rows) const {
+    Operands part = *this;
+    for (Matrices* matrices : {&part.X, &part.B, &part.M, &part.update_left, &part.rest_left}) {
       *matrices = matrices->slice(begin, end).narrow(first, rows);
     }
-    for (Matrices* matrices : {&part.right_of_update, &part.right_of_rest}) *matrices = matrices->slice(begin, end);
+    for (Matrices* matrices : {&part.update_right, &part.rest_right}) *matrices = matrices->slice(begin, end);
     if (floor.left.defined()) {
       part.floor.left = floor.left.slice(0, begin, end).narrow(1, first, rows);
       part.floor.right = floor.right.slice(0, begin, end);
@@ -106,14 +111,14 @@ struct Lying {
 // Calls f(part, room for its update, the first of its matrices, how many) for parts that the end of the workspace
 // holds, or, where it was to be one pass, memory of their own.
 template <class F>
-void for_each_part(const Batch& batch, const PowerIteration& iteration, const Lying& all, const Options& options,
+void for_each_part(const Batch& batch, const PowerIteration& iteration, const Operands& all, const Options& options,
                    const F& f) {
   const int64_t room = entries_at_once(batch.shape), count = all.X.count(), rows = all.X.rows, cols = all.X.cols;
   if (all.X.numel() == 0) return;  // a rank may have none of a matrix's rows or columns
   const int64_t height = std::clamp<int64_t>(room / cols, 1, rows);
   const int64_t at_once = height == rows ? std::clamp<int64_t>(room / (rows * cols), 1, count) : 1;
   const int64_t numel = at_once * height * cols;
-  const at::Tensor place = takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)
+  const at::Tensor place = takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, all.M.dtype, options)
                                ? at::empty({numel}, batch.workspace.options())
                                : batch.workspace.narrow(0, batch.workspace.numel() - numel, numel);
   Matrices U(place.view({at_once, height, cols}));
@@ -122,7 +127,13 @@ void for_each_part(const Batch& batch, const PowerIteration& iteration, const Ly
     const int64_t many = std::min(at_once, count - i);
     for (int64_t row = 0; row < rows; row += height) {
       const int64_t high = std::min(height, rows - row);
-      f(all.part(i, i + many, row, high), U.slice(0, many).narrow(0, high), i, many);
+      Operands part = all.part(i, i + many, row, high);
+      Matrices of_part = U.slice(0, many).narrow(0, high);
+      if (high != rows) {  // its pointers are others
+        linalg::upload({&part.X, &part.B, &part.M, &part.update_left, &part.update_right, &part.rest_left,
+                        &part.rest_right, &of_part});
+      }
+      f(part, of_part, i, many);
     }
   }
 }
@@ -139,14 +150,14 @@ const float* unchanged_from(const PowerIteration& iteration, int64_t first) {
 
 // P Rᵀ is a sum of r products of rounded numbers: their roundings add up to about 1/√r of ‖P_i‖ ‖R_j‖ times one of
 // them. P lies as far from what it would be in exact arithmetic, some times over where L Q is ill-conditioned.
-linalg::SignFloor floor_of_signs(const PowerIteration& iteration, const Lying& of) {
+linalg::SignFloor floor_of_signs(const PowerIteration& iteration, const Operands& of) {
   const auto noise = [&](Precision precision) {
     return linalg::rounding_noise(iteration.shape.computing, iteration.shape.n, precision);
   };
   const double asked = noise(iteration.orthonormalize.precision);
   const double of_products = 16 * asked / std::sqrt(static_cast<double>(iteration.size.r));
-  return {asked, of_products + 4 * noise(Precision::highest), linalg::row_sums(of.of_rest, linalg::RowSum::squares),
-          linalg::row_sums(of.right_of_rest, linalg::RowSum::squares)};
+  return {asked, of_products + 4 * noise(Precision::highest), linalg::row_sums(of.rest_left, linalg::RowSum::squares),
+          linalg::row_sums(of.rest_right, linalg::RowSum::squares)};
 }
 
 // Signs get twice the Frobenius norm of what an m×n matrix with orthonormal rows or columns has beside r of its
@@ -157,9 +168,9 @@ double weight_of_signs(int64_t m, int64_t n, int64_t r) {
 
 // Moves weights by a scaled residual where the device does it in one pass over them, and says whether it did.
 bool move_in_one_pass_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
-  if (!takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)) return false;
-  const Lying all(batch, iteration, iteration.B, batch.X);
-  return linalg::move_by_scaled_({all.X, all.B, all.of_update, all.right_of_update,
+  if (!takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, iteration.B.dtype, options)) return false;
+  const Operands all(batch, iteration, iteration.B, batch.X);
+  return linalg::move_by_scaled_({all.X, all.B, all.update_left, all.update_right,
                                   linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options()),
                                   iteration.residual_scales, iteration.unchanged, options.flag("cautious_wd")});
 }
@@ -169,9 +180,9 @@ void move_by_updates_(const Batch& batch, const PowerIteration& iteration, const
   const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
   const linalg::DirectionRule rule = rule_of_weights(options);
   const at::Tensor &scales = iteration.residual_scales, one = at::ones({2}, batch.workspace.options());
-  for_each_part(batch, iteration, Lying(batch, iteration, iteration.B, batch.X), options,
-                [&](const Lying& part, const Matrices& U, int64_t first, int64_t count) {
-                  linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, 0, iteration.precision);
+  for_each_part(batch, iteration, Operands(batch, iteration, iteration.B, batch.X), options,
+                [&](const Operands& part, const Matrices& U, int64_t first, int64_t count) {
+                  linalg::gemm_(U, part.update_left, part.update_right.t(), 1, 0, iteration.precision);
                   if (scales.defined()) {
                     linalg::axpby_(U, part.B, one, nullptr, {}, {}, scales.narrow(0, first, count));
                   }
@@ -220,9 +231,9 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
   const linalg::DirectionRule rule = rule_of_weights(options);
   const double weight = weight_of_signs(iteration.shape.m, iteration.shape.n, iteration.size.r);
   const bool is_in_place = iteration.B.data == M.data, is_apart = feedback != 0 && !is_in_place;
-  if (takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)) {
-    const Lying all(batch, iteration, M, batch.X);
-    if (linalg::move_by_signs_({all.X, all.M, all.B, all.of_rest, all.right_of_rest, all.of_update, all.right_of_update,
+  if (takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, M.dtype, options)) {
+    const Operands all(batch, iteration, M, batch.X);
+    if (linalg::move_by_signs_({all.X, all.M, all.B, all.rest_left, all.rest_right, all.update_left, all.update_right,
                                 factors, iteration.unchanged, weight, feedback, floor_of_signs(iteration, all),
                                 rule.cautious})) {
       return;
@@ -230,20 +241,20 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
   }
   const at::Tensor subtract = at::ones({2}, numbers);
   if (is_apart) subtract.narrow(0, 0, 1).fill_(-feedback);
-  Lying all(batch, iteration, M, iteration.B);
+  Operands all(batch, iteration, M, iteration.B);
   all.floor = floor_of_signs(iteration, all);
-  for_each_part(batch, iteration, all, options, [&](const Lying& part, const Matrices& U, int64_t first, int64_t) {
-    linalg::gemm_(U, part.of_rest, part.right_of_rest.t(), 1, 0, iteration.precision);
+  for_each_part(batch, iteration, all, options, [&](const Operands& part, const Matrices& U, int64_t first, int64_t) {
+    linalg::gemm_(U, part.rest_left, part.rest_right.t(), 1, 0, iteration.precision);
     if (is_apart) linalg::axpby_(part.M, U, subtract);
     linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, part.floor);
-    linalg::gemm_(U, part.of_update, part.right_of_update.t(), 1, weight, iteration.precision);
+    linalg::gemm_(U, part.update_left, part.update_right.t(), 1, weight, iteration.precision);
     linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
   });
 }
 
 int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
                             const Options& options) {
-  if (takes_one_pass(shape, size, dtype_of_B(shape, size, momentum, options), options)) return 0;
+  if (takes_one_pass(shape, size, dtype_of_B(shape, size, momentum, options), momentum, options)) return 0;
   return needs_update(shape, size.residual, options) ? entries_at_once(shape) : 0;
 }
 
@@ -253,7 +264,7 @@ int64_t memory_bytes_of_update(const BatchShape& shape, const IterationSize& siz
   const int64_t weight = bytes(shape.parameter), update = bytes(shape.computing);
   const at::ScalarType B = dtype_of_B(shape, size, momentum, options);
   const int64_t of_B = bytes(B);
-  if (takes_one_pass(shape, size, B, options)) return shape.numel * (2 * weight + of_B);
+  if (takes_one_pass(shape, size, B, momentum, options)) return shape.numel * (2 * weight + of_B);
   if (size.residual == Residual::sign) {  // P Rᵀ: written, read; signs: written, read; the update: written, read
     return shape.numel * (2 * weight + of_B + (size.apart ? 7 : 6) * update);
   }

@@ -15,8 +15,8 @@ struct NormalizedOutputs {
 };
 
 // Every column of Q ← the same column of R divided by sqrt(square_sums); where that sum is exactly zero, Q keeps its
-// column, and so does `update`. There is no epsilon: Dion is scale-free. `square_sums`: [count, cols] FP64, summed
-// over all the rows of a column, wherever they lie; undefined: the rows of R are all there are.
+// column, and that of `update` is zero. There is no epsilon: Dion is scale-free. `square_sums`: [count, cols] FP64,
+// summed over all the rows of a column, wherever they lie; undefined: the rows of R are all there are.
 void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& square_sums = {},
                        const NormalizedOutputs& outputs = {});
 

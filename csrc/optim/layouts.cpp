@@ -62,6 +62,16 @@ void check_layout(const at::Tensor& param, const Layout& layout, const engine::G
                     param.sizes());
 }
 
+void check_factors(const at::Tensor& param, const Layout& layout, const algorithms::Algorithm& algorithm,
+                   const engine::GroupOptions& options, const std::string& name) {
+  const at::IntArrayRef sizes = engine::whole_sizes(param, layout);
+  std::vector<std::vector<int64_t>> factors;
+  for (const std::size_t k : algorithms::factors_of(algorithm)) {
+    factors.push_back(engine::whole_state_sizes(algorithm.states[k], sizes, options.values));
+  }
+  if (!factors.empty()) engine::check_layout(algorithm, sizes, factors, options.values, layout, name);
+}
+
 std::vector<int64_t> whole_sizes_of(const algorithms::State& state, const at::Tensor& piece, const at::Tensor& param,
                                     const Layout& layout, const engine::GroupOptions& options,
                                     const std::string& name) {

@@ -123,13 +123,7 @@ void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
     const engine::GroupOptions options = optim::values_of(given, optim::group_name(i));
     optim::check_layout(param, layout, options, name);
     if (engine::has_owners(options.values)) engine::axis_of_owners(layout, name);
-    const algorithms::Algorithm& algorithm = optim::algorithm_of(param, given);
-    std::vector<std::vector<int64_t>> factors;  // new ones
-    const at::IntArrayRef sizes = engine::whole_sizes(param, layout);
-    for (const std::size_t k : algorithms::factors_of(algorithm)) {
-      factors.push_back(engine::whole_state_sizes(algorithm.states[k], sizes, options.values));
-    }
-    if (!factors.empty()) engine::check_layout(algorithm, sizes, factors, options.values, layout, name);
+    optim::check_factors(param, layout, optim::algorithm_of(param, given), options, name);
     held().layouts[param.unsafeGetTensorImpl()] = std::move(layout);
     held().agreed = held().compared = false;
     return;

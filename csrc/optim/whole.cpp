@@ -77,6 +77,18 @@ void Optimizer::resize_rank() try {
   const auto check = [&] {
     held().check(*this);
     optim::checked(param_groups(), static_cast<const Options&>(defaults()));
+    for (std::size_t i = 0; i < param_groups().size(); ++i) {
+      const Options given = optim::with_kept_sides(*this, held().layouts, i, held().said);
+      const engine::GroupOptions options = optim::values_of(given, optim::group_name(i));
+      const std::vector<at::Tensor>& params = param_groups()[i].params();
+      for (std::size_t k = 0; k < params.size(); ++k) {
+        const Layout& layout = optim::layout_of(held().layouts, params[k]);
+        if (state().count(params[k].unsafeGetTensorImpl()) == 0 || engine::whole_numel(params[k], layout) == 0)
+          continue;
+        optim::check_factors(params[k], layout, optim::algorithm_of(params[k], given), options,
+                             optim::parameter_name(k, i));
+      }
+    }
   };
   held().agree(*this, {engine::Operation::resize_rank, check});
   held().average_momenta(*this);

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.agreement import begin
 from torchdion.dtensor import is_dtensor
-from torchdion.layouts import Layouts
+from torchdion.layouts import Layouts, check_factors
 from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
@@ -181,13 +181,21 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             rank_fraction, rank_multiple_of: for all groups; None: what each group has.
 
         Raises:
-            ValueError: an option out of its range, or another one than on other ranks; nothing was changed.
+            ValueError: an option out of its range, another one than on other ranks, or a rank at which a parameter's
+                layout cannot have the group's options; nothing was changed.
             RuntimeError: a step failed after it had begun to write, or other ranks did not call this; nothing was
                 changed.
         """
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = as_plain_numbers({name: value for name, value in given.items() if value is not None})
-        begin(self, self._layouts, _C.Operation.resize_rank, self._refuse_if_broken, options)
+
+        def check() -> None:
+            self._refuse_if_broken()
+            for name, param, group in self._members():
+                if is_begun(self.state.get(param, {})):
+                    check_factors(param, group | options, self._layouts.of(param, group, name).layout, name)
+
+        begin(self, self._layouts, _C.Operation.resize_rank, check, options)
         for snapshot in self._snapshots:
             snapshot.remember()
         self.synchronize_for_checkpoint()

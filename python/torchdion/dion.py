@@ -50,7 +50,8 @@ class Dion(Optimizer):
         epsilon: AdamW's ε. Dion has none: it is scale-free.
         rank_fraction: r / min(m, n) in (0, 1].
         rank_multiple_of: r is rounded up to a multiple of this, at most min(m, n).
-        error_feedback: False, for comparisons: M = μM + G is what is factored, and keeps all of itself (Appendix B.2).
+        error_feedback: False, for comparisons and beside ``residual``: M = μM + G is what is factored, and keeps all of
+            itself (Appendix B.2).
         factorization: "power_iteration", or for comparisons "svd": P has the r leading left singular vectors of B
             (Appendix B.1). Matrices travel whole to their owners then, and replicas average gradients.
         orientation: "right" (Algorithm 4: Q is m×r), "left" (Algorithms 1 and 3: Q is n×r), or "short": of both the one
@@ -61,9 +62,11 @@ class Dion(Optimizer):
             its QR (arXiv 2605.16341), for which ranks that cut the columns of X sum one or two r×r matrices more.
         residual: how E = L − P Rᵀ, what the rank leaves of the factored matrix L (B, or with ``nesterov`` the
             look-ahead), moves the weights too. "scaled": P Qᵀ + E / σ in place of P Qᵀ, σ being the mean length of the
-            shortest quarter of R's columns. "sign": P Qᵀ + 2 √((min(m, n) − r) / (m n)) sign(E), signs at twice the
-            Frobenius norm that Muon's update has there. No traffic and no state. Replicas that keep momenta of their
-            own (``replicate_mesh`` with (m + n) r < m n) cannot have it.
+            shortest quarter of R's columns. "sign": P Qᵀ + 2 √((min(m, n) − r) / (m n)) sign(E), whose signs are twice
+            as long as Muon's update without r of its directions. Meant for low ranks, with ``nesterov=True``,
+            ``error_feedback=False`` and a rate below Muon's: two thirds of it at a quarter of the rank. No traffic and
+            no state. At full rank nothing is left. Replicas that keep momenta of their own (``replicate_mesh`` with
+            (m + n) r < m n) cannot have it.
         scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.
         maximize: ascend instead of descend.
         capturable: for CUDA graphs: the state ``step`` lies on the parameter's device, and so may ``lr`` and

@@ -13,12 +13,25 @@ from torchdion.layout import Piece, piece_of, sides_of
 from torchdion.meshes import Meshes
 from torchdion.owners import Owners, Parts
 from torchdion.parameters import form_of
-from torchdion.table import algorithm_of
+from torchdion.table import algorithm_of, options_of
 from torchdion.words import front
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
+
+
+def check_factors(param: Tensor, group: dict[str, Any], layout: _C.Layout, name: str) -> None:
+    """Checks whether factors of the rank that the group asks for can follow a layout.
+
+    Raises:
+        ValueError: they cannot; the sentence names the parameter.
+    """
+    algorithm, options, sizes = algorithm_of(param, group), options_of(group), list(param.shape)
+    if not algorithm.factors or param.numel() == 0:
+        return
+    factors = [_C.whole_state_sizes(algorithm.name, factor.name, sizes, options) for factor in algorithm.factors]
+    _C.check_layout(algorithm.name, sizes, factors, options, layout, name)
 
 
 class Layouts:

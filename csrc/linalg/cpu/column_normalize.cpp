@@ -12,8 +12,11 @@ namespace torchdion::linalg::cpu {
 
 namespace {
 
-// U ← Q − s R.
-void subtract(const Matrices& U, const Matrices& Q, const Matrices& R, const at::Tensor& scales) {
+constexpr double kInfinite = std::numeric_limits<double>::infinity();  // the inverse norm of a column of zeros
+
+// U ← Q − s R, zero in columns whose inverse norm is infinite.
+void subtract(const Matrices& U, const Matrices& Q, const Matrices& R, const at::Tensor& scales,
+              const double* inverse) {
   const at::Tensor all = scales.defined() ? scales.to(at::kDouble) : at::zeros({Q.count()}, at::kDouble);
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, Q.cols) + 1;
   TORCHDION_DISPATCH_FLOATING(U.dtype, "torchdion::column_normalize_", [&] {
@@ -22,7 +25,7 @@ void subtract(const Matrices& U, const Matrices& Q, const Matrices& R, const at:
       using q_t = scalar_t;
       TORCHDION_DISPATCH_FLOATING(R.dtype, "torchdion::column_normalize_", [&] {
         parallel_rows(Q.count(), Q.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
-          const double scale = all.const_data_ptr<double>()[index];
+          const double scale = all.const_data_ptr<double>()[index], *norms = inverse + index * Q.cols;
           for (int64_t i = first; i < first + count; ++i) {
             u_t* u = U.matrix<u_t>(index) + i * U.row_stride;
             const q_t* q = Q.matrix<const q_t>(index) + i * Q.row_stride;
@@ -30,7 +33,8 @@ void subtract(const Matrices& U, const Matrices& Q, const Matrices& R, const at:
             for (int64_t j = 0; j < Q.cols; ++j) {
               const double unit = static_cast<double>(q[j * Q.col_stride]),
                            entry = static_cast<double>(r[j * R.col_stride]);
-              u[j * U.col_stride] = static_cast<u_t>(scale == 0 ? unit : unit - scale * entry);
+              const double moved = scale == 0 ? unit : unit - scale * entry;
+              u[j * U.col_stride] = static_cast<u_t>(norms[j] == kInfinite ? 0 : moved);
             }
           }
         });
@@ -77,14 +81,14 @@ void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const a
           q_t* q = Q.matrix<q_t>(index) + i * Q.row_stride;
           const scalar_t* r = R.matrix<const scalar_t>(index) + i * R.row_stride;
           for (int64_t j = 0; j < R.cols; ++j) {
-            if (scale[j] == std::numeric_limits<double>::infinity()) continue;
+            if (scale[j] == kInfinite) continue;
             q[j * Q.col_stride] = static_cast<q_t>(static_cast<double>(r[j * R.col_stride]) * scale[j]);
           }
         }
       });
     });
   });
-  if (outputs.update.defined()) subtract(Matrices(outputs.update), Q, R, outputs.scales);
+  if (outputs.update.defined()) subtract(Matrices(outputs.update), Q, R, outputs.scales, inverse);
   if (outputs.copy_of_R.defined()) copy_(Matrices(outputs.copy_of_R), R, 1, nullptr);
 }
 

@@ -196,8 +196,8 @@ bool Operations::move_by_scaled_(const ScaledMove& move) {
 }
 
 bool Operations::move_by_signs_(const SignMove& move) {
-  if (!are(at::kFloat, {&move.X, &move.M}) || !are(at::kBFloat16, {&move.L}) ||
-      !are_factors({&move.P1, &move.R, &move.P2, &move.V})) {
+  if (!are(at::kFloat, {&move.X}) || (move.feedback != 0 && !are(at::kFloat, {&move.M})) ||
+      !are(at::kBFloat16, {&move.L}) || !are_factors({&move.P1, &move.R, &move.P2, &move.V})) {
     return false;
   }
   const Listed X(move.X), M(move.M), L(move.L), P1(move.P1), R(move.R), P2(move.P2), V(move.V);

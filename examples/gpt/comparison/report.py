@@ -21,12 +21,12 @@ from comparison.summary import Group
 TEMPLATES = Path(__file__).parent
 METHOD = """\
 Every optimizer begins with as many learning rates, a factor apart; where the best one is at the edge, all of that
-width and batch try more. Rates are chosen by other seeds than those by which optimizers are compared; no interval
-holds what that choice leaves to chance. ± is half of a 95% confidence interval: of means Student's over seeds, of
-differences Tukey's, of seeds as blocks, which holds for all pairs of a table at once, also of factors (low to high),
-whose logarithms are compared; of changes over widths Welch's, which by Bonferroni's inequality holds for all of a
-table. A place is a range where these do not tell optimizers apart; who misses a target is taken to need no fewer than
-all steps."""
+width and batch try as many more as the study allows. Rates are chosen by other seeds than those by which optimizers
+are compared; no interval holds what that choice leaves to chance. ± is half of a 95% confidence interval: of means
+Student's over seeds, of differences Tukey's, of seeds as blocks, which holds for all pairs of a table at once, also
+of factors (low to high), whose logarithms are compared; of changes over widths Welch's, which by Bonferroni's
+inequality holds for all of a table. A place is a range where these do not tell optimizers apart; who misses a
+target is taken to need no fewer than all steps."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from comparison.cells import Setting, recipe_of
 
 # Flags of train.py that the plan takes too.
 PLANNED = ("rank_fraction", "rank_multiple_of", "replicate_rank_fraction", "fraction", "chunk_size", "top_k",
-           "orientation", "orthonormalize", "rcqr_oversample", "right_factor", "scalar_algorithm")  # fmt: skip
+           "orientation", "orthonormalize", "rcqr_oversample", "right_factor", "residual",
+           "scalar_algorithm")  # fmt: skip
 
 
 def sent_bytes(setting: Setting, replicas: int, compress: bool = True) -> int | None:
@@ -23,10 +24,13 @@ def sent_bytes(setting: Setting, replicas: int, compress: bool = True) -> int | 
     recipe = recipe_of(setting.cell(setting.rates[0], 0))
     name = recipe.optimizer
     if name == "dion":
-        name = "dion_compressed" if compress else "dion_dense"
+        has_residual = recipe.hyperparameters.get("residual") in ("scaled", "sign")  # replicas average gradients then
+        name = "dion_compressed" if compress and not has_residual else "dion_dense"
     elif not compress or name.startswith("torch_"):
         name = "adamw"  # gradients are averaged, whatever the update
-    options = {key: value for key, value in recipe.hyperparameters.items() if key in PLANNED and value is not None}
+    options = {
+        key: value for key, value in recipe.hyperparameters.items() if key in PLANNED and value not in (None, "none")
+    }
     estimates = _estimates(recipe.shape, replicas, tuple(options.items()))
     return sum(estimates[name].cost.bytes.values()) if name in estimates else None
 

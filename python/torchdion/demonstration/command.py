@@ -33,7 +33,7 @@ small search. Prints the validation losses, what the models write, and which was
 WHAT_NEXT = """\
 What next:
   in your training       optimizer = torchdion.Dion(torchdion.param_groups(model), lr=0.02, rank_fraction=0.25,
-                             nesterov=True, residual="sign", right_factor="orthonormal", error_feedback=False)
+                             nesterov=True, residual="sign", error_feedback=False)
   what a step costs      python -m torchdion plan --help
   is a mesh exact here   python -m torchdion verify --help"""
 

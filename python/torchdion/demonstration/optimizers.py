@@ -6,7 +6,7 @@ Final losses of 240 steps, seed 0, on Python 3.11's docstrings, in nats per toke
 torch.optim.AdamW at  0.001  0.0014  0.002  0.003  0.005  0.01
 loss                  4.538  4.517   4.478  4.519  4.563  4.879
 torchdion.Dion at            0.01    0.014  0.02   0.03
-loss                         4.045   4.029  4.079  4.171
+loss                         4.061   4.049  4.101  4.198
 ====================  =====  ======  =====  =====  =====  =====
 
 Dion has a quarter of the rank, with what docs/guides/choosing.md finds for it; at full rank, with the defaults, it ends
@@ -33,7 +33,6 @@ DION = {
     "rank_fraction": 0.25,
     "nesterov": True,
     "residual": "sign",
-    "right_factor": "orthonormal",
     "error_feedback": False,
 }
 BETAS = (0.9, 0.95)

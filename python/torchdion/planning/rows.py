@@ -8,13 +8,13 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.dtensor import cuts_of, is_dtensor
-from torchdion.layouts import Layouts
+from torchdion.layouts import Layouts, check_factors
 from torchdion.planning.costs import Alike, Cost, EngineCost, Planned, averaged, engine_costs, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
 from torchdion.planning.muon import muon_gathering
 from torchdion.planning.optimizers import OF_ENTRIES, OF_MATRICES, WITH_OWNERS
-from torchdion.table import ALGORITHMS, algorithm_of, options_of
+from torchdion.table import ALGORITHMS, OPTIONS, algorithm_of, options_of
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -188,11 +188,11 @@ def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
         options, sizes, named = options_of(group), list(param.shape), (algorithm.name, algorithm.factors[0].name)
         whole_Q = tuple(_C.whole_state_sizes(*named, sizes, options))
         piece_of_Q = tuple(_C.piece_of_state_sizes(*named, sizes, list(piece.shape), options, layout))
-        factors = [_C.whole_state_sizes(algorithm.name, factor.name, sizes, options) for factor in algorithm.factors]
-        _C.check_layout(algorithm.name, sizes, factors, options, layout, f"parameter {alike.names[0]!r}")
+        check_factors(param, group, layout, f"parameter {alike.names[0]!r}")
     axes = {"rows": layout.rows, "columns": layout.cols, "stack": layout.batch}
     compresses = costs["compressed"][alike.names[0]].decoupled if is_matrix and not alike.replicas.absent else None
-    is_refused = bool(compresses) and group["residual"] is not None  # replicas would part
+    has_residual = algorithm.name in OPTIONS["residual"]["algorithms"] and group["residual"] is not None
+    is_refused = bool(compresses) and has_residual  # replicas would part
     return Row(
         names=alike.names,
         kind=group.get("kind", "matrix" if is_matrix else "vector"),

@@ -73,23 +73,33 @@ TEST(DionResidual, OfEveryDtypeAndPrecisionEndsNearTheTextbook) {
 
 // Signs of what is about zero are those of rounding: few entries. One of 4608 is an error of 0.03, ten of 0.09.
 TEST(DionResidual, SignsOfRoundedOperandsAreThoseOfTheTextbookButForFew) {
-  for (const Precision precision : {Precision::highest, Precision::high, Precision::medium}) {
+  struct Case {
+    at::ScalarType weights, momentum;
+    Precision precision;
+    double error;
+  };
+  for (const Case& c :
+       {Case{at::kFloat, at::kFloat, Precision::highest, 5e-5}, Case{at::kFloat, at::kFloat, Precision::high, 0.1},
+        Case{at::kFloat, at::kFloat, Precision::medium, 0.25}, Case{at::kFloat, at::kBFloat16, Precision::medium, 0.25},
+        Case{at::kBFloat16, at::kFloat, Precision::highest, 0.25},
+        Case{at::kHalf, at::kHalf, Precision::highest, 0.1}}) {
     for (int form = 0; form < 8; ++form) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(precision) << " " << form);
+      SCOPED_TRACE(testing::Message() << c.weights << " " << c.momentum << " " << static_cast<int>(c.precision) << " "
+                                      << form);
       const Orientation orientation = form & 4 ? Orientation::left : Orientation::right;
-      const Options options = options_of(precision, {{"lr", 0.1},
-                                                     {"weight_decay", 0.0},
-                                                     {"residual", std::string_view("sign")},
-                                                     {"nesterov", (form & 1) != 0},
-                                                     {"error_feedback", (form & 2) == 0}});
-      const Problem p = problem(2, 24, 96, 8, orientation, at::kFloat);
+      const Options options = options_of(c.precision, {{"lr", 0.1},
+                                                       {"weight_decay", 0.0},
+                                                       {"residual", std::string_view("sign")},
+                                                       {"nesterov", (form & 1) != 0},
+                                                       {"error_feedback", (form & 2) == 0}});
+      Problem p = problem(2, 24, 96, 8, orientation, c.weights);
+      p.M = p.M.to(c.momentum);
       const at::Tensor start = p.X.to(at::kDouble);
       Textbook textbook{start, p.M.to(at::kDouble), p.Q.to(at::kDouble), options};
       take_step(p, p.gradients[0], orientation, 1, options);
       textbook.step(p.gradients[0], orientation);
-      const double bound = precision == Precision::highest ? 5e-5 : precision == Precision::high ? 0.1 : 0.25;
-      EXPECT_LE(travel_error(p.X, textbook.X, start), bound);
-      EXPECT_LE(relative_error(p.M, textbook.M), bound);
+      EXPECT_LE(travel_error(p.X, textbook.X, start), c.error);
+      EXPECT_LE(relative_error(p.M, textbook.M), c.error);
     }
   }
 }
@@ -117,6 +127,73 @@ TEST(DionResidual, OfAMomentumOfFewerDirectionsIsNothing) {
         EXPECT_LE(at::linalg_vector_norm(moved, 2, {1, 2}).max().item<double>(), share * 2 * length);
       }
     }
+  }
+}
+
+// The update of one step from zero, at a rate of 1.
+at::Tensor update_by(const at::Tensor& G, int64_t r, int64_t step, Precision precision, NamedValues values) {
+  Options options = options_of(precision, {{"lr", 1.0}, {"weight_decay", 0.0}});
+  for (const auto& [name, value] : values) options.set(name, value);
+  const Problem p = problem(G.size(0), G.size(1), G.size(2), r, Orientation::right, G.scalar_type());
+  p.X.zero_();
+  take_step(p, G, Orientation::right, step, options);
+  return p.X;
+}
+
+// Matrices with these singular values.
+at::Tensor with_values(const at::Tensor& values, int64_t n) {
+  const int64_t r = values.numel();
+  const auto orthonormal = [&](uint64_t seed) { return std::get<0>(at::linalg_qr(normal({1, n, r}, seed))); };
+  return (orthonormal(31) * values).matmul(orthonormal(32).mT()).to(at::kFloat);
+}
+
+TEST(DionResidual, ThatUnderflowsOrIsLargeIsThatOfAnyScale) {
+  const at::Tensor noise = normal({2, 64, 96}, 21).to(at::kFloat);
+  const at::Tensor few = normal({2, 64, 5}, 21).matmul(normal({2, 5, 96}, 22)).to(at::kFloat);
+  for (const Precision precision : {Precision::highest, Precision::medium}) {
+    for (const std::string_view residual : kResiduals) {
+      for (const at::Tensor& G : {noise, few}) {
+        const NamedValues values = {{"residual", residual}, {"nesterov", true}};
+        const at::Tensor expected = update_by(G, 8, 1, precision, values);
+        for (const int exponent : {-80, 66}) {
+          SCOPED_TRACE(testing::Message() << static_cast<int>(precision) << " " << residual << " " << exponent);
+          const at::Tensor update = update_by(G * std::exp2(static_cast<float>(exponent)), 8, 1, precision, values);
+          EXPECT_LE(relative_error(update, expected.to(at::kDouble)), 1e-3);
+        }
+      }
+    }
+  }
+}
+
+// A CPU has no TF32: what of a residual counts as rounding is that of FP32.
+TEST(DionResidual, AtHighIsThatOfTheDevice) {
+  if (!linalg::backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CPUs";
+  const at::Tensor G = with_values(at::cat({at::ones({12}), at::full({52}, 1e-5)}).to(at::kDouble), 64);
+  for (const std::string_view residual : kResiduals) {
+    for (const std::string_view right : kRightFactors) {
+      const NamedValues values = {{"residual", residual}, {"right_factor", right}};
+      EXPECT_TRUE(
+          at::equal(update_by(G, 16, 1, Precision::high, values), update_by(G, 16, 1, Precision::highest, values)));
+    }
+  }
+}
+
+// P keeps columns that are longer than its own rounding, of which the QR of R may find that they are rounding of R.
+TEST(DionRightFactor, ColumnsThatItDropsMoveNothing) {
+  const at::Tensor G = with_values(at::cat({at::ones({4}), at::linspace(1e-3, 1.5e-3, 60)}).to(at::kDouble), 64);
+  const NamedValues values = {{"right_factor", std::string_view("orthonormal")}};
+  for (const Precision precision : {Precision::highest, Precision::high, Precision::medium}) {
+    const at::Tensor update = update_by(G, 16, 1, precision, values);
+    EXPECT_LE(at::linalg_matrix_norm(update, 2).max().item<double>(), 1.1) << static_cast<int>(precision);
+  }
+}
+
+TEST(DionRightFactor, ForgetsTheRoundingThatAMomentumWithoutFeedbackForgets) {
+  const at::Tensor G = with_values(at::cat({at::ones({4}), at::full({4}, 1e-4)}).to(at::kDouble), 64);
+  const NamedValues values = {{"right_factor", std::string_view("orthonormal")}, {"error_feedback", false}};
+  for (const int64_t step : {1, 1'000'000}) {
+    const at::Tensor update = update_by(G, 8, step, Precision::highest, values);
+    EXPECT_EQ(at::linalg_svdvals(update).gt(0.5).sum().item<int64_t>(), 8) << step;
   }
 }
 

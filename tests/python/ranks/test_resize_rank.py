@@ -107,6 +107,23 @@ def test_a_wrong_option_changes_nothing() -> None:
         training.optimizer.resize_rank()
 
 
+def refused_of_a_residual(rank: int, world_size: int) -> list[float]:
+    replicas = Layout("compressed", (2,), ("dp",))  # as dense as factors of 0.8 of the rank
+    training = Training(replicas, rank_fraction=0.8, residual="sign", nesterov=True)
+    training.run(0, BEFORE)
+    param = training.model.up.weight
+    Q = training.optimizer.state[param]["Q"]
+    with pytest.raises(ValueError, match=r"^torchdion.Dion: residual='sign' needs the same momentum on all replicas"):
+        training.optimizer.resize_rank(0.25)
+    assert training.optimizer.state[param]["Q"] is Q
+    assert {group["rank_fraction"] for group in training.optimizer.param_groups} == {0.8}
+    return training.run(BEFORE, STEPS)
+
+
+def test_a_rank_at_which_replicas_would_have_momenta_of_their_own_is_refused_to_a_residual() -> None:
+    run_ranks(refused_of_a_residual, 2)
+
+
 def test_nothing_is_resized_before_the_first_step_or_where_nothing_is_a_matrix() -> None:
     optimizer = torchdion.Dion([torch.zeros(3, requires_grad=True)])
     optimizer.resize_rank(0.5)

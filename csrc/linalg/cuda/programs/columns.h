@@ -124,7 +124,7 @@ struct ColumnSums {
 };
 
 // Q ← R with columns of unit length: by `squares` where they are given, which ranks may have summed, else by its own.
-// Where a sum is exactly zero the column of Q stays. Beside it U ← Q − s R.
+// Beside it U ← Q − s R. Where a sum is exactly zero the column of Q stays, and that of U is zero.
 template <class SQ, class SR, class SU>
 struct ColumnNormalize {
   using T = Wider<SR, SR>;
@@ -179,8 +179,8 @@ struct ColumnNormalize {
           const double entry = load(run.entries[i]);
           const double unit = inverse[i] == INFINITY ? load(of_Q.entries[i]) : entry * inverse[i];
           store(copy_of_run.entries[i], entry);
-          store(of_U.entries[i], scales ? unit - scale * entry : unit);
           if (inverse[i] != INFINITY) store(of_Q.entries[i], unit);
+          store(of_U.entries[i], inverse[i] == INFINITY ? 0 : scales ? unit - scale * entry : unit);
         }
         columns.put(target, q_stride, row, col, of_Q);
         if (U) columns.put(U + copied, columns.cols, row, col, of_U);

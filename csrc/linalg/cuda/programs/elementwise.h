@@ -108,11 +108,11 @@ struct FloorOfSigns {
 
   template <class T>
   TORCHDION_DEVICE T left_of(int64_t row) const {
-    return left ? static_cast<T>(of_factors) * sqrt(static_cast<T>(left[row])) : T(0);
+    return left ? static_cast<T>(of_factors * sqrt(left[row])) : T(0);
   }
   template <class T>
   TORCHDION_DEVICE T right_of(int64_t col) const {
-    return right ? sqrt(static_cast<T>(right[col])) : T(0);
+    return right ? static_cast<T>(sqrt(right[col])) : T(0);
   }
 };
 

@@ -92,8 +92,11 @@ def test_each_line_gives_loss_speed_and_the_time_of_the_optimizer(briefly_traine
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        (f"{TRAIN} --rank-fraction 0.25 --residual scaled", {"residual": "scaled"}),
-        (TRAIN_WITH_RESIDUAL, {"residual": "sign", "right_factor": "orthonormal", "error_feedback": False}),
+        (
+            f"{TRAIN} --rank-fraction 0.25 --residual scaled --right-factor orthonormal",
+            {"residual": "scaled", "right_factor": "orthonormal"},
+        ),
+        (TRAIN_WITH_RESIDUAL, {"residual": "sign", "error_feedback": False}),
     ],
 )
 def test_flags_of_dions_residual_are_options_of_its_matrices(place, command, options):

@@ -171,6 +171,21 @@ def test_state_in_bf16_and_parameters_in_bf16_halve_what_they_are_counted_by() -
     assert half.rows[0].costs["dion_compressed"].bytes == full.rows[0].costs["dion_compressed"].bytes  # FP32 factors
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "residual", "compresses"),
+    [("dion", None, True), ("dion", "sign", False), ("demo", "sign", True), ("double_dion", "scaled", True)],
+)
+def test_replicas_of_a_residual_average_gradients_where_the_algorithm_has_one(
+    algorithm: str, residual: str | None, compresses: bool
+) -> None:
+    param = nn.Parameter(torch.empty(64, 48, device="meta"))
+    group = {"params": [("a", param)], "algorithm": algorithm, "residual": residual, "rank_fraction": 0.25}
+    found = torchdion.plan([group], {"dp": 2})
+    assert ("dion_compressed" in found.estimates) == compresses
+    assert found.rows[0].compresses == compresses
+    assert "dion_dense" in found.estimates
+
+
 # ---- time ----
 
 

@@ -175,12 +175,12 @@ def test_a_target_that_some_seeds_miss_is_ranked_by_the_steps_that_they_had(
 def test_rows_that_no_part_asks_for_are_counted_by_themselves(asked: Study, results: Results, tmp_path: Path) -> None:
     text = drawn(asked, results, tmp_path)
     assert f"\n{len(results)} trainings, " in text
-    assert "no part asks for" not in text
+    assert "stand in no table" not in text
     count = len(results)
     results.add(next(settings(asked, asked.parts[0])).cell(0.5, 0), Result(((8, 1.0),)))
     text = drawn(asked, results, tmp_path)
     assert f"\n{count} trainings, " in text
-    assert "Rows of trainings that no part asks for: 1." in text
+    assert "Trainings of other rates and forms, which stand in no table: 1." in text
 
 
 def test_a_part_that_is_not_complete_says_so_where_it_stands(asked: Study, tmp_path: Path) -> None:
@@ -244,6 +244,9 @@ def test_bytes_sent_are_those_of_what_replicas_exchange(ranks: int, tmp_path: Pa
     matrices, rest = 12 * 16**2, 512 * 16
     factors = 8 * (4 * (16 + 16) + 2 * (64 + 16))  # (m + n) r of Dion at r = d/2
     assert sent('dion"\nrank_fraction = 0.5 # "', True) == all_reduced * 4 * (factors + rest)
+    for residual in ("scaled", "sign"):  # replicas have one momentum
+        flags = f'dion"\nrank_fraction = 0.5\nresidual = "{residual}" # "'
+        assert sent(flags, True) == sent("dion", False)
     owned = {2: 64 * 16 + 2 * 16**2, 4: 64 * 16}[ranks]  # by who has most, whole matrices
     to_owners_and_back = (matrices - owned) + (ranks - 1) * owned
     assert sent("muon", True) == 2 * to_owners_and_back + all_reduced * 4 * rest  # BF16 and FP32
