@@ -160,6 +160,32 @@ TEST(DionReplicas, StartBesideWhatAProgramKeepsInAStateBeforeTheFirstStep) {
   });
 }
 
+TEST(DionReplicas, OfAResidualGetNoRankAtWhichTheyWouldHaveTheirOwnMomenta) {
+  const Model model;
+  Mesh({2, 1, 1}).run([&](MeshAxes axes) {
+    const DionOptions options = DionOptions(0.1).rank_fraction(0.75);
+    ModelOnMesh training(model, axes, 2, options), expected(model, axes, 2, options);
+    const auto set = [&](ModelOnMesh& of, double fraction) {
+      for (OptimizerParamGroup& group : of.optimizer.param_groups()) {
+        auto& own = static_cast<DionOptions&>(group.options());
+        if (own.algorithm() == "dion") own.rank_fraction(fraction).residual(Residual::sign);
+      }
+    };
+    for (ModelOnMesh* each : {&training, &expected}) {
+      set(*each, 0.75);
+      each->step(0);
+    }
+    set(training, 0.25);
+    const std::string refusal = message_of([&] { training.optimizer.resize_rank(); });
+    EXPECT_TRUE(
+        refusal.starts_with("torchdion::Dion: residual(Residual::sign) needs the same momentum on all replicas"))
+        << refusal;
+    set(training, 0.75);
+    for (ModelOnMesh* each : {&training, &expected}) each->step(1);
+    expect_bitwise_equal(training.local.params(), expected.local.params());
+  });
+}
+
 TEST(DionReplicas, ThatOthersAverageAreComparedOverAnAxisThatIsGiven) {
   Mesh({2, 1, 1}).run([&](MeshAxes axes) {
     const Model model;
