@@ -74,7 +74,7 @@ int64_t entries_at_once(const BatchShape& shape) {
   return std::min(shape.count * shape.rows * shape.cols, std::max({entries, shape.rows, shape.cols}));
 }
 
-// What updates and residuals read and write, turned so that the rows of one of the matrices are contiguous.
+// Operands of updates and residuals, turned so that the rows of one of the matrices are contiguous.
 struct Operands {
   Matrices X, B, M, update_left, update_right, rest_left, rest_right;  // left · rightᵀ
   linalg::SignFloor floor = {};                                        // of signs, where there are any
