@@ -9,9 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpu_lists import LISTS, RANKS, STATES
+from kernel_names import KERNELS_OF_PRODUCTS
 from rows import Row, one, ratio, select
 
-RATES = {"cuBLAS TF32": "tf32", "cuBLAS BF16": "bf16", "cuBLAS FP64": "fp64", "AddProduct": "bf16"}
+RATES = {
+    **{f"cuBLAS {arithmetic}": arithmetic.lower() for arithmetic in ("TF32", "BF16", "FP64")},
+    **{name: arithmetic.lower() for name, arithmetic in KERNELS_OF_PRODUCTS.items()},
+}
 SUMMED = ("launches", "bytes", "operations")
 COLUMNS = (
     *("list", "r", "state", "kernel", "launches", "predicted launches", "ms", "least ms", "ms / least"),

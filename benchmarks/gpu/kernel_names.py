@@ -19,6 +19,14 @@ _NVJET = re.compile(r"nvjet_(?:sm\d+_)?([a-z])[a-z]{2}_")
 _NVJET_OPERANDS = {"s": "TF32", "t": "BF16", "h": "FP16", "d": "FP64"}
 _IS_PRODUCT = re.compile(r"gemm|gemv|cutlass|xmma|nvjet", re.IGNORECASE)
 
+# Block programs that multiply on tensor cores, by their short names, and what these read there.
+KERNELS_OF_PRODUCTS = {
+    "AddProduct<BFloat16>": "BF16",
+    "AddProduct<float>": "TF32",
+    "SignUpdate<BFloat16>": "BF16",
+    "SignUpdate<float>": "TF32",
+}
+
 
 def short(name: str) -> str:
     """The block program with its types, the arithmetic of one of cuBLAS's products, or else the beginning of the name.

@@ -34,6 +34,7 @@ from typing import Any
 
 import torch
 from gpu_lists import LISTS, RANKS, bytes_of_passes, groups_of, least_ms
+from kernel_names import KERNELS_OF_PRODUCTS
 from matrices import Shape
 from measure import emit, line_of, table
 from torch.nn import Parameter
@@ -50,7 +51,7 @@ ALL_RANKS = {**RANKS, "d/8": 1 / 8, "d/32": 1 / 32}
 
 # NVIDIA's datasheet of the H100 SXM5: operations per second without sparsity, bytes per second.
 RATES = {"TF32": 494.7e12, "BF16": 989.4e12, "FP16": 989.4e12, "FP64": 66.9e12, "FP32": 66.9e12}
-KERNELS = {"AddProduct": RATES["BF16"], "SignUpdate": RATES["BF16"]}
+KERNELS = {name: RATES[arithmetic] for name, arithmetic in KERNELS_OF_PRODUCTS.items()}
 OTHER_KERNELS = 33.5e12  # FP64 without tensor cores
 BANDWIDTH = 3.35e12
 SUMMED = ("launches", "blocks", "bytes", "operations", "least_ms")

@@ -10,7 +10,9 @@
 #include <cmath>
 #include <utility>
 
+#include "algorithms/shared.h"
 #include "linalg/axpby.h"
+#include "linalg/backend.h"
 #include "linalg/gemm.h"
 #include "linalg/noise.h"
 #include "linalg/rates.h"
@@ -61,11 +63,11 @@ at::ScalarType dtype_of_B(const BatchShape& shape, const IterationSize& size, at
 // wherever there may be any.
 bool takes_one_pass(const BatchShape& shape, const IterationSize& size, at::ScalarType of_B, at::ScalarType momentum,
                     const Options& options) {
-  const bool by_signs = size.residual == Residual::sign;
-  if (!size.residual || (by_signs && !size.apart)) return false;
-  if (by_signs && options.flag("error_feedback") && momentum != at::kFloat) return false;
-  return size.r % 8 == 0 && shape.parameter == at::kFloat && of_B == at::kBFloat16 &&
-         operand_dtype(shape, options) == at::kBFloat16;
+  if (!size.residual) return false;
+  const bool writes_momenta = size.residual == Residual::sign && options.flag("error_feedback");
+  const at::ScalarType operand = operand_dtype(shape, options);
+  return size.r % 8 == 0 && shape.parameter == at::kFloat && (!writes_momenta || momentum == at::kFloat) &&
+         of_B == operand && linalg::moves_in_one_pass(shape.device, operand, precision_asked(options));
 }
 
 // Entries of updates that are put together at once: what a CPU's caches hold, or what keeps a GPU busy.

@@ -52,6 +52,11 @@ at::ScalarType sum_dtype(c10::Device device, at::ScalarType dtype, Precision pre
   return backend_of(device).sum_dtype(dtype, precision);
 }
 
+bool moves_in_one_pass(c10::Device device, at::ScalarType factors, Precision precision) {
+  if (!has_backend(device.type())) return is_rounded_on_gpu(factors, precision);
+  return backend_of(device).moves_in_one_pass(factors, precision);
+}
+
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend) {
   return std::exchange(backends()[static_cast<std::size_t>(type)], backend);
 }

@@ -63,6 +63,7 @@ struct Table {
   // What P is stored in for its products, and what its Gram matrices and sketches are summed in.
   at::ScalarType (*factor_dtype)(at::ScalarType dtype, Precision precision) = Operations::factor_dtype;
   at::ScalarType (*sum_dtype)(at::ScalarType dtype, Precision precision) = Operations::sum_dtype;
+  bool (*moves_in_one_pass)(at::ScalarType factors, Precision precision) = Operations::moves_in_one_pass;
   bool (*is_capturing)(c10::Device device) = Operations::is_capturing;  // whether a graph records what is started there
   bool multiplies_in_place = Operations::multiplies_in_place;           // multiply_triangular_
 };
@@ -89,6 +90,10 @@ at::ScalarType factor_dtype(c10::Device device, at::ScalarType dtype, Precision 
 
 // What its Gram matrix is summed in.
 at::ScalarType sum_dtype(c10::Device device, at::ScalarType dtype, Precision precision);
+
+// Whether the device moves weights by a residual in one pass over them (residual.h), by P and R of this dtype and
+// products of this precision. Where this build has no kernels, whether a GPU does.
+bool moves_in_one_pass(c10::Device device, at::ScalarType factors, Precision precision);
 
 // For tests: another one from now on; returns the one before.
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend);

@@ -46,7 +46,8 @@ struct ScaledMove {
   bool cautious = false;  // weights decay where they have the sign of the update alone
 };
 
-// In one pass; false, and nothing is done, where the device has none for matrices as these.
+// In one pass; false, and nothing is done, where the device has none for matrices as these. Products of FP32 factors
+// read what TF32 has of them.
 bool move_by_signs_(const SignMove& move);
 bool move_by_scaled_(const ScaledMove& move);
 

@@ -44,6 +44,7 @@ struct Operations {
   static at::ScalarType sum_dtype(at::ScalarType, Precision) { return at::kDouble; }
 
   // Parts of a matrix that caches hold are as good as one pass.
+  static bool moves_in_one_pass(at::ScalarType, Precision) { return false; }
   static bool move_by_signs_(const SignMove&) { return false; }
   static bool move_by_scaled_(const ScaledMove&) { return false; }
 

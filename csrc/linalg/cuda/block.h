@@ -23,6 +23,7 @@
 #else
 #include <cstring>
 #include <deque>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 #endif
@@ -175,7 +176,10 @@ struct Block {
     T& operator[](int warp) { return values[warp]; }
   };
 
-  void begin_copy(void* shared, const void* global, bool is_there) { begun.push_back({shared, global, is_there}); }
+  void begin_copy(void* shared, const void* global, bool is_there) {
+    if (reinterpret_cast<uintptr_t>(global) % kCopied != 0) throw std::logic_error("a copy from between 16 bytes");
+    begun.push_back({shared, global, is_there});
+  }
   void end_copies() { groups.push_back(std::exchange(begun, {})); }
   template <int Groups>
   void wait_for_copies() {

@@ -130,8 +130,8 @@ void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream);
 bool adds_products(int device);
 void add_product(const Product& product, Stream stream);
 
-// linalg::ScaledMove of FP32 X and BF16 others, all with contiguous rows. Factors and their rows begin at multiples of
-// 16 bytes. Where adds_products() is true.
+// linalg::ScaledMove of FP32 X, and others all BF16 or all FP32, which products read as TF32; with contiguous rows.
+// Factors and their rows begin at multiples of 16 bytes. Where adds_products() is true.
 struct ScaledMoveLists {
   MatrixList X, L, P, U;
   int64_t count, rows, cols, depth;
@@ -140,8 +140,7 @@ struct ScaledMoveLists {
 };
 void move_by_scaled(const ScaledMoveLists& move, Stream stream);
 
-// linalg::SignMove of FP32 X and M and BF16 others, all with contiguous rows. Factors and their rows begin at multiples
-// of 16 bytes. Where adds_products() is true.
+// The same of linalg::SignMove, with FP32 M. L may be M.
 struct SignMoveLists {
   MatrixList X, M, L, P1, R, P2, V;
   int64_t count, rows, cols, depth;

@@ -175,19 +175,32 @@ bool are(at::ScalarType dtype, std::initializer_list<const Matrices*> all) {
                      [&](const Matrices* one) { return one->dtype == dtype && one->row_major(); });
 }
 
-// Factors that ProductTile reads.
-bool are_factors(std::initializer_list<const Matrices*> all) {
-  constexpr int64_t kEntries = 8;  // of 16 bytes
-  return are(at::kBFloat16, all) &&
-         std::all_of(all.begin(), all.end(), [](const Matrices* one) { return one->row_stride % kEntries == 0; }) &&
-         kernels::adds_products((*all.begin())->device.index());
+// Factors that ProductTile reads, beside an L as they are.
+bool are_factors(const Matrices& L, std::initializer_list<const Matrices*> all) {
+  const bool is_operand = L.dtype == at::kBFloat16 || L.dtype == at::kFloat;
+  const int64_t at_once = 16 / static_cast<int64_t>(c10::elementSize(L.dtype));
+  return is_operand && L.row_major() && are(L.dtype, all) &&
+         std::all_of(all.begin(), all.end(), [&](const Matrices* one) { return one->row_stride % at_once == 0; }) &&
+         kernels::adds_products(L.device.index());
 }
+
+// A factor, which is copied where it does not begin at a multiple of 16 bytes.
+class ListedFactor {
+ public:
+  explicit ListedFactor(const Matrices& factor) : list_(aligned(factor, /*as_stack=*/false, copies_)) {}
+  operator MatrixList() const { return list_; }
+
+ private:
+  at::Tensor copies_;
+  Listed list_;
+};
 
 }  // namespace
 
 bool Operations::move_by_scaled_(const ScaledMove& move) {
-  if (!are(at::kFloat, {&move.X}) || !are(at::kBFloat16, {&move.L}) || !are_factors({&move.P, &move.U})) return false;
-  const Listed X(move.X), L(move.L), P(move.P), U(move.U);
+  if (!are(at::kFloat, {&move.X}) || !are_factors(move.L, {&move.P, &move.U})) return false;
+  const Listed X(move.X), L(move.L);
+  const ListedFactor P(move.P), U(move.U);
   kernels::move_by_scaled(
       {X, L, P, U, move.X.count(), move.X.rows, move.X.cols, move.U.cols, move.factors.const_data_ptr<float>(),
        move.scales.const_data_ptr<float>(), move.unchanged, move.cautious},
@@ -197,10 +210,11 @@ bool Operations::move_by_scaled_(const ScaledMove& move) {
 
 bool Operations::move_by_signs_(const SignMove& move) {
   if (!are(at::kFloat, {&move.X}) || (move.feedback != 0 && !are(at::kFloat, {&move.M})) ||
-      !are(at::kBFloat16, {&move.L}) || !are_factors({&move.P1, &move.R, &move.P2, &move.V})) {
+      !are_factors(move.L, {&move.P1, &move.R, &move.P2, &move.V})) {
     return false;
   }
-  const Listed X(move.X), M(move.M), L(move.L), P1(move.P1), R(move.R), P2(move.P2), V(move.V);
+  const Listed X(move.X), M(move.M), L(move.L.data == move.M.data ? move.M : move.L);
+  const ListedFactor P1(move.P1), R(move.R), P2(move.P2), V(move.V);
   kernels::move_by_signs({X, M, L, P1, R, P2, V, move.X.count(), move.X.rows, move.X.cols, move.R.cols,
                           move.factors.const_data_ptr<float>(), move.unchanged, move.weight, move.feedback,
                           floor_of(move.floor), move.cautious},

@@ -45,6 +45,9 @@ struct Operations {
   static at::ScalarType sum_dtype(at::ScalarType dtype, Precision precision) {
     return sum_dtype_on_gpu(dtype, precision);
   }
+  static bool moves_in_one_pass(at::ScalarType factors, Precision precision) {
+    return is_rounded_on_gpu(factors, precision);
+  }
   static bool is_capturing(c10::Device device);
 
   static constexpr bool multiplies_in_place = false;

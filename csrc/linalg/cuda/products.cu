@@ -29,15 +29,16 @@ NumberOf number(const Scalar& scalar) {
 #ifdef __CUDACC__
 namespace {
 
-// Tensor cores that read BF16, also in code that a newer device makes of the PTX of an older one; and room for so many
-// blocks that one multiplies while another one's entries are on their way.
+// Tensor cores that read BF16 and TF32, also in code that a newer device makes of the PTX of an older one; and room for
+// so many blocks that one multiplies while another one's entries are on their way.
 bool suits_add_product(int device) {
-  constexpr int kReserved = 1024;  // by CUDA, of each
-  constexpr int kBytes = AddProduct::blocks_at_once * (static_cast<int>(AddProduct::shared_bytes) + kReserved);
+  using Program = AddProduct<BFloat16>;  // that of FP32 operands takes as much memory
+  constexpr int kReserved = 1024;        // by CUDA, of each
+  constexpr int kBytes = Program::blocks_at_once * (static_cast<int>(Program::shared_bytes) + kReserved);
   int shared = 0;
   check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
   cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(run_program<AddProduct>)));
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(run_program<Program>)));
   return attributes.ptxVersion >= 80 && shared >= kBytes;
 }
 
@@ -56,49 +57,60 @@ bool adds_products(int) { return true; }
 #endif
 
 void add_product(const Product& product, Stream stream) {
-  const AddProduct program{of<float>(product.C),
-                           of<BFloat16>(product.B),
-                           of<BFloat16>(product.A),
-                           product.n,
-                           product.m,
-                           product.k,
-                           number(product.alpha),
-                           number(product.beta),
-                           AddendOf{}};
-  launch(program, product.count * program.blocks_of_one(), AddProduct::shared_bytes, stream);
+  using Program = AddProduct<BFloat16>;
+  const Program program{
+      of<float>(product.C),  of<BFloat16>(product.B), of<BFloat16>(product.A), product.n, product.m, product.k,
+      number(product.alpha), number(product.beta),    AddendOf<BFloat16>{}};
+  launch(program, product.count * program.blocks_of_one(), Program::shared_bytes, stream);
 }
 
+namespace {
+
+// body(an operand of ProductTile) of a list's type.
+template <class Body>
+void dispatch_operands(const MatrixList& matrices, const Body& body) {
+  matrices.storage == Storage::float32 ? body(float()) : body(BFloat16());
+}
+
+}  // namespace
+
 void move_by_scaled(const ScaledMoveLists& move, Stream stream) {
-  const AddProduct program{of<float>(move.X),
-                           of<BFloat16>(move.P),
-                           of<BFloat16>(move.U),
-                           move.rows,
-                           move.cols,
-                           move.depth,
-                           {0, move.factors},
-                           {0, move.factors + 1},
-                           {of<BFloat16>(move.L), move.scales, move.unchanged, move.cautious}};
-  launch(program, move.count * program.blocks_of_one(), AddProduct::shared_bytes, stream);
+  dispatch_operands(move.P, [&](auto operand) {
+    using S = decltype(operand);
+    const AddProduct<S> program{of<float>(move.X),
+                                of<S>(move.P),
+                                of<S>(move.U),
+                                move.rows,
+                                move.cols,
+                                move.depth,
+                                {0, move.factors},
+                                {0, move.factors + 1},
+                                {of<S>(move.L), move.scales, move.unchanged, move.cautious}};
+    launch(program, move.count * program.blocks_of_one(), program.shared_bytes, stream);
+  });
 }
 
 void move_by_signs(const SignMoveLists& move, Stream stream) {
-  const SignUpdate program{of<float>(move.X),
-                           of<float>(move.M),
-                           of<BFloat16>(move.L),
-                           of<BFloat16>(move.P1),
-                           of<BFloat16>(move.R),
-                           of<BFloat16>(move.P2),
-                           of<BFloat16>(move.V),
-                           move.rows,
-                           move.cols,
-                           move.depth,
-                           move.factors,
-                           move.unchanged,
-                           static_cast<float>(move.weight),
-                           static_cast<float>(move.feedback),
-                           move.floor,
-                           move.cautious};
-  launch(program, move.count * program.blocks_of_one(), SignUpdate::shared_bytes, stream);
+  dispatch_operands(move.P1, [&](auto operand) {
+    using S = decltype(operand);
+    const SignUpdate<S> program{of<float>(move.X),
+                                of<float>(move.M),
+                                of<S>(move.L),
+                                of<S>(move.P1),
+                                of<S>(move.R),
+                                of<S>(move.P2),
+                                of<S>(move.V),
+                                move.rows,
+                                move.cols,
+                                move.depth,
+                                move.factors,
+                                move.unchanged,
+                                static_cast<float>(move.weight),
+                                static_cast<float>(move.feedback),
+                                move.floor,
+                                move.cautious};
+    launch(program, move.count * program.blocks_of_one(), program.shared_bytes, stream);
+  });
 }
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels

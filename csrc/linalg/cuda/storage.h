@@ -45,6 +45,14 @@ TORCHDION_HOST_DEVICE float round_mantissa(float value) {
   return float_of((bits + (kMask >> 1) + ((bits >> kDropped) & 1)) & ~kMask);
 }
 
+// The same without the bits that are not kept. Infinities and NaN stay.
+template <int Kept>
+TORCHDION_HOST_DEVICE float truncate_mantissa(float value) {
+  constexpr uint32_t kMask = (uint32_t{1} << (23 - Kept)) - 1;
+  const uint32_t bits = bits_of(value);
+  return (bits & 0x7f800000u) == 0x7f800000u ? value : float_of(bits & ~kMask);
+}
+
 TORCHDION_HOST_DEVICE double load(double value) { return value; }
 TORCHDION_HOST_DEVICE float load(float value) { return value; }
 TORCHDION_HOST_DEVICE float load(BFloat16 value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }

@@ -1,5 +1,6 @@
-// Products by tensor cores in block programs: 16×16 pieces of matrices, spread over the registers of a warp. Operands
-// are BF16 and lie in shared memory, sums are FP32. On the host a piece is 256 numbers.
+// Products by tensor cores in block programs: pieces of matrices, spread over the registers of a warp. Operands are
+// BF16 or FP32 and lie in shared memory, sums are FP32. Of FP32 operands tensor cores read what TF32 has, and no other
+// bit: nothing rounds them. On the host a piece is its numbers.
 #pragma once
 
 #include "linalg/cuda/block.h"
@@ -11,63 +12,90 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-inline constexpr int kPiece = 16;
+inline constexpr int kPiece = 16;  // rows and columns of sums
+
+// So many products are added at once: pieces of A and Bᵀ have 16 rows of 32 bytes.
+template <class S>
+inline constexpr int kPieceDepth = 32 / sizeof(S);
 
 #ifdef __CUDACC__
 
-// Before sm_80 tensor cores have no BF16: code for these devices is never run (kernels::adds_products()).
+// Before sm_80 tensor cores have neither BF16 nor TF32: code for these devices is never run (kernels::adds_products()).
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
 namespace pieces {
 
 using namespace nvcuda::wmma;
 
-template <class Use, class Order>
-using Operand = fragment<Use, kPiece, kPiece, kPiece, __nv_bfloat16, Order>;
+template <class S>
+struct Number {
+  using type = __nv_bfloat16;
+};
+template <>
+struct Number<float> {
+  using type = precision::tf32;
+};
 
-// The loads below are written out: nvcc turns load_matrix_sync() of BF16 into generic loads of two entries each.
+template <class S, class Use, class Order>
+using Operand = fragment<Use, kPiece, kPiece, kPieceDepth<S>, typename Number<S>::type, Order>;
+
 template <class Piece>
 TORCHDION_DEVICE unsigned* words_of(Piece& piece) {
-  static_assert(sizeof piece.x == 4 * sizeof(unsigned), "four words of two entries");
+  static_assert(sizeof piece.x == 4 * sizeof(unsigned), "four words of one entry or two");
   return reinterpret_cast<unsigned*>(piece.x);
 }
-TORCHDION_DEVICE unsigned shared_address(const BFloat16* rows) {
+template <class S>
+TORCHDION_DEVICE unsigned shared_address(const S* rows) {
   return static_cast<unsigned>(__cvta_generic_to_shared(rows));
 }
 
 }  // namespace pieces
 
-// Rows of A: `stride` entries from one to the next, a multiple of 8, from a multiple of 32 bytes on.
-struct LeftPiece {
-  pieces::Operand<pieces::matrix_a, pieces::row_major> own;
+// The loads below are written out: nvcc turns load_matrix_sync() of BF16 into generic loads of two entries each.
+#define TORCHDION_LOAD_PIECE(PIECE)                                             \
+  asm volatile("wmma.load." PIECE " {%0, %1, %2, %3}, [%4], %5;"                \
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) \
+               : "r"(pieces::shared_address(rows)), "r"(stride)                 \
+               : "memory")
 
-  TORCHDION_DEVICE void load(const BFloat16* rows, int stride) {
+// Rows of A: `stride` entries from one to the next, a multiple of 16 bytes, from a multiple of 32 bytes on.
+template <class S>
+struct LeftPiece {
+  pieces::Operand<S, pieces::matrix_a, pieces::row_major> own;
+
+  TORCHDION_DEVICE void load(const S* rows, int stride) {
     unsigned* words = pieces::words_of(own);
-    asm volatile("wmma.load.a.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(pieces::shared_address(rows)), "r"(stride)
-                 : "memory");
+    if constexpr (sizeof(S) == 2) {
+      TORCHDION_LOAD_PIECE("a.sync.aligned.row.m16n16k16.shared.bf16");
+    } else {
+      TORCHDION_LOAD_PIECE("a.sync.aligned.row.m16n16k8.shared.tf32");
+    }
   }
 };
 
 // The same of Bᵀ.
+template <class S>
 struct RightPiece {
-  pieces::Operand<pieces::matrix_b, pieces::col_major> own;
+  pieces::Operand<S, pieces::matrix_b, pieces::col_major> own;
 
-  TORCHDION_DEVICE void load(const BFloat16* rows, int stride) {
+  TORCHDION_DEVICE void load(const S* rows, int stride) {
     unsigned* words = pieces::words_of(own);
-    asm volatile("wmma.load.b.sync.aligned.col.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(pieces::shared_address(rows)), "r"(stride)
-                 : "memory");
+    if constexpr (sizeof(S) == 2) {
+      TORCHDION_LOAD_PIECE("b.sync.aligned.col.m16n16k16.shared.bf16");
+    } else {
+      TORCHDION_LOAD_PIECE("b.sync.aligned.col.m16n16k8.shared.tf32");
+    }
   }
 };
 
+#undef TORCHDION_LOAD_PIECE
+
+template <class S>
 struct SumPiece {
-  pieces::fragment<pieces::accumulator, kPiece, kPiece, kPiece, float> own;
+  pieces::fragment<pieces::accumulator, kPiece, kPiece, kPieceDepth<S>, float> own;
 
   TORCHDION_DEVICE void clear() { pieces::fill_fragment(own, 0.0f); }
-  TORCHDION_DEVICE void add_product(const LeftPiece& A, const RightPiece& B_transposed) {
+  TORCHDION_DEVICE void add_product(const LeftPiece<S>& A, const RightPiece<S>& B_transposed) {
     pieces::mma_sync(own, A.own, B_transposed.own, own);
   }
   TORCHDION_DEVICE void store(float* rows, int stride) const {
@@ -77,13 +105,16 @@ struct SumPiece {
 
 #else
 
+template <class S>
 struct LeftPiece {
-  TORCHDION_DEVICE void load(const BFloat16*, int) {}
+  TORCHDION_DEVICE void load(const S*, int) {}
 };
-using RightPiece = LeftPiece;
+template <class S>
+using RightPiece = LeftPiece<S>;
+template <class S>
 struct SumPiece {
   TORCHDION_DEVICE void clear() {}
-  TORCHDION_DEVICE void add_product(const LeftPiece&, const RightPiece&) {}
+  TORCHDION_DEVICE void add_product(const LeftPiece<S>&, const RightPiece<S>&) {}
   TORCHDION_DEVICE void store(float*, int) const {}
 };
 
@@ -91,27 +122,35 @@ struct SumPiece {
 
 #else
 
-// sum + Σ a_l b_l of `kPiece` products, as the tensor cores that tests have chosen add them.
-extern float add_products(float sum, const float* a, const float* b);
+// sum + Σ a_l b_l of `count` products, as the tensor cores that tests have chosen add them.
+extern float add_products(float sum, int count, const float* a, const float* b);
 
+inline float read_by_tensor_cores(BFloat16 value) { return load(value); }
+inline float read_by_tensor_cores(float value) { return truncate_mantissa<10>(value); }
+
+template <class S>
 struct LeftPiece {
-  float entries[kPiece][kPiece];
+  float entries[kPiece][kPieceDepth<S>];
 
-  void load(const BFloat16* rows, int stride) {
+  void load(const S* rows, int stride) {
     for (int i = 0; i < kPiece; ++i) {
-      for (int l = 0; l < kPiece; ++l) entries[i][l] = linalg::TORCHDION_CUDA_NAMESPACE::load(rows[i * stride + l]);
+      for (int l = 0; l < kPieceDepth<S>; ++l) entries[i][l] = read_by_tensor_cores(rows[i * stride + l]);
     }
   }
 };
-using RightPiece = LeftPiece;
+template <class S>
+using RightPiece = LeftPiece<S>;
 
+template <class S>
 struct SumPiece {
   float sums[kPiece][kPiece];
 
   void clear() { *this = SumPiece{}; }
-  void add_product(const LeftPiece& A, const RightPiece& B_transposed) {
+  void add_product(const LeftPiece<S>& A, const RightPiece<S>& B_transposed) {
     for (int i = 0; i < kPiece; ++i) {
-      for (int j = 0; j < kPiece; ++j) sums[i][j] = add_products(sums[i][j], A.entries[i], B_transposed.entries[j]);
+      for (int j = 0; j < kPiece; ++j) {
+        sums[i][j] = add_products(sums[i][j], kPieceDepth<S>, A.entries[i], B_transposed.entries[j]);
+      }
     }
   }
   void store(float* rows, int stride) const {

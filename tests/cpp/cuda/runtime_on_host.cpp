@@ -38,8 +38,7 @@ float truncated(double value) {
 
 template <int Kept>
 float read_by_tensor_cores(float value) {
-  constexpr uint32_t kDropped = (uint32_t{1} << (23 - Kept)) - 1;
-  return truncates && std::isfinite(value) ? float_of(bits_of(value) & ~kDropped) : round_mantissa<Kept>(value);
+  return truncates ? truncate_mantissa<Kept>(value) : round_mantissa<Kept>(value);
 }
 
 bool on_tensor_cores(const Product& product) {
@@ -174,12 +173,12 @@ const bool is_chosen = [] {
 
 }  // namespace
 
-float add_products(float sum, const float* a, const float* b) {
+float add_products(float sum, int count, const float* a, const float* b) {
   if (truncates) {
-    return add_and_truncate(sum, kPiece,
+    return add_and_truncate(sum, count,
                             [&](int64_t l) { return static_cast<double>(a[l]) * static_cast<double>(b[l]); });
   }
-  for (int l = 0; l < kPiece; ++l) sum += a[l] * b[l];
+  for (int l = 0; l < count; ++l) sum += a[l] * b[l];
   return sum;
 }
 

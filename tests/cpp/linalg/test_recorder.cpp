@@ -53,7 +53,7 @@ TEST(Recorder, ListsTheKernelThatUpdatesByNarrowFactors) {
   const at::Tensor C = at::zeros({3, 200, 300});
   const auto updates = [&](int64_t depth, double beta) {
     const at::Tensor A = at::zeros({3, 200, depth}, at::kBFloat16), B = at::zeros({3, 300, depth}, at::kBFloat16);
-    return launches_of("AddProduct", [&] { gemm_(Matrices(C), Matrices(A), Matrices(B.mT()), 1, beta); });
+    return launches_of("AddProduct<BFloat16>", [&] { gemm_(Matrices(C), Matrices(A), Matrices(B.mT()), 1, beta); });
   };
   ASSERT_EQ(updates(64, 1).size(), 1u);
   const Launches found = updates(64, 1)[0];

@@ -141,15 +141,16 @@ struct Moved {
                                     {1, 200, 96, 136, 0, false, false},
                                     {2, 40, 260, 16, 0.1, false, true}};
 
-  explicit Moved(const Case& c)
+  // The operand: what L and the factors are stored in.
+  Moved(const Case& c, at::ScalarType operand)
       : cautious(c.cautious),
         X(placed(c, 1, at::kFloat)),
         M(placed(c, 2, at::kFloat)),
-        L(placed(c, 3, at::kBFloat16)),
-        P(factor(c, c.rows, 4)),
-        R(factor(c, c.cols, 5)),
-        P2(factor(c, c.rows, 6)),
-        V(factor(c, c.cols, 7)),
+        L(placed(c, 3, operand)),
+        P(factor(c, c.rows, 4, operand)),
+        R(factor(c, c.cols, 5, operand)),
+        P2(factor(c, c.rows, 6, operand)),
+        V(factor(c, c.cols, 7, operand)),
         unchanged(at::zeros({c.count})),
         x(X.to(at::kDouble)) {
     unchanged[c.count - 1] = c.count > 1 ? 1 : 0;
@@ -159,8 +160,10 @@ struct Moved {
     const int64_t more = c.is_odd ? 1 : 0;
     return normal({c.count, c.rows, c.cols + more}, seed, dtype).narrow(2, more, c.cols);
   }
-  static at::Tensor factor(const Case& c, int64_t rows, uint64_t seed) {
-    return normal({c.count, rows, c.r}, seed).div(std::sqrt(c.r)).to(at::kBFloat16);
+  // Numbers that tensor cores read whole: 10 bits after the first, or 7.
+  static at::Tensor factor(const Case& c, int64_t rows, uint64_t seed, at::ScalarType operand) {
+    const at::Tensor entries = normal({c.count, rows, c.r}, seed, at::kFloat).div(std::sqrt(c.r));
+    return entries.view(at::kInt).bitwise_and(~0x1fff).view(at::kFloat).to(operand);
   }
   static at::Tensor product(const at::Tensor& A, const at::Tensor& B) {
     return A.to(at::kDouble).matmul(B.to(at::kDouble).mT());
@@ -177,11 +180,13 @@ struct Moved {
   at::Tensor X, M, L, P, R, P2, V, unchanged, x, factors = at::tensor({-0.5F, 0.75F});
 };
 
-TEST(MoveBySigns, IsOnePassOverWeightsAndMomentum) {
+class Moves : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(Moves, BySignsInOnePassOverWeightsAndMomentum) {
   if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
   for (const Moved::Case& c : Moved::kCases) {
     SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
-    const Moved of(c);
+    const Moved of(c, GetParam());
     const at::Tensor m = of.M.to(at::kDouble), l = of.L.to(at::kDouble), part = Moved::product(of.P, of.R);
     const SignFloor floor = some_floor(c.count, c.rows, c.cols);
     const at::Tensor rest = l - part, sign = rest.sign().masked_fill(rest.abs().le(least(floor, l, part)), 0);
@@ -196,11 +201,11 @@ TEST(MoveBySigns, IsOnePassOverWeightsAndMomentum) {
   }
 }
 
-TEST(MoveByScaled, IsOnePassOverWeights) {
+TEST_P(Moves, ByAScaledRestInOnePassOverWeights) {
   if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
   for (const Moved::Case& c : Moved::kCases) {
     SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
-    const Moved of(c);
+    const Moved of(c, GetParam());
     const at::Tensor scales = at::linspace(0.5, 2, c.count);
     const at::Tensor scaled = scales.to(at::kDouble).view({-1, 1, 1}) * of.L.to(at::kDouble);
     const at::Tensor expected = of.expected(Moved::product(of.P, of.V) + scaled);
@@ -209,6 +214,40 @@ TEST(MoveByScaled, IsOnePassOverWeights) {
     // A weight of about no length, and an update of none, decay by the sign of rounding.
     EXPECT_LE((of.X.to(at::kDouble) - expected).abs().gt(1e-4).sum().item<int64_t>(), c.cautious ? 1 : 0);
     EXPECT_LE((of.X.to(at::kDouble) - expected).abs().median().item<double>(), 1e-6);
+  }
+}
+
+TEST_P(Moves, AlikeByFactorsThatBeginAnywhere) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  const Moved::Case c = {2, 40, 72, 16, 0.1, false, false};
+  const Moved aligned(c, GetParam()), elsewhere(c, GetParam());
+  const auto moved = [&](const Moved& of, const at::Tensor& V) {
+    const SignMove move = {Matrices(of.X), Matrices(of.M),  Matrices(of.L), Matrices(of.P),
+                           Matrices(of.R), Matrices(of.P2), Matrices(V),    of.factors};
+    ASSERT_TRUE(move_by_signs_(move));
+  };
+  const at::Tensor V = at::empty({c.count, c.cols, c.r + 8}, GetParam()).narrow(2, 1, c.r).copy_(elsewhere.V);
+  moved(aligned, aligned.V);
+  moved(elsewhere, V);
+  EXPECT_TRUE(bitwise_equal(elsewhere.X, aligned.X));
+}
+
+INSTANTIATE_TEST_SUITE_P(Operands, Moves, testing::Values(at::kBFloat16, at::kFloat));
+
+TEST(MoveBySigns, SubtractsFromTheMomentumThatItReads) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  for (const Moved::Case& c : Moved::kCases) {
+    SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
+    const Moved apart(c, at::kFloat), both(c, at::kFloat);
+    const auto move = [&](const Moved& of, const at::Tensor& M) {
+      ASSERT_TRUE(move_by_signs_({Matrices(of.X), Matrices(M), Matrices(of.L), Matrices(of.P), Matrices(of.R),
+                                  Matrices(of.P2), Matrices(of.V), of.factors, nullptr, 0.25, c.feedback}));
+    };
+    const at::Tensor M = apart.L.clone();
+    move(apart, M);
+    move(both, both.L);
+    EXPECT_TRUE(bitwise_equal(both.X, apart.X));
+    EXPECT_TRUE(bitwise_equal(both.L, M));
   }
 }
 
@@ -236,7 +275,7 @@ TEST(MoveBySigns, LetsANaNReachItsWeight) {
 
 TEST(MoveBySigns, TakesNoMatricesThatItsKernelDoesNot) {
   const at::Tensor X = at::ones({1, 16, 16}), factor = at::zeros({1, 16, 8}), factors = at::ones({2});
-  const at::Tensor L = at::ones({1, 16, 16}), before = X.clone();
+  const at::Tensor L = at::ones({1, 16, 16}, at::kBFloat16), before = X.clone();
   EXPECT_FALSE(move_by_signs_({Matrices(X), Matrices(X), Matrices(L), Matrices(factor), Matrices(factor),
                                Matrices(factor), Matrices(factor), factors}));
   EXPECT_TRUE(at::equal(X, before));

@@ -74,7 +74,7 @@ def test_the_products_with_the_matrices_are_the_papers_and_the_rest_is_of_two_pa
     arithmetic = {"high": "cuBLAS TF32", "medium": "cuBLAS BF16"}[precision]
     operations = {kind: sum(row["operations"] for row in products if row["name"] == kind) for kind in ARITHMETIC}
     kernels = select(rows, "predicted", name, rank, precision)
-    of_updates = sum(row["operations"] for row in kernels if row["name"] == "AddProduct")
+    of_updates = sum(row["operations"] for row in kernels if row["name"] == "AddProduct<BFloat16>")
     assert of_updates == sum(4 * m * n * r for m, n, r in ranked if precision == "medium" and r <= 192)
     assert operations[arithmetic] + of_updates == sum(8 * m * n * r + 12 * n * r**2 for m, n, r in ranked)
     panels = [(r, r - end) for _, _, r in ranked for end in range(512, r, 512)]
@@ -129,23 +129,42 @@ def test_a_step_of_1_3b_allocates_at_most_12_percent_of_the_weights(rows: list[R
 
 
 @pytest.mark.parametrize("rank", ["d/4", "d/16"])
-def test_a_residual_reads_every_entry_once_more(rank: str) -> None:
-    """In BF16, as it was factored; and R's columns are measured, in three launches, or the rows of P and R, in two."""
+@pytest.mark.parametrize(
+    ("precision", "feeds_back", "launches", "of_scaled", "of_sign"),
+    [
+        ("medium", True, (16, 19, 18), (1.9, 3), (1.9, 3)),
+        ("medium", False, (15, 18, 18), (1.9, 3), (1.9, 4)),
+        ("high", True, (17, 20, 19), (3.9, 6), (0, 2)),
+        ("high", False, (15, 18, 18), (3.9, 6), (3.9, 8)),
+    ],
+)
+def test_a_residual_reads_what_was_factored_once_more(
+    rank: str,
+    precision: str,
+    feeds_back: bool,
+    launches: tuple[int, int, int],
+    of_scaled: tuple[float, float],
+    of_sign: tuple[float, float],
+) -> None:
+    """In one pass; and R's columns are measured, in three launches, or the rows of P and R, in two.
+
+    At "high" with error feedback L lies in the momentum, which the pass of signs writes in the place of a product.
+    """
     if "TORCHDION_EMULATED" not in os.environ:
         pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
     program = [sys.executable, str(BENCHMARKS / "gpu" / "predicted.py"), "--list", "1.3b", "--rank", rank]
-    asked = [*program, "--precision", "medium", "--nesterov", "--residual", "none", "scaled", "sign"]
+    asked = [*program, "--precision", precision, "--nesterov", "--residual", "none", "scaled", "sign"]
+    asked += [] if feeds_back else ["--no-error-feedback"]
     rows = lines_of(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
     none, scaled, sign = (row for row in rows if row["kind"] == "predicted_step")
     assert "residual" not in none and (scaled["residual"], sign["residual"]) == ("scaled", "sign")
     entries = none["parameter_bytes"] / 4
-    assert 1.9 <= (sign["bytes"] - none["bytes"]) / entries <= 3
-    assert 1.9 <= (scaled["bytes"] - none["bytes"]) / entries <= 3
-    for step, of_batch in ((none, 16), (scaled, 19), (sign, 18)):
+    for step, (least, most) in ((scaled, of_scaled), (sign, of_sign)):
+        assert least <= (step["bytes"] - none["bytes"]) / entries <= most
+        assert step["peak_over_parameters"] <= none["peak_over_parameters"] + 0.03
+    for step, of_batch in zip((none, scaled, sign), launches, strict=True):
         assert step["launches"] == of_batch * step["batches"] + 3
-        assert step["batches"] <= none["batches"] + 1  # R lies apart from L, beside its copy
-    for step in (scaled, sign):
-        assert step["peak_over_parameters"] <= 0.15
+        assert step["batches"] <= none["batches"] + 2  # R lies apart from L, beside its copy
 
 
 @pytest.mark.parametrize("orthonormalize", ["auto", pytest.param("rcqr", marks=pytest.mark.long)])

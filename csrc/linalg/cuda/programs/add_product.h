@@ -9,44 +9,47 @@
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
 // A second addend of each matrix, and the matrices that stay as they are.
+template <class S>
 struct AddendOf {
-  MatrixOf<BFloat16> L;    // [rows, cols]
+  MatrixOf<S> L;           // [rows, cols]
   const float* scales;     // one for each matrix; null where nothing is added
   const float* unchanged;  // one for each C, which stays where it is not 0; or null
   bool cautious;           // entries of C decay where they have the sign of what is subtracted alone
 };
 
-// C [rows, cols], A [rows, depth] and B [cols, depth] of BF16, all with contiguous rows. A, B and their rows begin at
-// multiples of 16 bytes.
+// C [rows, cols], A [rows, depth] and B [cols, depth] of S (product_tile.h), all with contiguous rows. A, B and their
+// rows begin at multiples of 16 bytes.
 //
 // A block has a tile of one C. It asks for its entries first, and multiplies meanwhile.
+template <class S>
 struct AddProduct {
-  using Tile = ProductTile;
+  using Tile = ProductTile<S>;
+  using Place = typename Tile::Place;
   static constexpr int threads = Tile::threads, blocks_at_once = 2;
   static constexpr int kRun = Tile::kRun, kAtOnce = 8;  // runs of a thread in flight
   static constexpr size_t shared_bytes = Tile::shared_bytes;
 
   MatrixOf<float> C;
-  MatrixOf<BFloat16> A, B;
+  MatrixOf<S> A, B;
   int64_t rows, cols, depth;
   NumberOf alpha, beta;
-  AddendOf addend;
+  AddendOf<S> addend;
 
   TORCHDION_HOST_DEVICE int64_t blocks_of_one() const { return Tile::tiles(rows, cols); }
   Work work(int64_t blocks) const {
-    const int64_t count = blocks / blocks_of_one(), of_L = addend.scales ? 2 : 0;
-    return {count * ((8 + of_L) * rows * cols + 2 * depth * (rows + cols)), count * 2 * rows * cols * depth};
+    const int64_t count = blocks / blocks_of_one(), size = sizeof(S), of_L = addend.scales ? size : 0;
+    return {count * ((8 + of_L) * rows * cols + size * depth * (rows + cols)), count * 2 * rows * cols * depth};
   }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     const int64_t matrix = block.index() / blocks_of_one();
     if (addend.unchanged && addend.unchanged[matrix] != 0) return;
-    const Tile::Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
+    const Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
     float* c = C.at(matrix) + place.row * C.stride + place.col;
-    const BFloat16 *a = A.at(matrix) + place.row * A.stride, *b = B.at(matrix) + place.col * B.stride;
+    const S *a = A.at(matrix) + place.row * A.stride, *b = B.at(matrix) + place.col * B.stride;
     Tile::prefetch(block, c, C.stride, place);
-    const BFloat16* l = nullptr;
+    const S* l = nullptr;
     if (addend.scales) {
       l = addend.L.at(matrix) + place.row * addend.L.stride + place.col;
       Tile::prefetch(block, l, addend.L.stride, place);
@@ -61,10 +64,10 @@ struct AddProduct {
 
  private:
   template <bool adds, class Block>
-  TORCHDION_DEVICE void update(Block& block, float* c, const BFloat16* l, float scale, const float* all_sums,
-                               const Tile::Place& place) const {
+  TORCHDION_DEVICE void update(Block& block, float* c, const S* l, float scale, const float* all_sums,
+                               const Place& place) const {
     using Entries = Run<float, kRun>;
-    using Addends = Run<BFloat16, kRun>;
+    using Addends = Run<S, kRun>;
     const float a = alpha.get(), b = beta.get();
     const int64_t l_stride = addend.L.stride;
     const bool runs = C.has_runs(c, kRun) && (!adds || addend.L.has_runs(l, kRun));

@@ -31,23 +31,26 @@ struct NumberOf {
   TORCHDION_DEVICE float get() const { return device ? *device : value; }
 };
 
-// The products are of 64 columns of A and B at a time, with those of the next 64 on their way. A warp has 32×64 of the
-// sums. Rows of BF16 operands begin at multiples of 16 bytes.
+// The products are of 128 bytes of the rows of A and B at a time, with those of the next on their way. A warp has 32×64
+// of the sums. Operands are of S, BF16 or FP32, which tensor cores read as TF32; their rows begin at multiples of 16
+// bytes.
+template <class S>
 struct ProductTile {
   static constexpr int threads = 256, kWarps = threads / 32;
-  static constexpr int kSide = 128, kDepth = 64, kStages = 2;
+  static constexpr int kSide = 128, kDepth = 128 / sizeof(S), kStages = 2;
   static constexpr int kWarpRows = 32, kWarpCols = 64, kLeft = kWarpRows / kPiece, kRight = kWarpCols / kPiece;
-  static constexpr int kPadded = kDepth + 8;                 // so that 8 rows of 16 bytes lie in different banks
+  static constexpr int kOfCopy = 16 / sizeof(S);             // entries that are copied at once
+  static constexpr int kPadded = kDepth + kOfCopy;           // so that 8 rows of 16 bytes lie in different banks
   static constexpr int kPaddedSums = kSide + 8;              // the same of what a warp stores
   static constexpr int kRun = 4, kRunsOfRow = kSide / kRun;  // entries that are read and written at once
   static constexpr int kRunsOfThread = kSide * kRunsOfRow / threads;
-  static constexpr size_t kOperand = kSide * kPadded, kOperands = kStages * 2 * kOperand * sizeof(BFloat16);
+  static constexpr size_t kOperand = kSide * kPadded, kOperands = kStages * 2 * kOperand * sizeof(S);
   static constexpr size_t kSums = kSide * kPaddedSums * sizeof(float);
   static constexpr size_t shared_bytes = kOperands > kSums ? kOperands : kSums;
   static_assert(kWarps * kWarpRows * kWarpCols == kSide * kSide, "warps have all sums");
 
   struct SumsOfWarp {
-    SumPiece pieces[kLeft][kRight];
+    SumPiece<S> pieces[kLeft][kRight];
   };
   // Where the tile lies in a matrix, and what is left of that from there on.
   struct Place {
@@ -70,9 +73,9 @@ struct ProductTile {
   static TORCHDION_DEVICE int col_of_run(int t, int run) { return (t + run * threads) % kRunsOfRow * kRun; }
 
   // Asks for the entries of the tile that a kernel reads later.
-  template <class Block, class S>
-  static TORCHDION_DEVICE void prefetch(Block& block, const S* c, int64_t stride, const Place& place) {
-    constexpr int kSector = 32 / sizeof(S), kOfRow = kSide / kSector;  // 32 bytes, the least that a cache holds
+  template <class Block, class Entry>
+  static TORCHDION_DEVICE void prefetch(Block& block, const Entry* c, int64_t stride, const Place& place) {
+    constexpr int kSector = 32 / sizeof(Entry), kOfRow = kSide / kSector;  // 32 bytes, the least that a cache holds
     block.each([&](int t) {
       for (int e = t; e < kSide * kOfRow; e += threads) {
         const int i = e / kOfRow, j = e % kOfRow * kSector;
@@ -83,8 +86,8 @@ struct ProductTile {
 
   // The sums in shared memory: row i of the tile begins at i · kPaddedSums.
   template <class Block>
-  static TORCHDION_DEVICE float* multiply(Block& block, const BFloat16* a, int64_t a_stride, const BFloat16* b,
-                                          int64_t b_stride, int64_t depth, const Place& place) {
+  static TORCHDION_DEVICE float* multiply(Block& block, const S* a, int64_t a_stride, const S* b, int64_t b_stride,
+                                          int64_t depth, const Place& place) {
     const ProductTile tile{a, b, a_stride, b_stride, depth, place.rows_left, place.cols_left};
     typename Block::template WarpRegisters<SumsOfWarp> sums;
     block.each_warp([&](int w) { clear(sums[w]); });
@@ -100,18 +103,18 @@ struct ProductTile {
     return all_sums;
   }
 
-  const BFloat16 *a, *b;
+  const S *a, *b;
   int64_t a_stride, b_stride, depth, rows_of_a, rows_of_b;
 
  private:
   // Begins to copy kDepth columns of A and B, from chunk · kDepth on, as far as there are any.
   template <class Block>
   TORCHDION_DEVICE void begin_copies(Block& block, int64_t chunk) const {
-    constexpr int kEntries = 8, kOfRow = kDepth / kEntries;
-    BFloat16* left = operands(block, static_cast<int>(chunk % kStages));
+    constexpr int kOfRow = kDepth / kOfCopy;
+    S* left = operands(block, static_cast<int>(chunk % kStages));
     block.each([&](int t) {
       for (int e = t; e < kSide * kOfRow; e += threads) {
-        const int i = e / kOfRow, l = e % kOfRow * kEntries;
+        const int i = e / kOfRow, l = e % kOfRow * kOfCopy;
         const int64_t at = chunk * kDepth + l;
         if (chunk * kDepth >= depth) break;
         copy(block, left + i * kPadded + l, a, i * a_stride + at, i < rows_of_a && at < depth);
@@ -122,14 +125,13 @@ struct ProductTile {
   }
 
   template <class Block>
-  static TORCHDION_DEVICE void copy(Block& block, BFloat16* shared, const BFloat16* from, int64_t place,
-                                    bool is_there) {
+  static TORCHDION_DEVICE void copy(Block& block, S* shared, const S* from, int64_t place, bool is_there) {
     block.begin_copy(shared, is_there ? from + place : from, is_there);
   }
 
   template <class Block>
-  static TORCHDION_DEVICE BFloat16* operands(Block& block, int stage) {
-    return block.template shared<BFloat16>() + stage * 2 * kOperand;
+  static TORCHDION_DEVICE S* operands(Block& block, int stage) {
+    return block.template shared<S>() + stage * 2 * kOperand;
   }
 
   static TORCHDION_DEVICE int row_of(int warp) { return warp % (kSide / kWarpRows) * kWarpRows; }
@@ -145,12 +147,12 @@ struct ProductTile {
 
   template <class Block>
   static TORCHDION_DEVICE void add_products(Block& block, int warp, int stage, SumsOfWarp& sums) {
-    const BFloat16 *left = operands(block, stage) + row_of(warp) * kPadded,
-                   *right = operands(block, stage) + kOperand + col_of(warp) * kPadded;
+    const S *left = operands(block, stage) + row_of(warp) * kPadded,
+            *right = operands(block, stage) + kOperand + col_of(warp) * kPadded;
     TORCHDION_UNROLL
-    for (int l = 0; l < kDepth; l += kPiece) {
-      LeftPiece of_a[kLeft];
-      RightPiece of_b[kRight];
+    for (int l = 0; l < kDepth; l += kPieceDepth<S>) {
+      LeftPiece<S> of_a[kLeft];
+      RightPiece<S> of_b[kRight];
       TORCHDION_UNROLL
       for (int i = 0; i < kLeft; ++i) of_a[i].load(left + i * kPiece * kPadded + l, kPadded);
       TORCHDION_UNROLL

@@ -7,19 +7,21 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// X and M [rows, cols] of FP32, L as these, P₁ and P₂ [rows, depth], R and V [cols, depth] of BF16, all with contiguous
-// rows. Factors and their rows begin at multiples of 16 bytes.
+// X and M [rows, cols] of FP32, L as these, P₁ and P₂ [rows, depth], R and V [cols, depth] of S (product_tile.h), all
+// with contiguous rows. Factors and their rows begin at multiples of 16 bytes. L may be M.
 //
 // A block has a tile of one X. From P₁ Rᵀ it updates that of M and keeps the signs of what is left of L, two bits for
 // each entry in the registers of a thread; from P₂ Vᵀ and these it updates that of X.
+template <class S>
 struct SignUpdate {
-  using Tile = ProductTile;
+  using Tile = ProductTile<S>;
+  using Place = typename Tile::Place;
   static constexpr int threads = Tile::threads, blocks_at_once = 2;
   static constexpr int kRun = Tile::kRun, kAtOnce = 4;  // runs of a thread in flight
   static constexpr size_t shared_bytes = Tile::shared_bytes;
 
   MatrixOf<float> X, M;
-  MatrixOf<BFloat16> L, P1, R, P2, V;
+  MatrixOf<S> L, P1, R, P2, V;
   int64_t rows, cols, depth;
   const float* factors;    // update and keep
   const float* unchanged;  // one for each X, which stays where it is not 0; or null
@@ -30,15 +32,17 @@ struct SignUpdate {
   TORCHDION_HOST_DEVICE int64_t blocks_of_one() const { return Tile::tiles(rows, cols); }
   Work work(int64_t blocks) const {
     const int64_t count = blocks / blocks_of_one(), of_M = feedback != 0 ? 8 : 0;
-    return {count * ((8 + of_M + 2) * rows * cols + (4 * depth + 8) * (rows + cols)), count * 4 * rows * cols * depth};
+    const int64_t size = sizeof(S), of_L = of_M > 0 && L.list == M.list ? 0 : size;
+    return {count * ((8 + of_M + of_L) * rows * cols + (2 * size * depth + 8) * (rows + cols)),
+            count * 4 * rows * cols * depth};
   }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     const int64_t matrix = block.index() / blocks_of_one();
-    const Tile::Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
+    const Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
     float *x = begin(X, matrix, place), *m = feedback != 0 ? begin(M, matrix, place) : nullptr;
-    const BFloat16* l = begin(L, matrix, place);
+    const S* l = begin(L, matrix, place);
     Tile::prefetch(block, l, L.stride, place);
     if (m) Tile::prefetch(block, m, M.stride, place);
     typename Block::template Registers<Signs> signs;
@@ -68,14 +72,14 @@ struct SignUpdate {
   };
   static_assert(Tile::kRunsOfThread * kRun == 64, "a word has a bit for each of a thread's entries");
 
-  template <class S>
-  static TORCHDION_DEVICE S* begin(const MatrixOf<S>& of, int64_t matrix, const Tile::Place& place) {
+  template <class Entry>
+  static TORCHDION_DEVICE Entry* begin(const MatrixOf<Entry>& of, int64_t matrix, const Place& place) {
     return of.at(matrix) + place.row * of.stride + place.col;
   }
 
   template <class Block>
-  TORCHDION_DEVICE float* product(Block& block, const MatrixOf<BFloat16>& left, const MatrixOf<BFloat16>& right,
-                                  int64_t matrix, const Tile::Place& place) const {
+  TORCHDION_DEVICE float* product(Block& block, const MatrixOf<S>& left, const MatrixOf<S>& right, int64_t matrix,
+                                  const Place& place) const {
     return Tile::multiply(block, left.at(matrix) + place.row * left.stride, left.stride,
                           right.at(matrix) + place.col * right.stride, right.stride, depth, place);
   }
@@ -86,9 +90,9 @@ struct SignUpdate {
   }
 
   template <class Block>
-  TORCHDION_DEVICE void take_signs(Block& block, const BFloat16* l, float* m, const float* all_sums, int64_t matrix,
-                                   const Tile::Place& place, typename Block::template Registers<Signs>& signs) const {
-    using OfL = Run<BFloat16, kRun>;
+  TORCHDION_DEVICE void take_signs(Block& block, const S* l, float* m, const float* all_sums, int64_t matrix,
+                                   const Place& place, typename Block::template Registers<Signs>& signs) const {
+    using OfL = Run<S, kRun>;
     using OfM = Run<float, kRun>;
     const bool runs = L.has_runs(l, kRun) && (!m || M.has_runs(m, kRun));
     block.each([&](int t) {
@@ -134,7 +138,7 @@ struct SignUpdate {
   }
 
   template <class Block>
-  TORCHDION_DEVICE void move(Block& block, float* x, const float* all_sums, const Tile::Place& place,
+  TORCHDION_DEVICE void move(Block& block, float* x, const float* all_sums, const Place& place,
                              typename Block::template Registers<Signs>& signs) const {
     using Entries = Run<float, kRun>;
     const float update = factors[0], keep = factors[1];
