@@ -175,23 +175,26 @@ bool are(at::ScalarType dtype, std::initializer_list<const Matrices*> all) {
                      [&](const Matrices* one) { return one->dtype == dtype && one->row_major(); });
 }
 
-// Factors that ProductTile reads, beside an L as they are.
+// True where ProductTile reads factors in the dtype of L.
 bool are_factors(const Matrices& L, std::initializer_list<const Matrices*> all) {
   const bool is_operand = L.dtype == at::kBFloat16 || L.dtype == at::kFloat;
   const int64_t at_once = 16 / static_cast<int64_t>(c10::elementSize(L.dtype));
-  return is_operand && L.row_major() && are(L.dtype, all) &&
-         std::all_of(all.begin(), all.end(), [&](const Matrices* one) { return one->row_stride % at_once == 0; }) &&
+  const auto has_runs = [&](const Matrices* one) {
+    return one->row_major() && one->cols % at_once == 0 && one->row_stride % at_once == 0;
+  };
+  return is_operand && L.row_major() && std::all_of(all.begin(), all.end(), has_runs) &&
          kernels::adds_products(L.device.index());
 }
 
-// A factor, which is copied where it does not begin at a multiple of 16 bytes.
+// A factor, which is copied where it has another dtype or does not begin at a multiple of 16 bytes.
 class ListedFactor {
  public:
-  explicit ListedFactor(const Matrices& factor) : list_(aligned(factor, /*as_stack=*/false, copies_)) {}
+  ListedFactor(const Matrices& factor, at::ScalarType dtype)
+      : list_(aligned(stored_as(dtype, factor, copies_), /*as_stack=*/false, aligned_)) {}
   operator MatrixList() const { return list_; }
 
  private:
-  at::Tensor copies_;
+  at::Tensor copies_, aligned_;
   Listed list_;
 };
 
@@ -200,7 +203,7 @@ class ListedFactor {
 bool Operations::move_by_scaled_(const ScaledMove& move) {
   if (!are(at::kFloat, {&move.X}) || !are_factors(move.L, {&move.P, &move.U})) return false;
   const Listed X(move.X), L(move.L);
-  const ListedFactor P(move.P), U(move.U);
+  const ListedFactor P(move.P, move.L.dtype), U(move.U, move.L.dtype);
   kernels::move_by_scaled(
       {X, L, P, U, move.X.count(), move.X.rows, move.X.cols, move.U.cols, move.factors.const_data_ptr<float>(),
        move.scales.const_data_ptr<float>(), move.unchanged, move.cautious},
@@ -214,7 +217,8 @@ bool Operations::move_by_signs_(const SignMove& move) {
     return false;
   }
   const Listed X(move.X), M(move.M), L(move.L.data == move.M.data ? move.M : move.L);
-  const ListedFactor P1(move.P1), R(move.R), P2(move.P2), V(move.V);
+  const ListedFactor P1(move.P1, move.L.dtype), R(move.R, move.L.dtype), P2(move.P2, move.L.dtype),
+      V(move.V, move.L.dtype);
   kernels::move_by_signs({X, M, L, P1, R, P2, V, move.X.count(), move.X.rows, move.X.cols, move.R.cols,
                           move.factors.const_data_ptr<float>(), move.unchanged, move.weight, move.feedback,
                           floor_of(move.floor), move.cautious},

@@ -232,6 +232,35 @@ TEST_P(Moves, AlikeByFactorsThatBeginAnywhere) {
   EXPECT_TRUE(bitwise_equal(elsewhere.X, aligned.X));
 }
 
+// At any precision Q may be stored in 16 bits.
+TEST_P(Moves, ByFactorsOfAnotherDtype) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  const Moved::Case c = {1, 40, 72, 16, 0, false, false};
+  for (const at::ScalarType other : {at::kHalf, at::kBFloat16, at::kFloat}) {
+    const Moved of(c, GetParam()), same(c, GetParam());
+    const at::Tensor V = of.V.to(other), stored = V.to(GetParam());
+    for (const auto& [moved, by] : {std::pair(&of, &V), std::pair(&same, &stored)}) {
+      ASSERT_TRUE(move_by_signs_({Matrices(moved->X), Matrices(moved->M), Matrices(moved->L), Matrices(moved->P),
+                                  Matrices(moved->R), Matrices(moved->P2), Matrices(*by), moved->factors}));
+    }
+    EXPECT_TRUE(bitwise_equal(of.X, same.X));
+  }
+}
+
+// What tensor cores read of FP32.
+TEST(MoveBySigns, DropsWhatTF32HasNotOfFactors) {
+  if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
+  const Moved::Case c = {1, 40, 72, 16, 0, false, false};
+  const Moved read(c, at::kFloat), longer(c, at::kFloat);
+  const auto moved = [](const Moved& of, const at::Tensor& V) {
+    ASSERT_TRUE(move_by_signs_({Matrices(of.X), Matrices(of.M), Matrices(of.L), Matrices(of.P), Matrices(of.R),
+                                Matrices(of.P2), Matrices(V), of.factors}));
+  };
+  moved(read, read.V);
+  moved(longer, longer.V.view(at::kInt).bitwise_or(0x1fff).view(at::kFloat));
+  EXPECT_TRUE(bitwise_equal(longer.X, read.X));
+}
+
 INSTANTIATE_TEST_SUITE_P(Operands, Moves, testing::Values(at::kBFloat16, at::kFloat));
 
 TEST(MoveBySigns, SubtractsFromTheMomentumThatItReads) {
@@ -255,8 +284,8 @@ TEST(MoveByScaled, TakesNoMatricesThatItsKernelDoesNot) {
   const at::Tensor X = at::ones({1, 16, 16}), before = X.clone(), L = at::ones({1, 16, 16}, at::kBFloat16);
   const at::Tensor narrow = at::zeros({1, 16, 4}, at::kBFloat16), factors = at::ones({2}), scales = at::ones({1});
   EXPECT_FALSE(move_by_scaled_({Matrices(X), Matrices(L), Matrices(narrow), Matrices(narrow), factors, scales}));
-  const at::Tensor factor = at::zeros({1, 16, 8}, at::kBFloat16);
-  EXPECT_FALSE(move_by_scaled_({Matrices(X), Matrices(X), Matrices(factor), Matrices(factor), factors, scales}));
+  const at::Tensor factor = at::zeros({1, 16, 8}, at::kBFloat16), doubles = X.to(at::kDouble);
+  EXPECT_FALSE(move_by_scaled_({Matrices(X), Matrices(doubles), Matrices(factor), Matrices(factor), factors, scales}));
   EXPECT_TRUE(at::equal(X, before));
 }
 
@@ -274,7 +303,7 @@ TEST(MoveBySigns, LetsANaNReachItsWeight) {
 }
 
 TEST(MoveBySigns, TakesNoMatricesThatItsKernelDoesNot) {
-  const at::Tensor X = at::ones({1, 16, 16}), factor = at::zeros({1, 16, 8}), factors = at::ones({2});
+  const at::Tensor X = at::ones({1, 16, 16}), factor = at::zeros({1, 16, 12}, at::kBFloat16), factors = at::ones({2});
   const at::Tensor L = at::ones({1, 16, 16}, at::kBFloat16), before = X.clone();
   EXPECT_FALSE(move_by_signs_({Matrices(X), Matrices(X), Matrices(L), Matrices(factor), Matrices(factor),
                                Matrices(factor), Matrices(factor), factors}));

@@ -222,6 +222,31 @@ def test_rounded_products_stay_close(precision: str) -> None:
         assert distance(found[name].cpu() - start[name], travelled) <= {"high": 0.02, "medium": 0.2}[precision], name
 
 
+@pytest.mark.parametrize("shape", [(260, 340), (340, 260), (2, 128, 256)], ids=str)
+@pytest.mark.parametrize("feeds_back", [True, False])
+@pytest.mark.parametrize("residual", ["scaled", "sign"])
+@pytest.mark.parametrize(("precision", "allowed"), [("highest", 1e-3), ("high", 0.1), ("medium", 0.25)])
+def test_what_the_rank_leaves_moves_weights_as_on_the_cpu(
+    precision: str, allowed: float, residual: str, feeds_back: bool, shape: tuple[int, ...]
+) -> None:
+    """In parts; and in one pass, by products of TF32 and of BF16, of entries in whole tiles and in parts of one."""
+    travelled = {}
+    for device in ("cpu", "cuda"):
+        start = normal(*shape, seed=1, dtype=torch.float32)
+        weight = nn.Parameter(start.to(device))
+        weight.grad = normal(*shape, seed=2, dtype=torch.float32).to(device)
+        options = {"rank_fraction": 0.25, "rank_multiple_of": 8, "nesterov": True, "error_feedback": feeds_back}
+        torchdion.Dion(
+            [{"params": [weight], "batch_dims": len(shape) - 2}],
+            lr=0.1,
+            residual=residual,
+            precision="highest" if device == "cpu" else precision,
+            **options,
+        ).step()
+        travelled[device] = weight.detach().cpu() - start
+    assert distance(travelled["cuda"], travelled["cpu"]) <= allowed
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_states_train(dtype: torch.dtype) -> None:
     config = torchdion.DionMixedPrecisionConfig(momentum_dtype=dtype, Q_dtype=dtype)

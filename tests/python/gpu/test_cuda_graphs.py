@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from on_gpu import SHAPES, distance, give_gradients, needs_gpu, sync_is_an_error, trained
+from on_gpu import SHAPES, distance, give_gradients, needs_gpu, normal, sync_is_an_error, trained
 from pages import block_with
 from torch import Tensor, nn
 
@@ -66,6 +66,32 @@ def test_a_graph_replays_steps_with_the_rates_of_the_moment(options: dict[str, A
         assert distance(weight - start[name], expected[name] - start[name]) <= 1e-6, name  # rates are FP32
         assert not torch.equal(weight, start[name])
     assert all(float(state["step"]) == 6 for state in optimizer.state.values())
+
+
+@pytest.mark.parametrize("residual", ["scaled", "sign"])
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_a_graph_moves_weights_by_what_the_rank_leaves(precision: str, residual: str) -> None:
+    """FP32 weights, in one pass; other bits of a product turn few signs."""
+    options: dict[str, Any] = {"residual": residual, "precision": precision, "rank_fraction": 0.25}
+    options |= {"rank_multiple_of": 8, "lr": 0.05}
+    start = normal(3, 130, 96, dtype=torch.float32)
+    weights = [nn.Parameter(start.cuda()) for _ in range(2)]
+    found, reference = (
+        torchdion.Dion([{"params": [weight], "batch_dims": 1}], capturable=capturable, **options)
+        for weight, capturable in zip(weights, (True, False), strict=True)
+    )
+    gradients = [normal(3, 130, 96, seed=i, dtype=torch.float32).cuda() for i in range(1, 5)]
+    for weight in weights:
+        weight.grad = gradients[0].clone()
+    graph = captured_step(found)
+    reference.step()
+    for gradient in gradients[1:]:
+        for weight in weights:
+            weight.grad.copy_(gradient)
+        graph.replay()
+        reference.step()
+    travelled = [weight.detach().cpu() - start for weight in weights]
+    assert distance(*travelled) <= 0.1
 
 
 def written(optimizer: torchdion.Dion) -> list[Tensor]:

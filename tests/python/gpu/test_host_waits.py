@@ -82,7 +82,7 @@ def test_nor_does_nesterovs_momentum_without_error_feedback() -> None:
     assert not waits(operators)
 
 
-@pytest.mark.parametrize("precision", ["high", "medium"])  # in parts; in one pass
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])  # in parts; in one pass
 @pytest.mark.parametrize("residual", ["scaled", "sign"])
 def test_nor_does_a_residual(residual: str, precision: str) -> None:
     options = f"rank_fraction=0.25, rank_multiple_of=8, residual='{residual}', right_factor='orthonormal'"

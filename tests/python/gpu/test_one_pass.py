@@ -48,6 +48,13 @@ def test_bf16_momenta_move_weights_in_one_pass_that_writes_none() -> None:
     assert "SignUpdate<BFloat16>" not in kernels_of(**{**options, "error_feedback": True})
 
 
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_a_q_of_16_bits_is_read_as_the_others_are(precision: str) -> None:
+    config = torchdion.DionMixedPrecisionConfig(Q_dtype=torch.bfloat16)
+    [kernel] = kernels_of(**RECIPE, precision=precision, mixed_precision_config=config)
+    assert kernel.startswith("SignUpdate")
+
+
 @pytest.mark.parametrize(
     "options",
     [
