@@ -3,18 +3,17 @@
 
 #include <cmath>
 
-#include "linalg/cuda/launch.h"
-#include "linalg/magnitude.h"
+#include "linalg/cuda/programs/radix_select.h"
 #include "linalg/rules/residual.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// A block has one matrix. It finds the longest of the shortest quarter of the lengths that are not zero, eight bits at
-// a time from the highest, and then the mean of that quarter.
+// A block has one matrix. It finds the longest of the shortest quarter of the lengths that are not zero, and then the
+// mean of that quarter.
 template <class T>
 struct ResidualScales {
   using Bits = Magnitude<double>::Bits;
-  static constexpr int threads = 256, kDigitBits = 8, kDigits = 1 << kDigitBits;
+  static constexpr int threads = 256;
 
   const double* squares;        // [count, cols]
   const double* column_scales;  // [count, scales_of_matrix], or null
@@ -23,12 +22,10 @@ struct ResidualScales {
   T* scales;  // [count]
 
   struct Shared {
-    int64_t histogram[kDigits];
+    RadixSelect<Bits, threads> longest_of_quarter;
     double of_threads[threads];
     double longest;
     int64_t present, nans, below;  // lengths that are not zero; those that are NaN; those under the threshold
-    int64_t missing;               // from the longest down to the threshold
-    Bits threshold;                // its digits as far as they are known
   };
   static constexpr size_t shared_bytes = sizeof(Shared);
 
@@ -45,7 +42,7 @@ struct ResidualScales {
       });
       return;
     }
-    for (int shift = int(8 * sizeof(Bits)) - kDigitBits; shift >= 0; shift -= kDigitBits) find_digit(block, shift);
+    shared.longest_of_quarter.find(block, cols, [&](int64_t col) { return magnitude_of(length(block.index(), col)); });
     average(block);
   }
 
@@ -81,28 +78,7 @@ struct ResidualScales {
       for (int i = 0; i < threads; ++i) {
         if (shared.of_threads[i] > shared.longest) shared.longest = shared.of_threads[i];
       }
-      shared.missing = shared.present - quarter_of(shared.present) + 1;
-      shared.threshold = 0;
-    });
-  }
-
-  template <class Block>
-  TORCHDION_DEVICE void find_digit(Block& block, int shift) const {
-    Shared& shared = *block.template shared<Shared>();
-    block.each([&](int t) { shared.histogram[t] = 0; });
-    block.each([&](int t) {
-      for (int64_t col = t; col < cols; col += threads) {
-        const Bits bits = magnitude_of(length(block.index(), col));
-        const bool is_candidate = shift + kDigitBits >= int(8 * sizeof(Bits)) ||
-                                  bits >> (shift + kDigitBits) == shared.threshold >> (shift + kDigitBits);
-        if (is_candidate) block.add(&shared.histogram[int(bits >> shift) & (kDigits - 1)], 1);
-      }
-    });
-    block.each([&](int t) {
-      if (t > 0) return;
-      int digit = kDigits - 1;
-      while (shared.histogram[digit] < shared.missing) shared.missing -= shared.histogram[digit--];
-      shared.threshold |= Bits(digit) << shift;
+      shared.longest_of_quarter.begin(shared.present - quarter_of(shared.present) + 1);
     });
   }
 
@@ -114,7 +90,7 @@ struct ResidualScales {
       int64_t below = 0;
       for (int64_t col = t; col < cols; col += threads) {
         const double own = length(block.index(), col);
-        if (magnitude_of(own) >= shared.threshold) continue;
+        if (magnitude_of(own) >= shared.longest_of_quarter.threshold) continue;
         sum += own;
         below += own != 0;
       }
@@ -124,7 +100,7 @@ struct ResidualScales {
     block.each([&](int t) {
       if (t > 0) return;
       const int64_t quarter = quarter_of(shared.present);
-      double sum = static_cast<double>(quarter - shared.below) * number_of(shared.threshold);
+      double sum = static_cast<double>(quarter - shared.below) * number_of(shared.longest_of_quarter.threshold);
       for (int i = 0; i < threads; ++i) sum += shared.of_threads[i];
       scales[block.index()] = inverse_sigma<T>(sum / static_cast<double>(quarter), shared.longest, least);
     });

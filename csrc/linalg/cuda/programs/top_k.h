@@ -1,27 +1,24 @@
 // The entries of the largest magnitude of each row, by a radix selection of their threshold.
 #pragma once
 
-#include "linalg/cuda/launch.h"
-#include "linalg/magnitude.h"
+#include "linalg/cuda/programs/radix_select.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// A block has one row. It finds the k-th largest magnitude, eight bits at a time from the highest, and then copies what
-// is above it, and of what equals it the first.
+// A block has one row. It finds the k-th largest magnitude, and then copies what is above it, and of what equals it the
+// first.
 template <class T>
 struct TopK {
   using Bits = typename Magnitude<T>::Bits;
-  static constexpr int threads = 256, kDigitBits = 8, kDigits = 1 << kDigitBits;
+  static constexpr int threads = 256;
 
   const T* entries;
   T* chosen;
   int64_t size, k;
 
   struct Shared {
-    int64_t histogram[kDigits];
+    RadixSelect<Bits, threads> of_largest;
     int64_t above[threads], equal[threads];  // of each thread's entries; then of those before it
-    Bits threshold;                          // its digits as far as they are known
-    int64_t missing;                         // entries of that magnitude to be taken
   };
   static constexpr size_t shared_bytes = sizeof(Shared);
 
@@ -32,11 +29,9 @@ struct TopK {
     const T* row = entries + block.index() * size;
     Shared& shared = *block.template shared<Shared>();
     block.each([&](int t) {
-      if (t > 0) return;
-      shared.threshold = 0;
-      shared.missing = k;
+      if (t == 0) shared.of_largest.begin(k);
     });
-    for (int shift = int(8 * sizeof(Bits)) - kDigitBits; shift >= 0; shift -= kDigitBits) find_digit(block, row, shift);
+    shared.of_largest.find(block, size, [&](int64_t i) { return magnitude_of(row[i]); });
     count(block, row);
     write(block, row, chosen + block.index() * 2 * k);
   }
@@ -46,34 +41,14 @@ struct TopK {
   TORCHDION_DEVICE int64_t first_of(int t) const { return size * t / threads; }
 
   template <class Block>
-  TORCHDION_DEVICE void find_digit(Block& block, const T* row, int shift) const {
-    Shared& shared = *block.template shared<Shared>();
-    block.each([&](int t) { shared.histogram[t] = 0; });
-    block.each([&](int t) {
-      for (int64_t i = t; i < size; i += threads) {
-        const Bits bits = magnitude_of(row[i]);
-        const bool is_candidate = shift + kDigitBits >= int(8 * sizeof(Bits)) ||
-                                  bits >> (shift + kDigitBits) == shared.threshold >> (shift + kDigitBits);
-        if (is_candidate) block.add(&shared.histogram[int(bits >> shift) & (kDigits - 1)], 1);
-      }
-    });
-    block.each([&](int t) {
-      if (t > 0) return;
-      int digit = kDigits - 1;
-      while (shared.histogram[digit] < shared.missing) shared.missing -= shared.histogram[digit--];
-      shared.threshold |= Bits(digit) << shift;
-    });
-  }
-
-  template <class Block>
   TORCHDION_DEVICE void count(Block& block, const T* row) const {
     Shared& shared = *block.template shared<Shared>();
     block.each([&](int t) {
       int64_t above = 0, equal = 0;
       for (int64_t i = first_of(t); i < first_of(t + 1); ++i) {
         const Bits bits = magnitude_of(row[i]);
-        above += bits > shared.threshold;
-        equal += bits == shared.threshold;
+        above += bits > shared.of_largest.threshold;
+        equal += bits == shared.of_largest.threshold;
       }
       shared.above[t] = above;
       shared.equal[t] = equal;
@@ -94,18 +69,19 @@ struct TopK {
   template <class Block>
   TORCHDION_DEVICE void write(Block& block, const T* row, T* out) const {
     Shared& shared = *block.template shared<Shared>();
+    const auto& largest = shared.of_largest;
     block.each([&](int t) {
       int64_t above = shared.above[t], equal = shared.equal[t];
       for (int64_t i = first_of(t); i < first_of(t + 1); ++i) {
         const Bits bits = magnitude_of(row[i]);
-        const bool is_taken = bits > shared.threshold || (bits == shared.threshold && equal < shared.missing);
+        const bool is_taken = bits > largest.threshold || (bits == largest.threshold && equal < largest.missing);
         if (is_taken) {
-          const int64_t place = above + (equal < shared.missing ? equal : shared.missing);
+          const int64_t place = above + (equal < largest.missing ? equal : largest.missing);
           out[place] = static_cast<T>(i);
           out[k + place] = row[i];
         }
-        above += bits > shared.threshold;
-        equal += bits == shared.threshold;
+        above += bits > largest.threshold;
+        equal += bits == largest.threshold;
       }
     });
   }
