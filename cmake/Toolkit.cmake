@@ -84,8 +84,8 @@ target_include_directories(tdtorch::cuda SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_I
 target_link_libraries(tdtorch::cuda INTERFACE tdtorch::torch_cuda tdtorch::c10_cuda)
 # The toolkit's own copies would be a second runtime in the process.
 get_filename_component(_site "${TORCH_WHEEL_DIR}/.." ABSOLUTE)
-foreach(_name cudart cublas)
-  file(GLOB _file "${_site}/nvidia/cu*/lib/lib${_name}.so.*" "${_site}/nvidia/${_name}/lib/lib${_name}.so.*"
+foreach(_name cudart cublas cublasLt)
+  file(GLOB _file "${_site}/nvidia/cu*/lib/lib${_name}.so.*" "${_site}/nvidia/cublas/lib/lib${_name}.so.*"
     "${_site}/nvidia/cuda_runtime/lib/lib${_name}.so.*" "${TORCH_WHEEL_DIR}/lib/lib${_name}.so.*")
   if(NOT _file)
     find_library(TORCHDION_${_name} ${_name} HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} REQUIRED)

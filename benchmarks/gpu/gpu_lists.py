@@ -86,3 +86,37 @@ def bytes_of_passes(state: str, precision: str) -> int:
     momentum, weight, operand = STATES[state].itemsize, torch.float32.itemsize, torch.bfloat16.itemsize
     copies = precision == "medium" and momentum != operand
     return 4 * momentum + 3 * weight + (3 * operand if copies else 2 * momentum)
+
+
+def bytes_of_iterations(m: int, n: int) -> int:
+    """What five Newton–Schulz steps read and write of an m×n matrix in BF16, each operand of each product once.
+
+    One by one: X Xᵀ, the polynomial of it, and its product with X, five times. On Gram matrices, which are fewer bytes
+    where one side is at least twice the other: two steps, two steps and one, with two products with X for each.
+    """
+    p, q = min(m, n), max(m, n)
+    if q < 2 * p:
+        return torch.bfloat16.itemsize * 5 * (3 * p * q + 4 * p * p)
+    return torch.bfloat16.itemsize * (9 * p * q + 36 * p * p)
+
+
+def least_bytes_of(optimizer: str, shapes: list[Shape]) -> int:
+    """What a step of other optimizers with FP32 states cannot do without.
+
+    AdamW reads the gradient, and reads and writes the weights and both moments; Lion has one. The others read the
+    gradient, read and write the momentum and the weights, and write and read what is orthonormalized, or what has
+    become of it, in BF16: of Dion2 and Dion3 a quarter of the slices, which the momentum loses a part of in a pass of
+    their own. NorMuon and Dion3 read the update once more for the norms of its rows. Iterations:
+    bytes_of_iterations().
+    """
+    entries = sum(m * n for m, n in shapes)
+    if optimizer == "AdamW":
+        return 28 * entries
+    if optimizer == "Lion":
+        return 20 * entries
+    norms = 2 if optimizer in ("NorMuon", "Dion3") else 0
+    if optimizer in ("Muon", "NorMuon"):
+        return (24 + norms) * entries + sum(bytes_of_iterations(m, n) for m, n in shapes)
+    chosen = [(m // 4, n) if optimizer == "Dion3" or m <= n else (m, n // 4) for m, n in shapes]
+    slices = sum(m * n for m, n in chosen)
+    return 20 * entries + (8 + 4 + norms) * slices + sum(bytes_of_iterations(m, n) for m, n in chosen)

@@ -1,21 +1,23 @@
 """What a step asks of a GPU, listed without one: launches, bytes, operations, and the least time that they take.
 
-    python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--rank d/4 d/16 d] [--precision high medium]
-        [--nesterov] [--residual none scaled sign] [--no-error-feedback] [--right-factor orthonormal]
-        [--least-share 0.01] [--write FOLDER]
+    python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--optimizer Dion Muon NorMuon Dion2 Dion3 AdamW Lion]
+        [--rank d/4 d/16 d] [--precision high medium] [--nesterov] [--residual none scaled sign] [--no-error-feedback]
+        [--right-factor orthonormal] [--least-share 0.01] [--write FOLDER]
 
-The step is Dion's, the second after its first one, with FP32 states. It runs on Meta tensors, through the
+The step is one after others, with FP32 states. It runs on Meta tensors, through the
 operations on CUDA as the tests compile them (`make test-cpp`, or --library), which record what they would launch. JSON
-lines, each with `list`, `rank`, `state` and `precision`, and those of the other options that are not the default:
+lines, each with `list`, `optimizer`, `state`, of Dion `rank` and `precision`, and those of its other options that are
+not the default:
 
     kind "predicted"          one for each kernel, by the name that the rows of gpu_profile.py have: how often it is
                               launched, the blocks, bytes and operations of all its launches, `least_ms` of all
     kind "predicted_product"  products of m×k and k×n matrices as cuBLAS sees them, `count` at once, `given` as a stack
                               or by pointers: those whose `share` of the step's least_ms is --least-share or more
     kind "predicted_step"     the sums; `batches` of matrices that are updated together; `fp64_operations` of products;
-                              `least_bytes` of passes over whole matrices, and the bytes of all launches over them;
-                              `roofline_ms` of the whole step; memory that the step allocates, and its `peak_bytes`
-                              over those of the parameters
+                              `least_bytes` (of Dion of passes over whole matrices, of the others of all that they
+                              cannot do without: gpu_lists.least_bytes_of()), and the bytes of all launches over them;
+                              of Dion `roofline_ms` of the whole step; memory that the step allocates, and its
+                              `peak_bytes` over those of the parameters
 
 `least_ms` of a launch is the longer of its bytes over the bandwidth and its operations over the rate of its arithmetic,
 both from the datasheet; launching and waiting are not in it. --write makes predicted.jsonl and predicted.md anew in a
@@ -33,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_lists import LISTS, RANKS, bytes_of_passes, groups_of, least_ms
+from gpu_lists import LISTS, RANKS, bytes_of_passes, groups_of, least_bytes_of, least_ms
 from kernel_names import KERNELS_OF_PRODUCTS
 from matrices import Shape
 from measure import emit, line_of, table
@@ -66,8 +68,29 @@ def load(library: Path) -> None:
     ctypes.CDLL(str(library))
 
 
+OTHERS = {
+    "Muon": torchdion.Muon,
+    "NorMuon": torchdion.NorMuon,
+    "Dion2": torchdion.Dion2,
+    "Dion3": torchdion.Dion3,
+    "AdamW": torchdion.AdamW,
+    "Lion": torchdion.Lion,
+}
+STEPS_BEFORE = 3  # after which lists of pointers lie on the device, wherever the allocator puts what is listed
+# A kernel that is launched once for each batch of matrices.
+OF_EACH_BATCH = ("ColumnNormalize", "FrobeniusFactors", "AdamW", "Lion")
+
+
+def other_optimizer_of(name: str, shapes: list[Shape]) -> torch.optim.Optimizer:
+    """With gradients."""
+    params = [Parameter(torch.empty(shape, device="meta")) for shape in shapes]
+    for param in params:
+        param.grad = torch.empty_like(param)
+    return OTHERS[name](params)
+
+
 def optimizer_of(shapes: list[Shape], fraction: float, precision: Precision, **options: Any) -> torchdion.Dion:
-    """With gradients and state, as after a first step."""
+    """Dion with gradients and state, as after a first step."""
     params = [Parameter(torch.empty(shape, device="meta")) for shape in shapes]
     optimizer = torchdion.Dion(params, rank_fraction=fraction, precision=precision, **options)
     [group] = optimizer.param_groups
@@ -97,9 +120,28 @@ def roofline_ms(shapes: list[Shape], fraction: float, precision: str) -> float:
 
 
 def predict(name: str, rank: str, precision: Precision, least_share: float, **options: Any) -> Iterator[Row]:
+    """Of Dion."""
     shapes, fraction = LISTS[name](), ALL_RANKS[rank]
     optimizer = optimizer_of(shapes, fraction, precision, **options)
-    optimizer.step()
+    least_bytes = bytes_of_passes("FP32", precision) * sum(m * n for m, n in shapes)
+    for row in predict_step(optimizer, shapes, least_bytes, least_share):
+        if row["kind"] == "predicted_step":
+            row["roofline_ms"] = roofline_ms(shapes, fraction, precision)
+        yield row
+
+
+def predict_other(name: str, optimizer: str, least_share: float) -> Iterator[Row]:
+    shapes = LISTS[name]()
+    yield from predict_step(
+        other_optimizer_of(optimizer, shapes), shapes, least_bytes_of(optimizer, shapes), least_share
+    )
+
+
+def predict_step(
+    optimizer: torch.optim.Optimizer, shapes: list[Shape], least_bytes: int, least_share: float
+) -> Iterator[Row]:
+    for _ in range(STEPS_BEFORE):
+        optimizer.step()
     *launched, allocated = _C.launches_of(optimizer.step, "meta")
     launches = [with_least_ms(row) for row in launched]
     total: Row = {key: sum(row[key] for row in launches) for key in SUMMED}
@@ -112,16 +154,14 @@ def predict(name: str, rank: str, precision: Precision, least_share: float, **op
             sums = {key: row[key] for key in SUMMED if key != "blocks"}
             yield {"kind": "predicted_product", **shape, **sums, "share": share}
     parameter_bytes = 4 * sum(m * n for m, n in shapes)
-    least_bytes = bytes_of_passes("FP32", precision) * sum(m * n for m, n in shapes)
     yield {
         "kind": "predicted_step",
         **total,
         "groups": groups_of(shapes),
-        "batches": sum(row["launches"] for row in launches if row["name"].startswith("ColumnNormalize")),
+        "batches": sum(row["launches"] for row in launches if row["name"].startswith(OF_EACH_BATCH)),
         "fp64_operations": sum(row["operations"] for row in launches if row["name"] == "cuBLAS FP64"),
         "least_bytes": least_bytes,
         "bytes_over_least": total["bytes"] / least_bytes,
-        "roofline_ms": roofline_ms(shapes, fraction, precision),
         "allocations": allocated["count"],
         "allocated_bytes": allocated["bytes"],
         "peak_bytes": allocated["peak_bytes"],
@@ -136,6 +176,12 @@ def shown(row: Row) -> Row:
     return {**row, **units, "least ms": row["least_ms"]}
 
 
+def bytes_named(total: Row) -> str:
+    if "roofline_ms" not in total:
+        return "bytes that the step cannot do without"
+    return f"bytes of passes over whole matrices; the roofline is {total['roofline_ms']:.3g} ms"
+
+
 def markdown(rows: Sequence[Row]) -> str:
     parts = [
         "# The predicted step",
@@ -143,21 +189,21 @@ def markdown(rows: Sequence[Row]) -> str:
         "Bytes and operations are those that the algorithm cannot do without; the least time is by a datasheet.",
     ]
     for total in (row for row in rows if row["kind"] == "predicted_step"):
-        labels = ("list", "rank", "precision", "nesterov", "residual", "error_feedback", "right_factor")
+        labels = ("list", "optimizer", "rank", "precision", "nesterov", "residual", "error_feedback", "right_factor")
         of_step = [row for row in rows if all(row.get(label) == total.get(label) for label in labels)]
         kernels = [shown({**row, "kernel": row["name"]}) for row in of_step if row["kind"] == "predicted"]
         kernels.append(shown({**total, "kernel": "sum"}))
         products = [shown({**row, "product": row["name"]}) for row in of_step if row["kind"] == "predicted_product"]
         parts += [
-            f"## {total['list']}, r = {total['rank']}, {total['precision']}"
-            + (", nesterov" * total["nesterov"])
+            f"## {total['list']}, {total['optimizer']}"
+            + (f", r = {total['rank']}, {total['precision']}" if "rank" in total else "")
+            + (", nesterov" * total.get("nesterov", False))
             + (f", residual {total['residual']}" if "residual" in total else "")
             + (", without error feedback" * ("error_feedback" in total))
             + (f", {total['right_factor']} right factor" if "right_factor" in total else ""),
             f"{total['launches'] / total['batches']:.3g} launches for each of {total['batches']} batches of "
             f"{total['groups']} shapes; {total['fp64_operations'] / 1e9:.3g} GFLOP of products in FP64; "
-            f"{total['bytes_over_least']:.3g} times the bytes of passes over whole matrices; the roofline is "
-            f"{total['roofline_ms']:.3g} ms. {total['allocations']} allocations, at most "
+            f"{total['bytes_over_least']:.3g} times the {bytes_named(total)}. {total['allocations']} allocations, at most "
             f"{total['peak_bytes'] / 1e6:.0f} MB at a time: {total['peak_over_parameters']:.1%} of the parameters' "
             "bytes.",
             table(kernels, ("kernel", "launches", "blocks", "MB", "GFLOP", "least ms")),
@@ -169,6 +215,7 @@ def markdown(rows: Sequence[Row]) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", nargs="+", choices=LISTS, default=["120m", "1.3b", "3b"], help="of matrices")
+    parser.add_argument("--optimizer", nargs="+", choices=["Dion", *OTHERS], default=["Dion", *OTHERS])
     parser.add_argument("--rank", nargs="+", choices=ALL_RANKS, default=["d/4", "d/16", "d"])
     parser.add_argument("--precision", nargs="+", choices=["highest", "high", "medium"], default=["high", "medium"])
     parser.add_argument("--nesterov", action="store_true")
@@ -181,8 +228,14 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     load(given.library)
     lines = []
+
+    def add(labels: Row, rows: Iterator[Row]) -> None:
+        lines.extend(line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in rows)
+
     for name, rank, precision, residual in product(given.list, given.rank, given.precision, given.residual):
-        labels = {"list": name, "rank": rank, "state": "FP32", "precision": precision}
+        if "Dion" not in given.optimizer:
+            break
+        labels = {"list": name, "optimizer": "Dion", "rank": rank, "state": "FP32", "precision": precision}
         options: dict[str, Any] = {"nesterov": given.nesterov}
         if residual != "none":
             options["residual"] = residual
@@ -191,8 +244,11 @@ def main(arguments: list[str]) -> int:
         if given.right_factor != "normalized":
             options["right_factor"] = given.right_factor
         labels |= options
-        found = predict(name, rank, precision, given.least_share, **options)
-        lines += [line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in found]
+        add(labels, predict(name, rank, precision, given.least_share, **options))
+    for name, optimizer in product(given.list, given.optimizer):
+        if optimizer != "Dion":
+            labels = {"list": name, "optimizer": optimizer, "state": "FP32"}
+            add(labels, predict_other(name, optimizer, given.least_share))
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)
         given.write.joinpath("predicted.jsonl").write_text("".join(line + "\n" for line in lines))

@@ -11,19 +11,18 @@ using linalg::Matrices;
 
 namespace {
 
-// The look-ahead in the workspace, [count, rows, cols]: contiguous as it travels, or, of tall matrices that are whole
-// here, the transpose of what is, as newton_schulz() reads it.
+// The look-ahead in the workspace, [count, rows, cols].
 at::Tensor room_for_look_ahead(const Batch& batch, const Options& options) {
   const BatchShape& shape = batch.shape;
   const at::Tensor room =
       batch.workspace.view(orthonormalized_dtype(shape, options)).narrow(0, 0, shape.count * shape.rows * shape.cols);
-  if (!batch.layout.is_local() || shape.rows <= shape.cols) return room.view({shape.count, shape.rows, shape.cols});
-  return room.view({shape.count, shape.cols, shape.rows}).transpose(1, 2);
+  return room.view({shape.count, shape.rows, shape.cols});
 }
 
-// All momenta get their gradients; L, of [count, rows, cols], what this rank passes on to owners.
-void add_gradients_(const Matrices& L, const Batch& batch, const linalg::GradientRule& gradients,
-                    const linalg::LookAheadFactors& ahead) {
+// All momenta get their gradients; L, of [count, rows, cols], what this rank passes on to owners. Returns the squares
+// of L (look_ahead.h), where these are whole matrices.
+at::Tensor add_gradients_(const Matrices& L, const Batch& batch, const linalg::GradientRule& gradients,
+                          const linalg::LookAheadFactors& ahead) {
   const Matrices &M = batch.states.front(), &G = batch.G;
   const Piece sent = sent_to_owners(batch.layout, batch.shape);
   const auto rule_from = [&](int64_t index) {
@@ -35,8 +34,9 @@ void add_gradients_(const Matrices& L, const Batch& batch, const linalg::Gradien
     linalg::accumulate_(M.slice(others.begin, others.end()), G.slice(others.begin, others.end()),
                         rule_from(others.begin));
   }
-  linalg::look_ahead_(L.slice(sent.begin, sent.end()), M.slice(sent.begin, sent.end()), G.slice(sent.begin, sent.end()),
-                      rule_from(sent.begin), ahead);
+  return linalg::look_ahead_(L.slice(sent.begin, sent.end()), M.slice(sent.begin, sent.end()),
+                             G.slice(sent.begin, sent.end()), rule_from(sent.begin), ahead,
+                             /*sums_squares=*/batch.layout.is_local());
 }
 
 }  // namespace
@@ -51,12 +51,12 @@ comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options, at::Te
   at::Tensor L = room_for_look_ahead(batch, options);
   const Matrices Ls(L);
   const bool is_ahead = options.flag("nesterov");
-  add_gradients_(Ls, batch, gradients,
-                 is_ahead ? linalg::LookAheadFactors{1, gradients.keep} : linalg::LookAheadFactors{});
+  const at::Tensor squares = add_gradients_(
+      Ls, batch, gradients, is_ahead ? linalg::LookAheadFactors{1, gradients.keep} : linalg::LookAheadFactors{});
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
   at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape);
-  U = orthonormalize_as_asked(U, options);
+  U = orthonormalize_as_asked(U, options, squares);
   U = co_await scatter_from_owners(L, U, batch.layout, batch.shape);
   co_return U;
 }

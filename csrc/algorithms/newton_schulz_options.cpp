@@ -41,9 +41,9 @@ int64_t newton_schulz_operations(int64_t m, int64_t n, const BatchShape& shape, 
   return linalg::newton_schulz_operations(m, n, newton_schulz_steps(options, dtype), dtype);
 }
 
-at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options) {
+at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options, const at::Tensor& squares) {
   const Precision precision = precision_asked(options);
-  return linalg::newton_schulz(X, newton_schulz_steps(options, X.scalar_type()), precision);
+  return linalg::newton_schulz(X, newton_schulz_steps(options, X.scalar_type()), precision, squares);
 }
 
 linalg::FactorRule rates_of(const Batch& batch, const Options& options) {

@@ -44,8 +44,8 @@ linalg::NewtonSchulzSteps newton_schulz_steps(const Options& options, at::Scalar
 // Of one m×n matrix, by its owner.
 int64_t newton_schulz_operations(int64_t m, int64_t n, const BatchShape& shape, const Options& options);
 
-// The orthonormal factors of X ([count, m, n]), which is written over.
-at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options);
+// The orthonormal factors of X ([count, m, n]), which is written over. `squares`: of X, or undefined.
+at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options, const at::Tensor& squares = {});
 
 // How X = (1 − η λ) X − η factor U moves the weights of a batch.
 linalg::FactorRule rates_of(const Batch& batch, const Options& options);

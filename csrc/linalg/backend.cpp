@@ -77,9 +77,10 @@ void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule)
   if (M.numel() > 0) backend_of(M.device).accumulate_(M, G, rule);
 }
 
-void look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
-                 const LookAheadFactors& ahead) {
-  if (M.numel() > 0) backend_of(M.device).look_ahead_(L, M, G, rule, ahead);
+at::Tensor look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
+                       const LookAheadFactors& ahead, bool sums_squares) {
+  if (M.numel() == 0) return {};
+  return backend_of(M.device).look_ahead_(L, M, G, rule, ahead, sums_squares);
 }
 
 void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
@@ -101,8 +102,12 @@ void scale_rows_(const Matrices& A, const at::Tensor& source, double factor, con
   if (A.numel() > 0) backend_of(A.device).scale_rows_(A, source, factor, left_out, unchanged);
 }
 
-void frobenius_normalize_(const at::Tensor& X, double slack) {
-  if (X.numel() > 0) backend_of(X.device()).frobenius_normalize_(X, slack);
+at::Tensor frobenius_normalize_(const at::Tensor& X, double slack, const at::Tensor& squares) {
+  return X.numel() > 0 ? backend_of(X.device()).frobenius_normalize_(X, slack, squares) : at::Tensor();
+}
+
+void add_identity_(const at::Tensor& B, const at::Tensor& A, double a, const at::Tensor& factors, int power) {
+  if (A.numel() > 0) backend_of(A.device()).add_identity_(B, A, a, factors, power);
 }
 
 void count_nonfinite(const Matrices& G, int64_t* found) {

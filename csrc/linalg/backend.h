@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "linalg/accumulate.h"
+#include "linalg/add_identity.h"
 #include "linalg/addmm.h"
 #include "linalg/axpby.h"
 #include "linalg/cholesky_inverse.h"
@@ -39,6 +40,7 @@ struct Table {
   decltype(linalg::take_rows_)* take_rows_ = Operations::take_rows_;
   decltype(linalg::scale_rows_)* scale_rows_ = Operations::scale_rows_;
   decltype(linalg::frobenius_normalize_)* frobenius_normalize_ = Operations::frobenius_normalize_;
+  decltype(linalg::add_identity_)* add_identity_ = Operations::add_identity_;
   decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;
   decltype(linalg::device_factors)* device_factors = Operations::device_factors;
   decltype(linalg::top_k)* top_k = Operations::top_k;

@@ -6,8 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "linalg/add_identity.h"
 #include "linalg/addmm.h"
-#include "linalg/copy.h"
 #include "linalg/frobenius_normalize.h"
 #include "linalg/scale.h"
 #include "linalg/share_out.h"
@@ -16,17 +16,16 @@ namespace torchdion::linalg {
 
 namespace {
 
-// X ← X / (slack ‖X‖_F). FP64 matrices are brought within what FP64 holds the sums of squares of first, the largest in
-// two steps.
-void normalize_(const at::Tensor& X, double slack) {
-  if (X.scalar_type() == at::kDouble) {
-    for (int step = 0; step < 2; ++step) {
-      const at::Tensor scale = scale_of_lengths(largest_entries(X, {1, 2}).view({-1}));
-      if (!may_scale(scale)) break;
-      X.mul_(scale.view({-1, 1, 1}));
-    }
+// X ← X / (slack ‖X‖_F), or the factors that are left for X's first step. FP64 matrices are brought within what FP64
+// holds the sums of squares of first, the largest in two steps.
+at::Tensor normalize_(const at::Tensor& X, double slack, const at::Tensor& squares) {
+  if (X.scalar_type() != at::kDouble) return frobenius_normalize_(X, slack, squares);
+  for (int step = 0; step < 2; ++step) {
+    const at::Tensor scale = scale_of_lengths(largest_entries(X, {1, 2}).view({-1}));
+    if (!may_scale(scale)) break;
+    X.mul_(scale.view({-1, 1, 1}));
   }
-  frobenius_normalize_(X, slack);
+  return frobenius_normalize_(X, slack);
 }
 
 // Z ← b A + c A², the part of a polynomial beside a.
@@ -44,35 +43,52 @@ struct Room {
   at::Tensor next, squares;  // as large as X; of A, two or four of them
 
   Room(const at::Tensor& X, int64_t count, bool on_gram)
-      : next(at::empty({count, X.size(1), X.size(2)}, X.options())),
-        squares(at::empty({on_gram ? 4 : 2, count, X.size(1), X.size(1)}, X.options())) {}
+      : next(empty_like(X, count)), squares(at::empty({on_gram ? 4 : 2, count, X.size(1), X.size(1)}, X.options())) {}
+
+  // With the strides of X.
+  static at::Tensor empty_like(const at::Tensor& X, int64_t count) {
+    if (X.is_contiguous()) return at::empty({count, X.size(1), X.size(2)}, X.options());
+    return at::empty({count, X.size(2), X.size(1)}, X.options()).transpose(1, 2);
+  }
 };
 
-// X, with at most as many rows as columns, and the first `count` matrices of a room.
+// X, with at most as many rows as columns, and the first `count` matrices of a room. Its first step multiplies it by
+// the factors.
 struct Iterate {
-  at::Tensor X, next, squares;
+  at::Tensor X, next, squares, factors;
 
-  Iterate(at::Tensor given, const Room& room)
-      : X(std::move(given)), next(room.next.narrow(0, 0, X.size(0))), squares(room.squares.narrow(1, 0, X.size(0))) {}
+  Iterate(at::Tensor given, at::Tensor to_come, const Room& room)
+      : X(std::move(given)),
+        next(room.next.narrow(0, 0, X.size(0))),
+        squares(room.squares.narrow(1, 0, X.size(0))),
+        factors(std::move(to_come)) {}
 
   at::Tensor square(int64_t i) const { return squares.select(0, i); }
-  void gram(const Matrices& A, Precision precision) const {
-    const Matrices x(X);
-    addmm_(A, A, x, x.t(), 1, 0, precision, /*symmetric=*/true);
+  // The Gram matrix of X as it is after its factors.
+  void gram(const at::Tensor& A, Precision precision) const {
+    const Matrices x(X), to(A);
+    addmm_(to, to, x, x.t(), 1, 0, precision, /*symmetric=*/true);
+    if (factors.defined()) add_identity_(A, A, 0, factors, 2);
   }
   // X ← (a + Z) X
   void multiply(const Matrices& Z, double a, Precision precision) {
     addmm_(Matrices(next), Matrices(X), Z, Matrices(X), 1, a, precision);
     std::swap(X, next);
   }
+  // The same with the factors, which Z has already where it is multiplied alone.
+  void multiply_first(const at::Tensor& Z, double a, Precision precision) {
+    if (!factors.defined()) return multiply(Matrices(Z), a, precision);
+    add_identity_(Z, Z, a, std::exchange(factors, {}));
+    multiply(Matrices(Z), 0, precision);
+  }
 };
 
 void one_by_one(Iterate& iterate, std::span<const Quintic> polynomials, Precision precision) {
-  const Matrices A(iterate.square(0)), Z(iterate.square(1));
+  const at::Tensor A = iterate.square(0), Z = iterate.square(1);
   for (const Quintic& p : polynomials) {
     iterate.gram(A, precision);
-    polynomial_part_(Z, A, p, precision);
-    iterate.multiply(Z, p.a, precision);
+    polynomial_part_(Matrices(Z), Matrices(A), p, precision);
+    iterate.multiply_first(Z, p.a, precision);
   }
 }
 
@@ -81,7 +97,7 @@ void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision pre
   const at::Tensor part = iterate.square(1);
   at::Tensor Q = iterate.square(2), other = iterate.square(3);
   const Matrices A(iterate.square(0)), Z(part);
-  iterate.gram(A, precision);
+  iterate.gram(iterate.square(0), precision);
   for (std::size_t k = 0; k < group.size(); ++k) {
     if (k > 0) {  // A of the next X
       apply_(Matrices(other), Z, A, group[k - 1].a, precision);
@@ -89,7 +105,7 @@ void all_at_once(Iterate& iterate, std::span<const Quintic> group, Precision pre
     }
     polynomial_part_(Z, A, group[k], precision);
     if (k == 0) {
-      Q.copy_(part).diagonal(0, 1, 2).add_(group[0].a);
+      add_identity_(Q, part, group[0].a, std::exchange(iterate.factors, {}));
     } else {
       apply_(Matrices(other), Z, Matrices(Q), group[k].a, precision);
       std::swap(Q, other);
@@ -121,17 +137,10 @@ void iterate_all(Iterate& iterate, const NewtonSchulzSteps& steps, Precision pre
 
 }  // namespace
 
-at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision) {
+at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision, const at::Tensor& squares) {
   if (X.numel() == 0) return X;
   const bool is_tall = X.size(1) > X.size(2);
-  if (is_tall) {
-    X = X.transpose(1, 2);
-    if (!X.is_contiguous()) {
-      const at::Tensor turned = at::empty(X.sizes(), X.options());
-      copy_(Matrices(turned), Matrices(X));
-      X = turned;
-    }
-  }
+  if (is_tall) X = X.transpose(1, 2);
   at::Tensor result = X;
   const int64_t count = X.size(0), numel = X.size(1) * X.size(2);
   const Need of_each{numel * static_cast<int64_t>(X.element_size()),
@@ -140,9 +149,10 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
     const Room room(X, std::min(share.at_once, share.end - share.begin), steps.on_gram);
     for (int64_t first = share.begin; first < share.end; first += share.at_once) {
       const at::Tensor some = X.narrow(0, first, std::min(share.at_once, share.end - first));
-      normalize_(some, steps.slack);
-      Iterate iterate(some, room);
+      const at::Tensor own = squares.defined() ? squares.narrow(0, first, some.size(0)) : squares;
+      Iterate iterate(some, normalize_(some, steps.slack, own), room);
       iterate_all(iterate, steps, precision);
+      if (iterate.factors.defined()) some.mul_(iterate.factors.view({-1, 1, 1}));  // of no steps
       if (some.size(0) == count) {
         result = iterate.X;
       } else if (!iterate.X.is_same(some)) {

@@ -35,12 +35,14 @@ struct NewtonSchulzSteps {
 };
 
 // What X ([count, m, n] in the dtype to compute in, contiguous or the transpose of what is) becomes after these steps;
-// matrices of zeros stay. X is written over. The products are of this precision.
+// matrices of zeros stay. X is written over. The products are of this precision. `squares`: of X, as look_ahead_()
+// returns them.
 //
 // On the Gram matrix, two or three polynomials at a time are evaluated as matrices of the shorter side alone, functions
 // of A = X Xᵀ, and then multiplied by X: two products with X for all of them in place of two for each. In BF16 it ends
 // about as close to the polynomials as one by one.
-at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision);
+at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision precision,
+                         const at::Tensor& squares = {});
 
 // Floating-point operations for one m×n matrix in this dtype, where symmetric products are computed whole.
 int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps, at::ScalarType dtype);

@@ -69,7 +69,8 @@ void scale_row(c10::BFloat16* row, int64_t count, float factor) {
 }  // namespace
 
 // Rows have sums of their own, so that the bits of a norm are those of any number of threads.
-void Operations::frobenius_normalize_(const at::Tensor& X, double slack) {
+at::Tensor Operations::frobenius_normalize_(const at::Tensor& X, double slack, const at::Tensor&) {
+  if (!X.is_contiguous()) return frobenius_normalize_(X.transpose(1, 2), slack, {});
   const int64_t count = X.size(0), rows = X.size(1), cols = X.size(2);
   const int64_t grain = kElementsPerThread / cols + 1;
   std::vector<double> sums(count * rows);
@@ -88,6 +89,7 @@ void Operations::frobenius_normalize_(const at::Tensor& X, double slack) {
       scale_row(data + (index * rows + first) * cols, many * cols, scale);
     });
   });
+  return {};
 }
 
 }  // namespace torchdion::linalg::cpu

@@ -124,10 +124,13 @@ int64_t look_ahead_rows(const Matrices& L, const Matrices& M, const Matrices& G,
 
 }  // namespace
 
-void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
-                             const LookAheadFactors& ahead) {
-  if (!M.row_major()) return look_ahead_(L.t(), M.t(), G.t(), rule, ahead);
-  if (rule.leaves_out()) return clear_(L, rule.left_out, nullptr);
+at::Tensor Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
+                                   const LookAheadFactors& ahead, bool sums_squares) {
+  if (!M.row_major()) return look_ahead_(L.t(), M.t(), G.t(), rule, ahead, sums_squares);
+  if (rule.leaves_out()) {
+    clear_(L, rule.left_out, nullptr);
+    return {};
+  }
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, M.cols) + 1;
   std::atomic<int64_t> total{0};
   TORCHDION_DISPATCH_FLOATING(M.dtype, "torchdion::look_ahead_", [&] {
@@ -143,6 +146,7 @@ void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrice
     });
   });
   if (rule.zeroed) *rule.zeroed += total;
+  return {};
 }
 
 }  // namespace torchdion::linalg::cpu

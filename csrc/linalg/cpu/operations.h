@@ -15,6 +15,7 @@ struct Operations {
   static decltype(linalg::take_rows_) take_rows_;
   static decltype(linalg::scale_rows_) scale_rows_;
   static decltype(linalg::frobenius_normalize_) frobenius_normalize_;
+  static decltype(linalg::add_identity_) add_identity_;
   static decltype(linalg::count_nonfinite) count_nonfinite;
   static decltype(linalg::device_factors) device_factors;
   static decltype(linalg::top_k) top_k;

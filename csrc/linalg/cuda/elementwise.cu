@@ -38,13 +38,16 @@ void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t
   });
 }
 
+int64_t parts_of(int64_t rows, int64_t cols) { return Pairs{rows, cols, {}, {}}.chunks(); }
+
 void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
-                const GradientRule& rule, const LookAheadFactors& ahead, Stream stream) {
+                const GradientRule& rule, const LookAheadFactors& ahead, double* squares, Stream stream) {
   const Pairs pairs{rows, cols, M.strides, G.strides};
   dispatch(M.storage, [&](auto m) {
     dispatch(G.storage, [&](auto g) {
-      launch(LookAhead<decltype(m), decltype(g)>{L.data, M.data, G.data, pairs, L.storage, L.strides, rule, ahead},
-             count * pairs.chunks(), 0, stream);
+      using Program = LookAhead<decltype(m), decltype(g)>;
+      launch(Program{L.data, M.data, G.data, pairs, L.storage, L.strides, rule, ahead, squares}, count * pairs.chunks(),
+             Program::shared_bytes, stream);
     });
   });
 }
@@ -121,8 +124,6 @@ void step_factors(const StepFactors<T>& factors, Stream stream) {
 }
 template void step_factors(const StepFactors<float>&, Stream);
 template void step_factors(const StepFactors<double>&, Stream);
-
-int64_t blocks_of(int64_t numel) { return divide_up(numel, int64_t{256} * kElementsPerThread); }
 
 template <class Program>
 void update_list(const Program& program, int64_t blocks, Stream stream) {

@@ -1,5 +1,6 @@
 #include "linalg/gemm.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -82,9 +83,9 @@ bool is_update(const Product& product) {
          begins_at_multiples(product.A, 2) && begins_at_multiples(product.B, 2) && begins_at_multiples(product.C, 4);
 }
 
-// C ← α A B + β C of row-major C, all where cuBLAS takes them.
-void multiply_as(bool as_stacks, const Matrices& C, const Matrices& A, const Matrices& B, const Scalar& alpha,
-                 const Scalar& beta, Arithmetic arithmetic) {
+// Of C ← α A B + β C with row-major C, all where cuBLAS takes them.
+Product product_of(const Matrices& C, const Matrices& A, const Matrices& B, const Scalar& alpha, const Scalar& beta,
+                   Arithmetic arithmetic) {
   Product product;
   product.m = C.cols;
   product.n = C.rows;
@@ -93,15 +94,19 @@ void multiply_as(bool as_stacks, const Matrices& C, const Matrices& A, const Mat
   product.A = operand(B);
   product.B = operand(A);
   product.C = operand(C);
+  product.alpha = alpha;
+  product.beta = beta;
+  product.arithmetic = arithmetic;
+  return product;
+}
+
+void multiply_as(bool as_stacks, const Matrices& C, const Matrices& A, const Matrices& B, Product product) {
   std::optional<Listed> A_list, B_list, C_list;
   if (!as_stacks) {
     product.A.list = B_list.emplace(B).data();
     product.B.list = A_list.emplace(A).data();
     product.C.list = C_list.emplace(C).data();
   }
-  product.alpha = alpha;
-  product.beta = beta;
-  product.arithmetic = arithmetic;
   if (is_update(product) && kernels::adds_products(C.device.index())) {
     kernels::add_product(product, stream_of(C.device));
   } else {
@@ -123,15 +128,30 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   const Matrices a = aligned(stored_as(dtype, A, a_memory), as_stacks, a_aligned),
                  b = aligned(stored_as(dtype, B, b_memory), as_stacks, b_aligned),
                  c = aligned(fits ? C : stored_as(dtype, C, c_memory, reads_C), as_stacks, c_aligned, reads_C);
-  multiply_as(as_stacks, c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision));
+  multiply_as(as_stacks, c, a, b, product_of(c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision)));
   if (c.dtype == at::kHalf) kernels::bound(Listed(c), c.count(), c.rows, c.cols, stream_of(C.device));
   if (!fits || c_aligned.defined()) copy_(C, c, 1, nullptr);
 }
 
 // cuBLAS has no symmetric product that would be faster than a whole one.
 void Operations::addmm_(const Matrices& C, const Matrices& D, const Matrices& A, const Matrices& B, double alpha,
-                        double beta, Precision precision, bool) {
-  if (beta != 0 && D.data != C.data) copy_(C, D, 1, nullptr);
+                        double beta, Precision precision, bool symmetric) {
+  if (!C.row_major()) return addmm_(C.t(), D.t(), B.t(), A.t(), alpha, beta, precision, symmetric);
+  const bool is_apart = beta != 0 && D.data != C.data;
+  const auto fits = [&](const Matrices& one) { return one.are_stacked() && one.dtype == C.dtype; };
+  if (is_apart && A.cols > 0 && C.dtype != at::kHalf && D.row_major() && fits(C) && fits(D) && fits(A) && fits(B)) {
+    at::Tensor a_aligned, b_aligned, c_aligned, d_aligned;
+    const Matrices a = aligned(A, true, a_aligned), b = aligned(B, true, b_aligned), d = aligned(D, true, d_aligned),
+                   c = aligned(C, true, c_aligned, false);
+    Product product = product_of(c, a, b, {alpha}, {beta}, arithmetic_of(C.dtype, precision));
+    product.addend = operand(d);
+    const at::Tensor room = at::empty({kProductRoom}, at::TensorOptions(at::kByte).device(C.device));
+    product.room = room.mutable_data_ptr();
+    multiply(product, C.device.index());
+    if (c_aligned.defined()) copy_(C, c, 1, nullptr);
+    return;
+  }
+  if (is_apart) copy_(C, D, 1, nullptr);
   gemm_(C, A, B, alpha, beta, precision);
 }
 

@@ -28,9 +28,20 @@ void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream strea
 void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, const GradientRule& rule,
                 Stream stream);
 
-// The same, and L ← what is ahead of the new M; L ← 0 where M stays. G and L may have any strides.
+// The same, and L ← what is ahead of the new M; L ← 0 where M stays. G and L may have any strides. squares ([count,
+// parts_of(rows, cols)]) ← sums of the squares of parts of each L, where it is not null.
+int64_t parts_of(int64_t rows, int64_t cols);
 void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
-                const GradientRule& rule, const LookAheadFactors& ahead, Stream stream);
+                const GradientRule& rule, const LookAheadFactors& ahead, double* squares, Stream stream);
+
+// factors ([count]) ← what divides each X ([count, numel]) by slack ‖X‖_F, from sums of squares ([count, parts]). They
+// are FP64 where X is, else FP32. See programs/frobenius.h.
+void frobenius_factors(void* X, Storage storage, int64_t count, int64_t numel, const double* squares, int64_t parts,
+                       double slack, void* factors, Stream stream);
+
+// B ← f^power (A + a I) of p×p matrices ([count, p, p]). f: one for each, as above; or null, 1.
+void add_identity(void* B, const void* A, Storage storage, int64_t count, int64_t p, double a, const void* factors,
+                  int power, Stream stream);
 
 // X ← factors[1] X + factors[0] U as the rule has it, but for those with a number in `unchanged` that is there and not
 // 0. U_i is multiplied by scales[i] where these are there. The factors and scales are FP64 where X or U are, else FP32.
@@ -155,8 +166,7 @@ void move_by_signs(const SignMoveLists& move, Stream stream);
 template <class T>
 void step_factors(const StepFactors<T>& factors, Stream stream);
 
-// A Lion or AdamW of programs/lists.h. `blocks`: of the whole list, by blocks_of().
-int64_t blocks_of(int64_t numel);
+// A Lion or AdamW of programs/lists.h, with the blocks of all its tensors.
 template <class Program>
 void update_list(const Program& program, int64_t blocks, Stream stream);
 

@@ -1,7 +1,6 @@
 #include "linalg/cuda/operations.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
 #include <limits>
@@ -26,10 +25,17 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
   kernels::accumulate(Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, stream_of(M.device));
 }
 
-void Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
-                             const LookAheadFactors& ahead) {
-  if (!M.row_major()) return look_ahead_(L.t(), M.t(), G.t(), rule, ahead);
-  kernels::look_ahead(Listed(L), Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, ahead, stream_of(M.device));
+at::Tensor Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
+                                   const LookAheadFactors& ahead, bool sums_squares) {
+  if (!M.row_major()) return look_ahead_(L.t(), M.t(), G.t(), rule, ahead, sums_squares);
+  at::Tensor squares;
+  if (sums_squares) {
+    squares =
+        at::empty({M.count(), kernels::parts_of(M.rows, M.cols)}, at::TensorOptions(at::kDouble).device(M.device));
+  }
+  kernels::look_ahead(Listed(L), Listed(M), Listed(G), M.count(), M.rows, M.cols, rule, ahead,
+                      sums_squares ? squares.mutable_data_ptr<double>() : nullptr, stream_of(M.device));
+  return squares;
 }
 
 void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
@@ -66,11 +72,20 @@ void Operations::scale_rows_(const Matrices& A, const at::Tensor& source, double
                       unchanged, stream_of(A.device));
 }
 
-void Operations::frobenius_normalize_(const at::Tensor& X, double slack) {
-  const at::Tensor norms = at::linalg_vector_norm(X, 2, {1, 2}, /*keepdim=*/true, at::kDouble);
-  at::Tensor factors = norms.mul(slack).reciprocal_().masked_fill_(norms.eq(0), 0);
-  if (X.scalar_type() != at::kDouble) factors = factors.clamp_max_(std::numeric_limits<float>::max()).to(at::kFloat);
-  X.mul_(factors);
+at::Tensor Operations::frobenius_normalize_(const at::Tensor& X, double slack, const at::Tensor& squares) {
+  const at::Tensor sums = squares.defined() ? squares : row_sums(Matrices(X), RowSum::squares);
+  const at::ScalarType dtype = X.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor factors = at::empty({X.size(0)}, X.options().dtype(dtype));
+  kernels::frobenius_factors(X.mutable_data_ptr(), storage_of(X.scalar_type()), X.size(0), X.size(1) * X.size(2),
+                             sums.const_data_ptr<double>(), sums.size(1), slack, factors.mutable_data_ptr(),
+                             stream_of(X.device()));
+  return factors;
+}
+
+void Operations::add_identity_(const at::Tensor& B, const at::Tensor& A, double a, const at::Tensor& factors,
+                               int power) {
+  kernels::add_identity(B.mutable_data_ptr(), A.const_data_ptr(), storage_of(A.scalar_type()), A.size(0), A.size(1), a,
+                        factors.defined() ? factors.const_data_ptr() : nullptr, power, stream_of(A.device()));
 }
 
 void Operations::count_nonfinite(const Matrices& G, int64_t* found) {

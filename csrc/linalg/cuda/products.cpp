@@ -44,9 +44,12 @@ Work work_of(const Product& product) {
     const bool is_one = !operand.list && operand.stride == 0;
     return (is_one ? 1 : product.count) * entries * size_of(operand.storage);
   };
-  const bool reads_C = product.beta.device || product.beta.value != 0;
+  const bool adds = product.beta.device || product.beta.value != 0;
+  const Operand& addend = product.addend.data ? product.addend : product.C;
+  const bool is_read = !adds || is_same(addend, product.A) || is_same(addend, product.B);  // once as it is
   const int64_t of_A = bytes(product.A, m * k), of_B = is_same(product.A, product.B) ? 0 : bytes(product.B, k * n);
-  return {of_A + of_B + (reads_C ? 2 : 1) * bytes(product.C, m * n), product.count * 2 * m * n * k};
+  const int64_t of_addend = is_read ? 0 : bytes(addend, m * n);
+  return {of_A + of_B + of_addend + bytes(product.C, m * n), product.count * 2 * m * n * k};
 }
 
 void record_product(const Product& product) {

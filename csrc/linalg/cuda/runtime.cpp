@@ -4,6 +4,13 @@
 #include <ATen/cuda/Exceptions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
+#include <cublasLt.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 namespace torchdion::linalg::cuda {
 
@@ -87,6 +94,120 @@ class ScalarMemory {
 
 cublasOperation_t operation(const Operand& operand) { return operand.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
+// ---- products with an addend, by cublasLt ----
+
+template <class T, cublasStatus_t (*destroy)(T*)>
+struct Destroyed {
+  void operator()(T* described) const { destroy(described); }
+};
+using Layout =
+    std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroyed<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
+using Description =
+    std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroyed<cublasLtMatmulDescOpaque_t, cublasLtMatmulDescDestroy>>;
+using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
+                                   Destroyed<cublasLtMatmulPreferenceOpaque_t, cublasLtMatmulPreferenceDestroy>>;
+
+Layout layout_of(const Operand& operand, int64_t rows, int64_t cols, int64_t count) {
+  cublasLtMatrixLayout_t made = nullptr;
+  if (operand.transposed) std::swap(rows, cols);
+  TORCH_CUDABLAS_CHECK(cublasLtMatrixLayoutCreate(&made, data_type(operand.storage), static_cast<uint64_t>(rows),
+                                                  static_cast<uint64_t>(cols), operand.leading));
+  Layout layout(made);
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, auto value) {
+    TORCH_CUDABLAS_CHECK(cublasLtMatrixLayoutSetAttribute(made, attribute, &value, sizeof value));
+  };
+  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(count));
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operand.stride);
+  return layout;
+}
+
+Description description_of(const Product& product) {
+  const bool in_double = product.arithmetic == Arithmetic::fp64;
+  cublasLtMatmulDesc_t made = nullptr;
+  TORCH_CUDABLAS_CHECK(cublasLtMatmulDescCreate(&made, compute_type(product), in_double ? CUDA_R_64F : CUDA_R_32F));
+  Description description(made);
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, cublasOperation_t value) {
+    TORCH_CUDABLAS_CHECK(cublasLtMatmulDescSetAttribute(made, attribute, &value, sizeof value));
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, operation(product.A));
+  set(CUBLASLT_MATMUL_DESC_TRANSB, operation(product.B));
+  return description;
+}
+
+// A product as cublasLt is told of it.
+struct Described {
+  Description description;
+  Layout A, B, addend, C;
+
+  explicit Described(const Product& product)
+      : description(description_of(product)),
+        A(layout_of(product.A, product.m, product.k, product.count)),
+        B(layout_of(product.B, product.k, product.n, product.count)),
+        addend(layout_of(product.addend, product.m, product.n, product.count)),
+        C(layout_of(product.C, product.m, product.n, product.count)) {}
+
+  // The first that cublasLt names: that of matrices at multiples of 16 bytes, with what room there is.
+  cublasLtMatmulAlgo_t algorithm(cublasLtHandle_t handle) const {
+    cublasLtMatmulPreference_t made = nullptr;
+    TORCH_CUDABLAS_CHECK(cublasLtMatmulPreferenceCreate(&made));
+    const Preference preference(made);
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      TORCH_CUDABLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(made, attribute, &value, sizeof value));
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kProductRoom));
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      set(attribute, uint32_t{16});
+    }
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    TORCH_CUDABLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, description.get(), A.get(), B.get(), addend.get(),
+                                                        C.get(), preference.get(), 1, &found, &count));
+    TORCH_CHECK(count > 0, "torchdion: cublasLt knows no algorithm for a product");
+    return found.algo;
+  }
+};
+
+// The algorithms of products that there have been. Shapes, strides, types and the device decide.
+class Algorithms {
+ public:
+  static Algorithms& of_process() {
+    static Algorithms* const algorithms = new Algorithms;
+    return *algorithms;
+  }
+
+  cublasLtMatmulAlgo_t find(const Product& product, const Described& described, int device, cublasLtHandle_t handle) {
+    std::vector<int64_t> key{device,    product.m,     product.n,
+                             product.k, product.count, static_cast<int64_t>(product.arithmetic)};
+    for (const Operand* operand : {&product.A, &product.B, &product.addend, &product.C}) {
+      key.insert(key.end(), {operand->stride, operand->leading, operand->transposed ? 1 : 0,
+                             static_cast<int64_t>(operand->storage)});
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = known_.find(key);
+    if (known != known_.end()) return known->second;
+    return known_.emplace(std::move(key), described.algorithm(handle)).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::vector<int64_t>, cublasLtMatmulAlgo_t> known_;
+};
+
+void multiply_and_add(const Product& product, int device) {
+  const cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
+  const Described described(product);
+  const cublasLtMatmulAlgo_t algorithm = Algorithms::of_process().find(product, described, device, handle);
+  const bool in_double = product.arithmetic == Arithmetic::fp64;
+  const ScalarMemory alpha(product.alpha, in_double), beta(product.beta, in_double);
+  TORCH_CUDABLAS_CHECK(cublasLtMatmul(
+      handle, described.description.get(), alpha.get(), product.A.data, described.A.get(), product.B.data,
+      described.B.get(), beta.get(), product.addend.data, described.addend.get(), product.C.data, described.C.get(),
+      &algorithm, product.room, kProductRoom, static_cast<cudaStream_t>(current_stream(device))));
+}
+
 }  // namespace
 
 Stream current_stream(int device) {
@@ -102,6 +223,7 @@ bool is_capturing(int device) {
 void multiply(const Product& product, int device) {
   record_product(product);
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  if (product.addend.data) return multiply_and_add(product, device);
   const cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle();
   const HandleModes modes(handle, product.alpha.device != nullptr);
   const bool in_double = product.arithmetic == Arithmetic::fp64;

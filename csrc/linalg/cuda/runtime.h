@@ -34,11 +34,17 @@ struct Scalar {
 };
 
 // C ← α op(A) op(B) + β C, for `count` matrices C of size m×n. A and B are stored alike, and C as they are or in FP32.
+//
+// With an addend, which is stored as all the others and no list as they are none, C ← α op(A) op(B) + β addend, where
+// both factors are numbers. It needs room in device memory: so many bytes, at a multiple of 16.
+inline constexpr int64_t kProductRoom = int64_t{32} << 20;
 struct Product {
   int64_t m = 0, n = 0, k = 0, count = 0;
   Operand A, B, C;
   Scalar alpha, beta;  // both numbers, or both in device memory
   Arithmetic arithmetic = Arithmetic::fp32;
+  Operand addend = {};  // null data: none
+  void* room = nullptr;
 };
 
 void multiply(const Product& product, int device);

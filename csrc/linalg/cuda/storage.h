@@ -11,7 +11,7 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-enum class Storage { float64, float32, float16, bfloat16 };
+enum class Storage : uint8_t { float64, float32, float16, bfloat16 };
 
 // 16 bits that only load() and store() look into.
 struct Half {

@@ -134,16 +134,18 @@ void products(const Product& product) {
     // cuBLAS sees where a stack begins, and not what a list holds.
     const bool begins_anywhere =
         !product.C.list && !(is_aligned(product.A, 0) && is_aligned(product.B, 0) && is_aligned(product.C, 0));
-    const int kernel = (product.C.list ? 1 : 0) + (begins_anywhere ? 2 : 0);
+    const int kernel = (product.C.list || product.addend.data ? 1 : 0) + (begins_anywhere ? 2 : 0);
     dispatch(product.C.storage, [&](auto storage) {
       using S = decltype(storage);
       S* data = reinterpret_cast<S*>(matrix_of(product.C, matrix));
+      const Operand& addend = product.addend.data ? product.addend : product.C;
+      const S* addends = reinterpret_cast<const S*>(matrix_of(addend, matrix));
       for (int64_t j = 0; j < n; ++j) {
         for (int64_t i = 0; i < m; ++i) {
           const T sum = dot(&A[i * k], &B[j * k], k, kernel, on_tensor_cores(product));
-          S& c = data[i + j * product.C.leading];
-          const bool reads_C = beta != 0 || product.beta.device;
-          store_as_cublas(c, alpha * sum + (reads_C ? beta * static_cast<T>(load(c)) : T(0)));
+          const bool adds = beta != 0 || product.beta.device;
+          const T before = adds ? static_cast<T>(load(addends[i + j * addend.leading])) : T(0);
+          store_as_cublas(data[i + j * product.C.leading], alpha * sum + (adds ? beta * before : T(0)));
         }
       }
     });
@@ -193,6 +195,11 @@ void multiply(const Product& product, int) {
   TORCH_CHECK(product.C.storage == product.A.storage || product.C.storage == Storage::float32, "no such product");
   TORCH_CHECK((product.A.storage == Storage::float64) == (product.arithmetic == Arithmetic::fp64), "no such product");
   TORCH_CHECK((product.alpha.device == nullptr) == (product.beta.device == nullptr), "scalars of two places");
+  if (product.addend.data) {
+    TORCH_CHECK(!product.C.list && product.C.storage == product.A.storage && product.room && !product.beta.device &&
+                    product.addend.storage == product.C.storage && !product.addend.transposed,
+                "no such addend");
+  }
   for (const Operand* operand : {&product.A, &product.B, &product.C}) {
     for (int64_t i = 0; runs_programs && operand->list && i < product.count; ++i) {
       TORCH_CHECK(is_aligned(*operand, i), "misaligned pointers");

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from gpu_lists import LISTS, RANKS
 from kernel_names import short
-from predicted import markdown
+from predicted import OTHERS, markdown
 
 Row = dict[str, Any]
 OF_RANKS = list(product(("d/4", "d/16", "d"), ("high", "medium")))
 CASES = [(name, *of_rank) for name in ("120m", "1.3b") for of_rank in OF_RANKS]
+OTHER_CASES = list(product(("120m", "1.3b"), OTHERS))
+OF_OTHER = pytest.mark.parametrize(("name", "optimizer"), OTHER_CASES)
 OF_STEP = pytest.mark.parametrize(("name", "rank", "precision"), CASES)
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 COMMITTED = BENCHMARKS / "results" / "gpu"
@@ -39,7 +41,13 @@ def rows() -> list[Row]:
 
 def select(rows: list[Row], kind: str, *case: str) -> list[Row]:
     """Rows of one kind and one case: its list, rank and precision."""
-    return [row for row in rows if (row["kind"], row["list"], row["rank"], row["precision"]) == (kind, *case)]
+    labels = ("kind", "list", "rank", "precision")
+    return [row for row in rows if tuple(map(row.get, labels)) == (kind, *case)]
+
+
+def select_other(rows: list[Row], kind: str, name: str, optimizer: str) -> list[Row]:
+    """The same of an optimizer without a rank."""
+    return [row for row in rows if tuple(map(row.get, ("kind", "list", "optimizer"))) == (kind, name, optimizer)]
 
 
 @OF_STEP
@@ -51,10 +59,20 @@ def test_the_committed_rows_are_what_a_step_asks_for_now(rows: list[Row], name: 
         assert now == select(committed, kind, name, rank, precision)
 
 
+@OF_OTHER
+def test_so_are_those_of_other_optimizers(rows: list[Row], name: str, optimizer: str) -> None:
+    committed = lines_of((COMMITTED / "predicted.jsonl").read_text())
+    for kind in ("predicted", "predicted_product", "predicted_step"):
+        now = [row for row in select_other(rows, kind, name, optimizer) if row.get("share", 1) >= LEAST_SHARE]
+        assert now == select_other(committed, kind, name, optimizer)
+
+
 def test_the_committed_table_is_that_of_the_committed_rows() -> None:
     committed = lines_of((COMMITTED / "predicted.jsonl").read_text())
-    cases = {(row["list"], row["rank"], row["precision"]) for row in committed}
+    cases = {(row["list"], row["rank"], row["precision"]) for row in committed if row["optimizer"] == "Dion"}
     assert cases == {*CASES, *(("3b", *of_rank) for of_rank in OF_RANKS)}
+    others = {(row["list"], row["optimizer"]) for row in committed if row["optimizer"] != "Dion"}
+    assert others == {*OTHER_CASES, *(("3b", optimizer) for optimizer in OTHERS)}
     assert (COMMITTED / "predicted.md").read_text() == markdown(committed)
 
 
@@ -153,7 +171,18 @@ def test_a_residual_reads_what_was_factored_once_more(
     if "TORCHDION_EMULATED" not in os.environ:
         pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
     program = [sys.executable, str(BENCHMARKS / "gpu" / "predicted.py"), "--list", "1.3b", "--rank", rank]
-    asked = [*program, "--precision", precision, "--nesterov", "--residual", "none", "scaled", "sign"]
+    asked = [
+        *program,
+        "--optimizer",
+        "Dion",
+        "--precision",
+        precision,
+        "--nesterov",
+        "--residual",
+        "none",
+        "scaled",
+        "sign",
+    ]
     asked += [] if feeds_back else ["--no-error-feedback"]
     rows = lines_of(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
     none, scaled, sign = (row for row in rows if row["kind"] == "predicted_step")

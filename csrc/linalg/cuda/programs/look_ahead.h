@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "linalg/cuda/programs/elementwise.h"
+#include "linalg/cuda/programs/frobenius.h"
 #include "linalg/cuda/programs/numbers.h"
 #include "linalg/look_ahead_factors.h"
 
@@ -12,6 +13,7 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 template <class SM, class SG>
 struct LookAhead {
   static constexpr int threads = 256;
+  static constexpr size_t shared_bytes = threads * sizeof(double);
   void* const* L;
   void* const* M;
   void* const* G;
@@ -20,6 +22,7 @@ struct LookAhead {
   Strides strides;  // of L
   GradientRule rule;
   LookAheadFactors ahead;
+  double* squares;  // of the entries of L that a block writes; or null
 
   Work work(int64_t blocks) const {
     int64_t bytes = 2 * sizeof(SM) + sizeof(SG);
@@ -47,16 +50,28 @@ struct LookAhead {
     const T of_G = static_cast<T>(ahead.gradient), of_M = static_cast<T>(ahead.momentum);
     const bool leaves_out = rule.leaves_out(), stays = leaves_out || rule.keeps_all(matrix);
     typename Block::template Registers<int64_t> found;
-    block.each([&](int t) { found[t] = 0; });
+    typename Block::template Registers<double> sum;
+    block.each([&](int t) {
+      found[t] = 0;
+      sum[t] = 0;
+    });
     pairs.replace(block, m, g, output, [&](int t, SM& momentum, SG entry, SL& value) {
       const T gradient = factor * counted(rule, static_cast<T>(load(entry)), found[t]);
       if (!stays) store(momentum, accumulated(least, keep, static_cast<T>(load(momentum)), gradient));
       const T stored = static_cast<T>(load(momentum));
       const T of_both = of_G == 0 ? of_M * stored : of_G * gradient + of_M * stored;
       store(value, stays ? T(0) : of_both);
+      if (squares) sum[t] += static_cast<double>(load(value)) * static_cast<double>(load(value));
     });
     block.each([&](int t) {
       if (rule.zeroed && !leaves_out) block.add(rule.zeroed, found[t]);
+    });
+    if (!squares) return;
+    double* partial = block.template shared<double>();
+    block.each([&](int t) { partial[t] = sum[t]; });
+    sum_of_threads(block, partial);
+    block.each([&](int t) {
+      if (t == 0) squares[block.index()] = partial[0];
     });
   }
 };
