@@ -70,7 +70,6 @@ Cost cost_of_muon(const BatchShape& shape, const Layout& layout, const Options& 
   const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
   const int64_t own = shape.owners.back()[layout.rows.rank], whole = shape.m * shape.n;
-  const int64_t side = std::min(shape.m, shape.n);
   Cost cost;
   add_way_to_owners(cost, shape, layout, travelling);
   add_way_from_owners(cost, shape, layout, travelling);
@@ -79,7 +78,10 @@ Cost cost_of_muon(const BatchShape& shape, const Layout& layout, const Options& 
   const int64_t sent = sent_to_owners(layout, shape).size * shape.rows * shape.cols;
   cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + travelling) + sent * 2 * travelling;
   cost.workspace = room_for_orthonormalized(shape.count * shape.rows * shape.cols, shape, options);
-  cost.temporary_bytes = travelling * (own * (3 * whole + 4 * side * side) + shape.count * shape.rows * shape.cols);
+  cost.temporary_bytes = own * newton_schulz_bytes(shape.m, shape.n, shape, options);
+  if (!layout.is_local()) {  // whole matrices, from pieces on their way there and back
+    cost.temporary_bytes += travelling * (2 * own * whole + shape.count * shape.rows * shape.cols);
+  }
   return cost;
 }
 

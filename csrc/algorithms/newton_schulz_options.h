@@ -12,7 +12,7 @@
 namespace torchdion::algorithms {
 
 inline constexpr Choice kNewtonSchulzNames[] = {
-    {"jordan", "jordan"}, {"polar_express", "polar_express"}, {"gram", "gram"}};
+    {"auto", "automatic"}, {"jordan", "jordan"}, {"polar_express", "polar_express"}, {"gram", "gram"}};
 inline constexpr Choices kNewtonSchulz{"NewtonSchulz", kNewtonSchulzNames};
 inline constexpr Choice kAdjustLrNames[] = {
     {"spectral_norm", "spectral_norm"}, {"rms_norm", "rms_norm"}, {"original", "original"}};
@@ -26,8 +26,9 @@ inline constexpr Option kMuonLr{.name = "lr",
 inline constexpr Option kMuonMomentum{"mu", 0.95, kBelowOne, "momentum decay μ"};
 inline constexpr Option kMuonNesterov = nesterov_of(true, "orthonormalize G + μ M, not M");
 inline constexpr Option kNewtonSchulzOption{
-    "newton_schulz", std::string_view("polar_express"), one_of(kNewtonSchulz),
-    "the iteration: Jordan's polynomial, those of Polar Express (arXiv 2505.16932), or these on the Gram matrix"};
+    "newton_schulz", std::string_view("auto"), one_of(kNewtonSchulz),
+    "the iteration: Jordan's polynomial, those of Polar Express (arXiv 2505.16932), or these on the Gram matrix; auto: of "
+    "the last two on GPUs the one with fewer operations"};
 inline constexpr Option kNewtonSchulzSteps{"ns_steps", int64_t{5}, kBelowHundred, "Newton–Schulz iterations"};
 inline constexpr Option kAdjustLrOption{
     "adjust_lr", std::string_view("spectral_norm"), one_of_or_none(kAdjustLr),
@@ -39,10 +40,13 @@ at::ScalarType orthonormalized_dtype(const BatchShape& shape, const Options& opt
 // Room in a workspace, which is of the computing dtype, for so many elements of that dtype.
 int64_t room_for_orthonormalized(int64_t numel, const BatchShape& shape, const Options& options);
 
-linalg::NewtonSchulzSteps newton_schulz_steps(const Options& options, at::ScalarType dtype);
+// Of m×n matrices in this dtype on this device.
+linalg::NewtonSchulzSteps newton_schulz_steps(int64_t m, int64_t n, const Options& options, at::ScalarType dtype,
+                                              c10::Device device);
 
-// Of one m×n matrix, by its owner.
+// Of one m×n matrix, by its owner; and the bytes beside it.
 int64_t newton_schulz_operations(int64_t m, int64_t n, const BatchShape& shape, const Options& options);
+int64_t newton_schulz_bytes(int64_t m, int64_t n, const BatchShape& shape, const Options& options);
 
 // The orthonormal factors of X ([count, m, n]), which is written over. `squares`: of X, or undefined.
 at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options, const at::Tensor& squares = {});

@@ -215,8 +215,10 @@ Cost cost_of_selected(const BatchShape& of_batch, const Layout& of_pieces, const
   cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight) + on_copies * piece * momentum + sent * 3 * travelling;
   // Sums over replicas, and slots.
   cost.workspace = Room::of_sums(shape, layout) + room_for_orthonormalized(slots.numel(), shape, options);
-  const int64_t all_slots = slots.shape.m * shape.n, side = std::min(slots.chosen, shape.n);
-  cost.temporary_bytes = travelling * (whole * (3 * all_slots + 4 * side * side) + slots.numel());
+  cost.temporary_bytes = whole * newton_schulz_bytes(slots.chosen, shape.n, shape, options);
+  if (!layout.is_local()) {  // whole matrices, from slots on their way there and back
+    cost.temporary_bytes += travelling * (2 * whole * slots.shape.m * shape.n + slots.numel());
+  }
   if (selects_columns(of_batch, options)) std::swap(cost.rows, cost.cols);
   return cost;
 }

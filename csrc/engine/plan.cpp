@@ -28,7 +28,8 @@ constexpr int64_t kCachedWorkspace = 1 << 20, kLargestWorkspace = 6 << 20;
 // below 12% of the FP32 weights of a GPT of 1.3B, where one task's workspace is larger and another's temporaries are.
 constexpr int64_t kDeviceWorkspace = int64_t{456} << 20;
 
-// Matrices of a task on a GPU that may take more: each Gram matrix is factored by a cluster of its own.
+// Matrices of a task on a GPU that may take more where they have factors: each Gram matrix is factored by a cluster of
+// its own.
 constexpr int64_t kFewMatrices = 8;
 
 using Key = std::vector<int64_t>;
@@ -235,7 +236,7 @@ class Planner {
     if (!on_cpu) {
       const int64_t temporary = rounded_up(of_round.temporary_bytes, round.count) / round.count;
       const int64_t bytes = elements * static_cast<int64_t>(c10::elementSize(round.computing)) + temporary;
-      const int64_t held = std::max(kFewMatrices, kDeviceWorkspace / bytes);
+      const int64_t held = std::max(round.ranks.empty() ? 1 : kFewMatrices, kDeviceWorkspace / bytes);
       const int64_t most = std::max<int64_t>(1, held / workers) * workers;
       const int64_t tasks = std::max<int64_t>(1, rounded_up(alike.most, most) / most);
       return std::max<int64_t>(1, rounded_up(rounded_up(alike.most, tasks) / tasks, workers));

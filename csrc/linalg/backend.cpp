@@ -57,6 +57,10 @@ bool moves_in_one_pass(c10::Device device, at::ScalarType factors, Precision pre
   return backend_of(device).moves_in_one_pass(factors, precision);
 }
 
+bool iterates_on_gram(c10::Device device) {
+  return !has_backend(device.type()) || backend_of(device).iterates_on_gram;
+}
+
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend) {
   return std::exchange(backends()[static_cast<std::size_t>(type)], backend);
 }

@@ -66,6 +66,7 @@ struct Table {
   at::ScalarType (*factor_dtype)(at::ScalarType dtype, Precision precision) = Operations::factor_dtype;
   at::ScalarType (*sum_dtype)(at::ScalarType dtype, Precision precision) = Operations::sum_dtype;
   bool (*moves_in_one_pass)(at::ScalarType factors, Precision precision) = Operations::moves_in_one_pass;
+  bool iterates_on_gram = Operations::iterates_on_gram;                  // newton_schulz()
   bool (*is_capturing)(c10::Device device) = Operations::is_capturing;  // whether a graph records what is started there
   bool multiplies_in_place = Operations::multiplies_in_place;           // multiply_triangular_
 };
@@ -96,6 +97,10 @@ at::ScalarType sum_dtype(c10::Device device, at::ScalarType dtype, Precision pre
 // Whether the device moves weights by a residual in one pass over them (residual.h), by P and R of this dtype and
 // products of this precision. Where this build has no kernels, whether a GPU does.
 bool moves_in_one_pass(c10::Device device, at::ScalarType factors, Precision precision);
+
+// Whether Newton–Schulz iterations on Gram matrices are faster on the device where they have fewer operations. Where this
+// build has no kernels, whether they are on a GPU.
+bool iterates_on_gram(c10::Device device);
 
 // For tests: another one from now on; returns the one before.
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend);

@@ -38,12 +38,15 @@ void apply_(const Matrices& B, const Matrices& Z, const Matrices& A, double a, P
   addmm_(B, A, Z, A, 1, a, precision, /*symmetric=*/true);
 }
 
+// Matrices as large as A that the iterations need.
+int64_t squares_of(const NewtonSchulzSteps& steps) { return steps.on_gram && steps.polynomials.size() > 1 ? 4 : 2; }
+
 // As much memory beside some matrices of X as the iterations on them need.
 struct Room {
-  at::Tensor next, squares;  // as large as X; of A, two or four of them
+  at::Tensor next, squares;  // as large as X; as A
 
-  Room(const at::Tensor& X, int64_t count, bool on_gram)
-      : next(empty_like(X, count)), squares(at::empty({on_gram ? 4 : 2, count, X.size(1), X.size(1)}, X.options())) {}
+  Room(const at::Tensor& X, int64_t count, int64_t of_A)
+      : next(empty_like(X, count)), squares(at::empty({of_A, count, X.size(1), X.size(1)}, X.options())) {}
 
   // With the strides of X.
   static at::Tensor empty_like(const at::Tensor& X, int64_t count) {
@@ -146,7 +149,7 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
   const Need of_each{numel * static_cast<int64_t>(X.element_size()),
                      newton_schulz_operations(X.size(1), X.size(2), steps, X.scalar_type())};
   share_out(X.device(), count, of_each, [&](const Share& share) {
-    const Room room(X, std::min(share.at_once, share.end - share.begin), steps.on_gram);
+    const Room room(X, std::min(share.at_once, share.end - share.begin), squares_of(steps));
     for (int64_t first = share.begin; first < share.end; first += share.at_once) {
       const at::Tensor some = X.narrow(0, first, std::min(share.at_once, share.end - first));
       const at::Tensor own = squares.defined() ? squares.narrow(0, first, some.size(0)) : squares;
@@ -174,6 +177,11 @@ int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& 
     done += size;
   }
   return operations;
+}
+
+int64_t newton_schulz_bytes(int64_t m, int64_t n, const NewtonSchulzSteps& steps, at::ScalarType dtype) {
+  const int64_t p = std::min(m, n);
+  return (m * n + squares_of(steps) * p * p) * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
 }  // namespace torchdion::linalg

@@ -47,4 +47,7 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
 // Floating-point operations for one m×n matrix in this dtype, where symmetric products are computed whole.
 int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& steps, at::ScalarType dtype);
 
+// Bytes beside such a matrix.
+int64_t newton_schulz_bytes(int64_t m, int64_t n, const NewtonSchulzSteps& steps, at::ScalarType dtype);
+
 }  // namespace torchdion::linalg

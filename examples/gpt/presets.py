@@ -62,7 +62,7 @@ _OF_MUON: dict[str, Any] = {
     **_OF_MATRICES,
     "lr": 0.02,
     "precision": "medium",
-    "newton_schulz": "polar_express",
+    "newton_schulz": "auto",
     "ns_steps": 5,
     "adjust_lr": "spectral_norm",
 }

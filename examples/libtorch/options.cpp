@@ -152,7 +152,7 @@ std::vector<Field> fields(Recipe& recipe) {
        Words{"off", "on"},
        "replicas exchange beside the next step's passes",
        {"double_dion"}},
-      {"newton_schulz", &recipe.newton_schulz, Words{"jordan", "polar_express", "gram"}, "Muon's iteration", kOfMuon},
+      {"newton_schulz", &recipe.newton_schulz, Words{"auto", "jordan", "polar_express", "gram"}, "Muon's iteration", kOfMuon},
       {"ns_steps", &recipe.ns_steps, Range{1, true, 99}, "how many of them", kOfMuon},
       {"weight_decay", &recipe.weight_decay, Range{0, true, kInfinity}, "on the blocks' matrices"},
       {"warmup", &recipe.warmup, Range{0, true, 1}, "share of the steps over which the rate rises"},

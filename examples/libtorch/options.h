@@ -32,7 +32,7 @@ struct Recipe {
   std::string error_feedback = "on";            // Dion's, or "off"
   double fraction = 0.25;                       // Dion2's and Dion3's
   std::string delayed = "off";                  // Double Dion's, or "on"
-  std::string newton_schulz = "polar_express";  // Muon's and its siblings', as ns_steps
+  std::string newton_schulz = "auto";  // Muon's and its siblings', as ns_steps
   int64_t ns_steps = 5;
   double weight_decay = 0.01;
   double warmup = 0.05;

@@ -37,6 +37,7 @@ void wait_for(at::Device device) {
 }
 
 torchdion::NewtonSchulz newton_schulz(const std::string& name) {
+  if (name == "auto") return torchdion::NewtonSchulz::automatic;
   if (name == "jordan") return torchdion::NewtonSchulz::jordan;
   return name == "gram" ? torchdion::NewtonSchulz::gram : torchdion::NewtonSchulz::polar_express;
 }

@@ -30,7 +30,7 @@ class Options : public torch::optim::OptimizerCloneableOptions<Options> {
   TORCH_ARG(bool, cautious_wd) = false;      // weights decay where they have the sign of the update alone
   TORCH_ARG(double, epsilon) = 1e-8;         // AdamW's ε
   TORCH_ARG(std::optional<bool>, nesterov);  // momentum a step ahead; none: Muon true, Dion false
-  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::polar_express;     // Muon, NorMuon, Dion2, Dion3
+  TORCH_ARG(NewtonSchulz, newton_schulz) = NewtonSchulz::automatic;         // Muon, NorMuon, Dion2, Dion3
   TORCH_ARG(int64_t, ns_steps) = 5;                                         // of the same: iterations
   TORCH_ARG(std::optional<AdjustLr>, adjust_lr) = AdjustLr::spectral_norm;  // of the same; none: lr as it is
   TORCH_ARG(double, muon_beta2) = 0.95;           // NorMuon, Dion3: β₂ of the mean squares of rows

@@ -40,6 +40,7 @@ enum class RightFactor {
 
 // How Muon orthonormalizes its momentum.
 enum class NewtonSchulz {
+  automatic,      // polar_express; on GPUs gram, of matrices for which it has fewer operations
   jordan,         // one polynomial, again and again; singular values end between 0.7 and 1.2
   polar_express,  // for each step the best polynomial there is (arXiv 2505.16932)
   gram,           // the same polynomials, evaluated on the Gram matrix of the shorter side

@@ -248,7 +248,7 @@ _ARGUMENTS: dict[str, Callable[[Any, Arguments, list[Any]], Arguments]] = {
     "use_polar_express": _option(
         "use_polar_express",
         "newton_schulz",
-        {True: ("polar_express", "gram")},
+        {True: ("polar_express", "auto", "gram")},
         "the five polynomials that are meant by False are not here",
     ),
     "use_gram_newton_schulz": _option(

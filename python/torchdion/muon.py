@@ -33,9 +33,10 @@ class Muon(Optimizer):
         weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
         cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).
         newton_schulz: "polar_express" (for each iteration the best polynomial there is, arXiv 2505.16932), "gram" (the
-            same, evaluated on the Gram matrix of the shorter side: fewer operations, the more so the less square
-            matrices are; in BF16 its polynomials leave 8% for rounding in place of 2%) or "jordan" (one polynomial for
-            all iterations, as in torch.optim.Muon).
+            same, evaluated on the Gram matrix of the shorter side: fewer operations where one side is at least 1.5
+            times the other; in BF16 its polynomials leave 8% for rounding in place of 2%), "auto" (on GPUs "gram" where
+            it has fewer operations, else "polar_express") or "jordan" (one polynomial for all iterations, as in
+            torch.optim.Muon).
         ns_steps: Newton–Schulz iterations, 1 to 99.
         adjust_lr: the factor on η of an m×n matrix: "spectral_norm" (sqrt(m/n), Dion's), "rms_norm"
             (0.2 sqrt(max(m, n)), arXiv 2502.16982), "original" (sqrt(max(1, m/n))) or None (1).
@@ -92,7 +93,7 @@ class Muon(Optimizer):
         weight_decay: float | Tensor = 0.01,
         cautious_wd: bool = False,
         epsilon: float = 1e-8,
-        newton_schulz: NewtonSchulz = "polar_express",
+        newton_schulz: NewtonSchulz = "auto",
         ns_steps: int = 5,
         adjust_lr: AdjustLr = "spectral_norm",
         scalar_algorithm: str = "lion",

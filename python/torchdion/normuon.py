@@ -75,7 +75,7 @@ class NorMuon(Optimizer):
         weight_decay: float | Tensor = 0.01,
         cautious_wd: bool = False,
         epsilon: float = 1e-8,
-        newton_schulz: NewtonSchulz = "polar_express",
+        newton_schulz: NewtonSchulz = "auto",
         ns_steps: int = 5,
         adjust_lr: AdjustLr = "spectral_norm",
         scalar_algorithm: str = "lion",

@@ -18,7 +18,7 @@ Residual = Literal["scaled", "sign"]
 Nonfinite = Literal["propagate", "zero", "skip_step", "raise"]
 Precision = Literal["highest", "high", "medium"]
 Owners = Literal["all", "shard"]
-NewtonSchulz = Literal["jordan", "polar_express", "gram"]
+NewtonSchulz = Literal["auto", "jordan", "polar_express", "gram"]
 AdjustLr = Literal["spectral_norm", "rms_norm", "original"] | None
 Select = Literal["auto", "rows", "columns"]
 

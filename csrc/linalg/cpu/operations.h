@@ -53,6 +53,7 @@ struct Operations {
   static void upload(const std::vector<Matrices*>&) {}
   static bool is_capturing(c10::Device) { return false; }
 
+  static constexpr bool iterates_on_gram = false;  // which computes half of each symmetric product
   static constexpr bool multiplies_in_place = true;
 };
 

@@ -51,6 +51,7 @@ struct Operations {
   }
   static bool is_capturing(c10::Device device);
 
+  static constexpr bool iterates_on_gram = true;
   static constexpr bool multiplies_in_place = false;
 };
 

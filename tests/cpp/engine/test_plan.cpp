@@ -134,7 +134,9 @@ struct Meshed {
   }
 
   Groups groups(at::TensorOptions options) const {
-    Group experts = dion_group({}, {.batch_dims = 1}), muon = group_under("muon"), lion = group_under("lion");
+    Group experts = dion_group({}, {.batch_dims = 1}), lion = group_under("lion");
+    // which iteration is chosen, a device that is a GPU's or a CPU's decides
+    Group muon = group_under("muon", {{"newton_schulz", std::string_view("polar_express")}});
     const Layout layout{.replicas = dp, .batch = fs, .sizes = {5, 8, 10}};
     const int64_t count = fs.piece(5).size;
     experts.X = experts.G = experts.states[kMomentum] = {at::zeros({count, 8, 10}, options)};

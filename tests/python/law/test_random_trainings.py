@@ -27,7 +27,7 @@ OF_ITERATIONS: dict[str, list[Any]] = {
     "orientation": ["left", "right"],
     "orthonormalize": ["auto", "rcqr", "cholesky_qr"],
 }
-OF_NEWTON_SCHULZ: dict[str, list[Any]] = {"newton_schulz": ["polar_express", "jordan", "gram"]}
+OF_NEWTON_SCHULZ: dict[str, list[Any]] = {"newton_schulz": ["auto", "polar_express", "jordan", "gram"]}
 OPTIONS: dict[str, dict[str, list[Any]]] = {
     "dion": OF_ITERATIONS
     | {

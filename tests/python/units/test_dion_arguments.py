@@ -13,7 +13,8 @@ import torchdion
 from torchdion.dion_package import _ALGORITHMS_OF, _ARGUMENTS
 
 ARGUMENTS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
-    "Polar Express": (torchdion.NorMuon, {"use_polar_express": True}, {"newton_schulz": "polar_express"}),
+    "Polar Express": (torchdion.NorMuon, {"use_polar_express": True}, {"newton_schulz": "auto"}),
+    "no Gram matrix": (torchdion.Muon, {"use_gram_newton_schulz": False}, {"newton_schulz": "polar_express"}),
     "on the Gram matrix": (
         torchdion.Dion2, {"use_polar_express": True, "use_gram_newton_schulz": True}, {"newton_schulz": "gram"},
     ),
