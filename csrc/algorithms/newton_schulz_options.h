@@ -25,10 +25,10 @@ inline constexpr Option kMuonLr{.name = "lr",
                                 .may_be_tensor = true};
 inline constexpr Option kMuonMomentum{"mu", 0.95, kBelowOne, "momentum decay μ"};
 inline constexpr Option kMuonNesterov = nesterov_of(true, "orthonormalize G + μ M, not M");
-inline constexpr Option kNewtonSchulzOption{
-    "newton_schulz", std::string_view("auto"), one_of(kNewtonSchulz),
-    "the iteration: Jordan's polynomial, those of Polar Express (arXiv 2505.16932), or these on the Gram matrix; auto: of "
-    "the last two on GPUs the one with fewer operations"};
+inline constexpr Option kNewtonSchulzOption{"newton_schulz", std::string_view("auto"), one_of(kNewtonSchulz),
+                                            "the iteration: Jordan's polynomial, those of Polar Express (arXiv "
+                                            "2505.16932), or these on the Gram matrix; auto: of "
+                                            "the last two on GPUs the one with fewer operations"};
 inline constexpr Option kNewtonSchulzSteps{"ns_steps", int64_t{5}, kBelowHundred, "Newton–Schulz iterations"};
 inline constexpr Option kAdjustLrOption{
     "adjust_lr", std::string_view("spectral_norm"), one_of_or_none(kAdjustLr),

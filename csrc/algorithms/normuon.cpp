@@ -49,7 +49,7 @@ comm::Task<> normuon(Batch batch, Options options) {
 
 Cost normuon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
   Cost cost = cost_of_muon(shape, layout, options);
-  add_row_factors(cost, shape, layout);
+  add_row_factors(cost, shape, shape.rows, layout);
   cost.memory_bytes += shape.numel * static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
   return cost;
 }

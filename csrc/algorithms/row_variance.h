@@ -15,15 +15,15 @@ inline constexpr Option kVarianceDecay{"muon_beta2", 0.95, kBelowOne,
 inline constexpr State kRowVariance{
     .name = "variance_neuron", .shape = StateShape::rows, .dtype_option = "variance_dtype"};
 
-// v ← β₂ v + (1 − β₂) mean_j U_ij² of every row i, or of those that are chosen, and the factors 1 / (sqrt(v_i) + 1e-8)
+// v ← β₂ v + (1 − β₂) mean_j U_ij² of every row i, or of those that U has, and the factors 1 / (sqrt(v_i) + 1e-8)
 // of these rows, multiplied so that matrices keep their Frobenius norms ([count, rows], in the computing dtype).
 //
-// `squares`: Σ_j U_ij² of this rank's pieces ([count, rows], FP64), which is written over. `chosen`: [count, rows],
-// true of rows that U has; undefined: of all. `unchanged` ([count]) may be undefined.
-comm::Task<at::Tensor> row_factors(at::Tensor squares, linalg::Matrices v, at::Tensor chosen, Batch batch,
+// `squares`: Σ_j U_ij² of this rank's pieces ([count, rows of U], FP64), which is written over. `source`: which row of
+// U each row of v is, or −1 ([count, rows], int32); undefined: its own. `unchanged` ([count]) may be undefined.
+comm::Task<at::Tensor> row_factors(at::Tensor squares, linalg::Matrices v, at::Tensor source, Batch batch,
                                    Options options, at::Tensor unchanged);
 
-// Adds what it sends.
-void add_row_factors(Cost& cost, const BatchShape& shape, const Layout& layout);
+// Adds what it sends, for so many rows of U here.
+void add_row_factors(Cost& cost, const BatchShape& shape, int64_t rows, const Layout& layout);
 
 }  // namespace torchdion::algorithms

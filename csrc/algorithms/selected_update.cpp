@@ -15,6 +15,7 @@
 #include "linalg/accumulate.h"
 #include "linalg/axpby.h"
 #include "linalg/backend.h"
+#include "linalg/choose_rows.h"
 #include "linalg/copy.h"
 #include "linalg/rows.h"
 
@@ -60,10 +61,15 @@ struct Room {
     const int64_t numel = batch.layout.replicas.absent() ? 0 : batch.states.front().numel();
     const int64_t begin = of_sums(batch.shape, batch.layout);
     sums = batch.workspace.narrow(0, 0, numel);
-    slots = batch.workspace.narrow(0, begin, batch.workspace.numel() - begin)
-                .view(orthonormalized_dtype(batch.shape, options))
-                .narrow(0, 0, rows.numel())
-                .view({rows.shape.count, rows.here, rows.shape.cols});
+    const at::Tensor room = batch.workspace.narrow(0, begin, batch.workspace.numel() - begin)
+                                .view(orthonormalized_dtype(batch.shape, options))
+                                .narrow(0, 0, rows.numel());
+    // Slots that do not travel lie as the momentum does.
+    if (batch.layout.is_local() && selects_columns(batch.shape, options)) {
+      slots = room.view({rows.shape.count, rows.shape.cols, rows.here}).transpose(1, 2);
+    } else {
+      slots = room.view({rows.shape.count, rows.here, rows.shape.cols});
+    }
   }
 };
 
@@ -120,10 +126,46 @@ at::Tensor orthonormalized(const at::Tensor& whole, const at::Tensor& places, co
   return whole;
 }
 
-// Σ_j U_ij² of every row, 0 of those that are not chosen ([count, rows]).
-at::Tensor squares_of_rows(const Matrices& U, const at::Tensor& source, const at::Tensor& chosen) {
-  const at::Tensor of_slots = linalg::row_sums(U, linalg::RowSum::squares);
-  return at::where(chosen, of_slots.gather(1, source.clamp_min(0).to(at::kLong)), 0.);
+// Which rows move, and the slots of those that this rank orthonormalizes.
+struct Selected {
+  at::Tensor U;       // what the slots have become ([count, slots here, cols])
+  at::Tensor source;  // of each of this rank's rows its slot, or −1 ([count, rows], int32)
+};
+
+// Of whole matrices: M ← M + G, U = orthonormalize(M[K]), M[K] ← μ M[K]. Momenta are read once for their norms and once
+// for what is chosen.
+Selected select_here(const Matrices& M, const Matrices& G, const at::Tensor& slots, const Slots& shape,
+                     const linalg::GradientRule& gradients, const linalg::RowDecay& decay, const Options& options) {
+  const at::Tensor norms = linalg::accumulate_row_sums_(M, G, gradients);
+  const linalg::ChosenRows chosen = linalg::choose_rows(norms, shape.chosen);
+  linalg::take_rows_(Matrices(slots), M, chosen.rows, decay);
+  return {orthonormalize_as_asked(slots, options), chosen.slots};
+}
+
+// The same of pieces, each matrix by its owners.
+comm::Task<Selected> select(Matrices M, Matrices G, Room room, Slots slots, Layout layout, BatchShape shape,
+                            comm::Order order, linalg::GradientRule gradients, linalg::RowDecay decay,
+                            Options options) {
+  linalg::accumulate_(M, G, gradients);
+
+  // K = the rows of B with the largest norms
+  const Matrices own_B = co_await summed(M, room.sums, layout, shape);
+  const at::Tensor own_places = co_await largest_rows(own_B, layout, shape.m, slots.chosen, order);
+  const at::Tensor places = co_await of_all(own_places, layout, shape);
+
+  // U = orthonormalize(B[K])
+  const Piece rows = layout.rows.piece(shape.m);
+  const Piece of_replicas = comm::own_share(layout.replicas, shape.owners[kOnReplicas]);
+  const Piece of_copies = comm::own_share(layout.copies, shape.owners[kOnCopies]);
+  at::Tensor own_slots = room.slots.narrow(0, of_replicas.begin + of_copies.begin, of_copies.size);
+  linalg::take_rows_(Matrices(own_slots), own_B, rows_of_slots(own_places, rows, slots.here));
+  at::Tensor U = co_await gather_cuts(own_slots, layout, slots.shape);
+  U = orthonormalized(U, of_whole_matrices(own_places, layout, shape), layout.rows, shape.m, slots, options);
+  U = co_await scatter_from_owners(room.slots, U, layout, slots.shape);
+
+  // M = B, but M[K] = μ B[K]
+  linalg::decay_rows_(M, rows_of_slots(places, rows, slots.here), decay);
+  co_return Selected{U, slots_of_rows(places, rows)};
 }
 
 }  // namespace
@@ -135,47 +177,35 @@ comm::Task<> update_selected(Batch batch, Options options) {
   const Room room(batch, slots, options);
   linalg::upload({&batch.X, &batch.G, &batch.states.front()});
   const bool across = selects_columns(batch.shape, options);
-  const Matrices X = across ? batch.X.t() : batch.X, M = across ? batch.states.front().t() : batch.states.front();
+  const auto turned_if = [&](const Matrices& one) { return across ? one.t() : one; };
+  const Matrices X = turned_if(batch.X), M = turned_if(batch.states.front()), G = turned_if(batch.G);
   at::Tensor unchanged;
   if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
-
-  // B = M + G, where M lies
   linalg::GradientRule gradients = batch.gradients;
   if (options.flag("maximize")) gradients.factor *= -1;
   gradients.unchanged = data_of(unchanged);
-  linalg::accumulate_(batch.states.front(), batch.G, gradients);
+  const linalg::RowDecay decay{options.number("ef_decay"), gradients.left_out, gradients.unchanged};
 
-  // K = the rows of B with the largest norms, each matrix by its owners
-  const Matrices own_B = co_await summed(M, room.sums, layout, shape);
-  const at::Tensor own_places = co_await largest_rows(own_B, layout, shape.m, slots.chosen, batch.order);
-  const at::Tensor places = co_await of_all(own_places, layout, shape);
-
-  // U = orthonormalize(B[K]), whole matrices each by its owner
-  const Piece rows = layout.rows.piece(shape.m);
-  const Piece of_replicas = comm::own_share(layout.replicas, shape.owners[kOnReplicas]);
-  const Piece of_copies = comm::own_share(layout.copies, shape.owners[kOnCopies]);
-  at::Tensor own_slots = room.slots.narrow(0, of_replicas.begin + of_copies.begin, of_copies.size);
-  linalg::take_rows_(Matrices(own_slots), own_B, rows_of_slots(own_places, rows, slots.here));
-  at::Tensor U = co_await gather_cuts(own_slots, layout, slots.shape);
-  U = orthonormalized(U, of_whole_matrices(own_places, layout, shape), layout.rows, shape.m, slots, options);
-  U = co_await scatter_from_owners(room.slots, U, layout, slots.shape);
-  const Matrices Us(U);
-
-  // M = B, but M[K] = μ B[K]
-  linalg::RowRule of_rows;
-  of_rows.source = slots_of_rows(places, rows);
-  linalg::scale_rows_(M, of_rows.source, options.number("ef_decay"), gradients.left_out, gradients.unchanged);
+  // B = M + G;  K = the rows of B with the largest norms;  U = orthonormalize(B[K]);  M = B, but M[K] = μ B[K]
+  Selected selected;
+  if (layout.is_local()) {
+    selected = select_here(M, G, room.slots, slots, gradients, decay, options);
+  } else {
+    selected = co_await select(M, G, room, slots, layout, shape, batch.order, gradients, decay, options);
+  }
+  const Matrices U(selected.U);
 
   // X = (1 − η λ) X, but X[K] −= η factor U
+  linalg::RowRule of_rows;
+  of_rows.source = selected.source;
   if (normalizes(options)) {
-    const at::Tensor chosen = of_rows.source.ge(0);
-    const at::Tensor squares = squares_of_rows(Us, of_rows.source, chosen);
-    of_rows.factor = co_await row_factors(squares, batch.states[1], chosen, batch, options, unchanged);
+    const at::Tensor squares = linalg::row_sums(U, linalg::RowSum::squares);
+    of_rows.factor = co_await row_factors(squares, batch.states[1], selected.source, batch, options, unchanged);
   }
   const at::Tensor factors = linalg::device_factors(rates_of(batch, options), batch.workspace.options());
   linalg::DirectionRule rule;
   rule.cautious = options.flag("cautious_wd");
-  linalg::axpby_(X, Us, factors, gradients.unchanged, rule, of_rows);
+  linalg::axpby_(X, U, factors, gradients.unchanged, rule, of_rows);
 }
 
 OwnedWork work_of_selected(const BatchShape& of_batch, const Layout& of_pieces, const Options& options) {
@@ -209,7 +239,7 @@ Cost cost_of_selected(const BatchShape& of_batch, const Layout& of_pieces, const
   add_choice(cost, on_copies, shape, layout);
   add_way_to_owners(cost, slots.shape, cuts_of(layout), travelling);
   add_way_from_owners(cost, slots.shape, layout, travelling);
-  if (normalizes(options)) add_row_factors(cost, shape, layout);
+  if (normalizes(options)) add_row_factors(cost, shape, slots.here, layout);
   cost.operations = whole * work_of_selected(of_batch, of_pieces, options).operations;
   // M: read and written by M + G, read for norms and slots; G: read; X: read and written; slots: written and read
   cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight) + on_copies * piece * momentum + sent * 3 * travelling;

@@ -16,8 +16,8 @@
 #include "comm/collectives.h"
 #include "comm/line.h"
 #include "comm/sums.h"
+#include "linalg/choose_rows.h"
 #include "linalg/rows.h"
-#include "linalg/top_k.h"
 
 namespace torchdion::algorithms {
 
@@ -26,13 +26,6 @@ using linalg::Matrices;
 namespace {
 
 constexpr int64_t kFP64 = 8;
-
-// What compares as the first 24 bits of FP64 numbers do, rounded: Veltkamp's split, of numbers so small that it does
-// not leave the range.
-at::Tensor leading_bits(const at::Tensor& numbers) {
-  const at::Tensor small = numbers * 0x1p-30, spread = small * (0x1p29 + 1);
-  return spread - (spread - small);
-}
 
 // numbers ([count, m]) ← the pieces ([count, rows]) of all ranks of the axis that cuts m.
 comm::Task<at::Tensor> gather_numbers(at::Tensor pieces, int64_t m, Axis axis) {
@@ -87,9 +80,7 @@ comm::Task<at::Tensor> largest_rows(Matrices B, Layout layout, int64_t m, int64_
   at::Tensor norms = linalg::row_sums(B, linalg::RowSum::magnitudes);
   co_await comm::sum(norms, cols, order);
   norms = co_await gather_numbers(norms, m, rows);
-  const at::Tensor chosen = at::empty({B.count(), 2, k}, norms.options());
-  linalg::top_k(chosen, leading_bits(norms));
-  co_return chosen.select(1, 0).to(at::kLong).contiguous();
+  co_return linalg::choose_rows(norms, k).rows.to(at::kLong);
 }
 
 at::Tensor rows_of_slots(const at::Tensor& places, Piece rows, int64_t slots) {

@@ -9,7 +9,7 @@ namespace torchdion::linalg {
 
 // How the rows of U go to those of X, on their device and contiguous; undefined: each to its own, as it is.
 struct RowRule {
-  // [count, rows of X], int32: which row of U, no row twice, or −1, for which zeros count. U has contiguous rows then.
+  // [count, rows of X], int32: which row of U, no row twice, or −1, for which zeros count.
   at::Tensor source = {};
   at::Tensor factor = {};  // [count, rows of X], in the dtype of the factors: what that row is multiplied by
 };

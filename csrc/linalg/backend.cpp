@@ -57,9 +57,7 @@ bool moves_in_one_pass(c10::Device device, at::ScalarType factors, Precision pre
   return backend_of(device).moves_in_one_pass(factors, precision);
 }
 
-bool iterates_on_gram(c10::Device device) {
-  return !has_backend(device.type()) || backend_of(device).iterates_on_gram;
-}
+bool iterates_on_gram(c10::Device device) { return !has_backend(device.type()) || backend_of(device).iterates_on_gram; }
 
 const Backend* exchange_backend(c10::DeviceType type, const Backend* backend) {
   return std::exchange(backends()[static_cast<std::size_t>(type)], backend);
@@ -97,13 +95,28 @@ at::Tensor row_sums(const Matrices& A, RowSum kind) {
   return at::zeros({A.count(), A.rows}, at::TensorOptions(at::kDouble).device(A.device));
 }
 
-void take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& source) {
-  if (A.numel() > 0) backend_of(A.device).take_rows_(A, B, source);
+at::Tensor accumulate_row_sums_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
+  if (M.numel() > 0) return backend_of(M.device).accumulate_row_sums_(M, G, rule);
+  return row_sums(M, RowSum::magnitudes);
 }
 
-void scale_rows_(const Matrices& A, const at::Tensor& source, double factor, const float* left_out,
-                 const float* unchanged) {
-  if (A.numel() > 0) backend_of(A.device).scale_rows_(A, source, factor, left_out, unchanged);
+ChosenRows choose_rows(const at::Tensor& norms, int64_t k) { return backend_of(norms.device()).choose_rows(norms, k); }
+
+void take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& rows, const RowDecay& decay) {
+  if (A.numel() > 0) backend_of(A.device).take_rows_(A, B, rows, decay);
+}
+
+RowFactors row_factors_(const at::Tensor& squares, const Matrices& v, const at::Tensor& source,
+                        const VarianceRule& rule) {
+  return backend_of(v.device).row_factors_(squares, v, source, rule);
+}
+
+at::Tensor keep_norms(const RowFactors& rows, at::ScalarType dtype) {
+  return backend_of(rows.factors.device()).keep_norms(rows, dtype);
+}
+
+void decay_rows_(const Matrices& B, const at::Tensor& rows, const RowDecay& decay) {
+  if (B.numel() > 0) backend_of(B.device).decay_rows_(B, rows, decay);
 }
 
 at::Tensor frobenius_normalize_(const at::Tensor& X, double slack, const at::Tensor& squares) {

@@ -9,6 +9,7 @@
 #include "linalg/addmm.h"
 #include "linalg/axpby.h"
 #include "linalg/cholesky_inverse.h"
+#include "linalg/choose_rows.h"
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"
 #include "linalg/elementwise.h"
@@ -18,6 +19,7 @@
 #include "linalg/look_ahead.h"
 #include "linalg/rates.h"
 #include "linalg/residual.h"
+#include "linalg/row_factors.h"
 #include "linalg/rows.h"
 #include "linalg/share_out.h"
 #include "linalg/sketch.h"
@@ -37,8 +39,12 @@ struct Table {
   decltype(linalg::look_ahead_)* look_ahead_ = Operations::look_ahead_;
   decltype(linalg::axpby_)* axpby_ = Operations::axpby_;
   decltype(linalg::row_sums)* row_sums = Operations::row_sums;
+  decltype(linalg::accumulate_row_sums_)* accumulate_row_sums_ = Operations::accumulate_row_sums_;
+  decltype(linalg::choose_rows)* choose_rows = Operations::choose_rows;
   decltype(linalg::take_rows_)* take_rows_ = Operations::take_rows_;
-  decltype(linalg::scale_rows_)* scale_rows_ = Operations::scale_rows_;
+  decltype(linalg::decay_rows_)* decay_rows_ = Operations::decay_rows_;
+  decltype(linalg::row_factors_)* row_factors_ = Operations::row_factors_;
+  decltype(linalg::keep_norms)* keep_norms = Operations::keep_norms;
   decltype(linalg::frobenius_normalize_)* frobenius_normalize_ = Operations::frobenius_normalize_;
   decltype(linalg::add_identity_)* add_identity_ = Operations::add_identity_;
   decltype(linalg::count_nonfinite)* count_nonfinite = Operations::count_nonfinite;
@@ -66,7 +72,7 @@ struct Table {
   at::ScalarType (*factor_dtype)(at::ScalarType dtype, Precision precision) = Operations::factor_dtype;
   at::ScalarType (*sum_dtype)(at::ScalarType dtype, Precision precision) = Operations::sum_dtype;
   bool (*moves_in_one_pass)(at::ScalarType factors, Precision precision) = Operations::moves_in_one_pass;
-  bool iterates_on_gram = Operations::iterates_on_gram;                  // newton_schulz()
+  bool iterates_on_gram = Operations::iterates_on_gram;                 // newton_schulz()
   bool (*is_capturing)(c10::Device device) = Operations::is_capturing;  // whether a graph records what is started there
   bool multiplies_in_place = Operations::multiplies_in_place;           // multiply_triangular_
 };
@@ -98,8 +104,8 @@ at::ScalarType sum_dtype(c10::Device device, at::ScalarType dtype, Precision pre
 // products of this precision. Where this build has no kernels, whether a GPU does.
 bool moves_in_one_pass(c10::Device device, at::ScalarType factors, Precision precision);
 
-// Whether Newton–Schulz iterations on Gram matrices are faster on the device where they have fewer operations. Where this
-// build has no kernels, whether they are on a GPU.
+// Whether Newton–Schulz iterations on Gram matrices are faster on the device where they have fewer operations. Where
+// this build has no kernels, whether they are on a GPU.
 bool iterates_on_gram(c10::Device device);
 
 // For tests: another one from now on; returns the one before.

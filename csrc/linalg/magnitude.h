@@ -26,6 +26,16 @@ TORCHDION_HOST_DEVICE typename Magnitude<T>::Bits magnitude_of(T entry) {
   return bits & ~(typename Magnitude<T>::Bits(1) << (8 * sizeof(bits) - 1));
 }
 
+// Those of a number that is not negative, rounded to its first 24 significant bits, ties to even: what differs in the
+// order of a sum alone is equal, but near a boundary between two such numbers. NaN stays above all.
+TORCHDION_HOST_DEVICE Magnitude<double>::Bits leading_bits_of(double number) {
+  constexpr int kDropped = 53 - 24;
+  constexpr Magnitude<double>::Bits kOne = 1, kMask = (kOne << kDropped) - 1, kInfinite = kOne * 0x7ff << 52;
+  const Magnitude<double>::Bits bits = magnitude_of(number);
+  if (bits >= kInfinite) return bits;
+  return (bits + (kMask >> 1) + (bits >> kDropped & 1)) & ~kMask;
+}
+
 // What magnitude_of() made of a number that is not negative.
 TORCHDION_HOST_DEVICE double number_of(Magnitude<double>::Bits bits) {
   double number = 0;

@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "linalg/matrices.h"
+#include "linalg/row_decay.h"
 #include "linalg/rules/row_sum.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::linalg {
 
@@ -12,13 +14,16 @@ namespace torchdion::linalg {
 // alone.
 at::Tensor row_sums(const Matrices& A, RowSum kind);
 
-// Row i of A, whose rows are contiguous, ← row source[i] of B, which has as many columns; zeros where that is −1.
-// `source`: [count, rows of A], int32, on their device, contiguous.
-void take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& source);
+// M ← M + G as the rule has it (accumulate_()), and Σ |b| of the rows of the new M, as row_sums() has them but for the
+// order of each.
+at::Tensor accumulate_row_sums_(const Matrices& M, const Matrices& G, const GradientRule& rule);
 
-// Rows whose number in `source` ([count, rows], int32, contiguous) is not −1 are multiplied by the factor, but for
-// matrices whose number in `unchanged` is there and not 0; none where `left_out` is there and not 0.
-void scale_rows_(const Matrices& A, const at::Tensor& source, double factor, const float* left_out = nullptr,
-                 const float* unchanged = nullptr);
+// Row j of A ← row rows[j] of B, which has as many columns; zeros where that is −1. These rows of B decay. `rows`:
+// [count, rows of A], int32, none twice for a matrix, on their device, contiguous. The rows of A are contiguous, or, as
+// those of B, its columns.
+void take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& rows, const RowDecay& decay = {});
+
+// The same decay of B, from which nothing is taken.
+void decay_rows_(const Matrices& B, const at::Tensor& rows, const RowDecay& decay);
 
 }  // namespace torchdion::linalg

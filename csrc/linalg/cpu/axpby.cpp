@@ -62,7 +62,7 @@ struct RowsOf {
   T scale(int64_t row) const { return factor ? factor[row] : of_matrix; }
 };
 
-// Rows of X, which are contiguous; those of U, too, where they are chosen.
+// Rows of X, which are contiguous.
 template <class TX, class TU, class T>
 void move_rows(const Matrices& X, const Matrices& U, int64_t index, int64_t first, int64_t count, const Move<T>& move,
                const RowsOf<T>& rows) {
@@ -73,12 +73,18 @@ void move_rows(const Matrices& X, const Matrices& U, int64_t index, int64_t firs
     });
     return;
   }
+  std::vector<TU> apart(U.row_major() ? 0 : X.cols);
   for (int64_t row = first; row < first + count; ++row) {
     if (rows.of(row) < 0) {
       move.decay(x(row), X.cols);
-    } else {
-      move.row(x(row), U.matrix<const TU>(index) + rows.of(row) * U.row_stride, X.cols, rows.scale(row));
+      continue;
     }
+    const TU* u = U.matrix<const TU>(index) + rows.of(row) * U.row_stride;
+    if (!U.row_major()) {
+      for (int64_t j = 0; j < X.cols; ++j) apart[j] = u[j * U.col_stride];
+      u = apart.data();
+    }
+    move.row(x(row), u, X.cols, rows.scale(row));
   }
 }
 

@@ -12,8 +12,12 @@ struct Operations {
   static decltype(linalg::look_ahead_) look_ahead_;
   static decltype(linalg::axpby_) axpby_;
   static decltype(linalg::row_sums) row_sums;
+  static decltype(linalg::accumulate_row_sums_) accumulate_row_sums_;
+  static decltype(linalg::choose_rows) choose_rows;
   static decltype(linalg::take_rows_) take_rows_;
-  static decltype(linalg::scale_rows_) scale_rows_;
+  static decltype(linalg::decay_rows_) decay_rows_;
+  static decltype(linalg::row_factors_) row_factors_;
+  static decltype(linalg::keep_norms) keep_norms;
   static decltype(linalg::frobenius_normalize_) frobenius_normalize_;
   static decltype(linalg::add_identity_) add_identity_;
   static decltype(linalg::count_nonfinite) count_nonfinite;

@@ -84,12 +84,24 @@ void take_across(const Matrices& A, const Matrices& B, int64_t index, const int3
   });
 }
 
-template <class S>
-void scale(S* entries, int64_t stride, int64_t count, double factor) {
-  using T = at::opmath_type<S>;
-  for (int64_t j = 0; j < count; ++j) {
-    entries[j * stride] = rounded<S>(static_cast<T>(factor) * static_cast<T>(entries[j * stride]));
+// The same where rows of A lie across its memory, as those of B do: of each their entries from `first` on.
+template <class TA, class TB>
+void take_entries(const Matrices& A, const Matrices& B, int64_t index, const int32_t* source, int64_t first,
+                  int64_t entries) {
+  for (int64_t e = first; e < first + entries; ++e) {
+    TA* a = A.matrix<TA>(index) + e * A.col_stride;
+    const TB* b = B.matrix<const TB>(index) + e * B.col_stride;
+    for (int64_t j = 0; j < A.rows; ++j) {
+      const Wider<TA, TB> entry = source[j] < 0 ? 0 : static_cast<Wider<TA, TB>>(b[source[j] * B.row_stride]);
+      a[j * A.row_stride] = rounded<TA>(entry);
+    }
   }
+}
+
+template <class S>
+void scale(S& entry, double factor) {
+  using T = at::opmath_type<S>;
+  entry = rounded<S>(static_cast<T>(factor) * static_cast<T>(entry));
 }
 
 }  // namespace
@@ -98,41 +110,51 @@ at::Tensor Operations::row_sums(const Matrices& A, RowSum kind) {
   return kind == RowSum::magnitudes ? sums_of_rows<RowSum::magnitudes>(A) : sums_of_rows<RowSum::squares>(A);
 }
 
-void Operations::take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& source) {
-  const int32_t* numbers = source.const_data_ptr<int32_t>();
+at::Tensor Operations::accumulate_row_sums_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
+  accumulate_(M, G, rule);
+  return row_sums(M, RowSum::magnitudes);
+}
+
+void Operations::take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& rows, const RowDecay& decay) {
+  const int32_t* numbers = rows.const_data_ptr<int32_t>();
+  const bool across = !A.row_major();
   TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::take_rows_", [&] {
     using target_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::take_rows_", [&] {
-      parallel_rows(A.count(), A.rows, grain_of(A), [&](int64_t index, int64_t first, int64_t rows) {
+      parallel_rows(A.count(), across ? A.cols : A.rows, grain_of(A), [&](int64_t index, int64_t first, int64_t many) {
         const int32_t* of_matrix = numbers + index * A.rows;
-        if (B.row_major()) {
-          take<target_t, scalar_t>(A, B, index, of_matrix, first, rows);
+        if (across) {
+          take_entries<target_t, scalar_t>(A, B, index, of_matrix, first, many);
+        } else if (B.row_major()) {
+          take<target_t, scalar_t>(A, B, index, of_matrix, first, many);
         } else {
-          take_across<target_t, scalar_t>(A, B, index, of_matrix, first, rows);
+          take_across<target_t, scalar_t>(A, B, index, of_matrix, first, many);
         }
       });
     });
   });
+  if (decay.factor != 1) decay_rows_(B, rows, decay);
 }
 
-void Operations::scale_rows_(const Matrices& A, const at::Tensor& source, double factor, const float* left_out,
-                             const float* unchanged) {
-  if (left_out && *left_out != 0) return;
-  const int32_t* numbers = source.const_data_ptr<int32_t>();
-  const bool across = !A.row_major();
-  const Matrices a = across ? A.t() : A;  // whose rows are contiguous
-  TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::scale_rows_", [&] {
-    parallel_rows(a.count(), a.rows, grain_of(a), [&](int64_t index, int64_t first, int64_t rows) {
-      if (unchanged && unchanged[index] != 0) return;
-      const int32_t* of_matrix = numbers + index * A.rows;
-      for (int64_t i = first; i < first + rows; ++i) {
-        scalar_t* row = a.matrix<scalar_t>(index) + i * a.row_stride;
-        if (!across) {
-          if (of_matrix[i] >= 0) scale(row, 1, a.cols, factor);
-          continue;
-        }
-        for (int64_t j = 0; j < a.cols; ++j) {
-          if (of_matrix[j] >= 0) scale(row + j, 1, 1, factor);
+void Operations::decay_rows_(const Matrices& B, const at::Tensor& rows, const RowDecay& decay) {
+  if (decay.left_out && *decay.left_out != 0) return;
+  const int32_t* numbers = rows.const_data_ptr<int32_t>();
+  const int64_t taken = rows.size(1);
+  const bool across = !B.row_major();
+  TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::decay_rows_", [&] {
+    parallel_rows(B.count(), across ? B.cols : taken, grain_of(B), [&](int64_t index, int64_t first, int64_t many) {
+      if (decay.unchanged && decay.unchanged[index] != 0) return;
+      const int32_t* of_matrix = numbers + index * taken;
+      const auto scale_entry = [&](int64_t row, int64_t col) {
+        scale(B.matrix<scalar_t>(index)[row * B.row_stride + col * B.col_stride], decay.factor);
+      };
+      for (int64_t i = first; i < first + many; ++i) {
+        if (across) {
+          for (int64_t j = 0; j < taken; ++j) {
+            if (of_matrix[j] >= 0) scale_entry(of_matrix[j], i);
+          }
+        } else if (of_matrix[i] >= 0) {
+          for (int64_t j = 0; j < B.cols; ++j) scale_entry(of_matrix[i], j);
         }
       }
     });

@@ -9,7 +9,9 @@
 #include "linalg/cuda/runtime.h"
 #include "linalg/cuda/storage.h"
 #include "linalg/look_ahead_factors.h"
+#include "linalg/row_decay.h"
 #include "linalg/rules/row_sum.h"
+#include "linalg/variance_rule.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -59,14 +61,29 @@ void axpby_rows(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t
 // sums ([count, rows]) ← of A's rows, or of the magnitudes. Either its rows or its columns are contiguous.
 void row_sums(MatrixList A, int64_t count, int64_t rows, int64_t cols, RowSum kind, double* sums, Stream stream);
 
-// Row i of A ← row source[i] of B, or zeros where that is −1.
-void take_rows(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, const int32_t* source,
-               Stream stream);
+// M ← M + G as the rule has it, and sums ([count, rows]) ← Σ |b| of the new M's rows. Of both either the rows or the
+// columns are contiguous, which accumulates_row_sums() says.
+bool accumulates_row_sums(const MatrixList& M, const MatrixList& G);
+void accumulate_row_sums(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
+                         const GradientRule& rule, double* sums, Stream stream);
 
-// The rows whose number in `source` is not −1 are multiplied by the factor. A's rows are contiguous; `across`: it is
-// its columns that have numbers.
-void scale_rows(MatrixList A, int64_t count, int64_t rows, int64_t cols, const int32_t* source, bool across,
-                double factor, const float* left_out, const float* unchanged, Stream stream);
+// Row j of A ← row numbers[j] of B, or zeros where that is −1, and these rows of B decay. A's data may be null: nothing
+// is taken. Either B's rows or its columns are contiguous.
+void take_rows(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, const int32_t* numbers,
+               const RowDecay& decay, Stream stream);
+
+// v ([rows, 1]) as the rule has it of an update's sums of squares ([count, of_update]), and the factors ([count, rows])
+// and norms ([count, 2]) of linalg::RowFactors. `source` may be null.
+void row_variances(MatrixList v, int64_t count, int64_t rows, const double* squares, int64_t of_update,
+                   const int32_t* source, const VarianceRule& rule, double* factors, double* norms, Stream stream);
+
+// out ([count, rows]) ← linalg::keep_norms().
+template <class T>
+void keep_norms(T* out, const double* factors, const double* norms, int64_t count, int64_t rows, Stream stream);
+
+// rows ([count, k]) ← those of the largest norms ([count, size]); slots ([count, size]) ← the place of each, or −1.
+void choose_rows(int32_t* rows, int32_t* slots, const double* norms, int64_t count, int64_t size, int64_t k,
+                 Stream stream);
 
 // A ← α B, unless `left_out` is there and not 0. A's rows are contiguous, B's need not be.
 void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,

@@ -59,17 +59,62 @@ at::Tensor Operations::row_sums(const Matrices& A, RowSum kind) {
   return sums;
 }
 
-void Operations::take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& source) {
-  kernels::take_rows(Listed(A), Listed(B), A.count(), A.rows, A.cols, source.const_data_ptr<int32_t>(),
+at::Tensor Operations::accumulate_row_sums_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
+  const Listed m(M), g(G);
+  if (!kernels::accumulates_row_sums(m, g)) {
+    accumulate_(M, G, rule);
+    return row_sums(M, RowSum::magnitudes);
+  }
+  const at::Tensor sums = at::empty({M.count(), M.rows}, at::TensorOptions(at::kDouble).device(M.device));
+  kernels::accumulate_row_sums(m, g, M.count(), M.rows, M.cols, rule, sums.mutable_data_ptr<double>(),
+                               stream_of(M.device));
+  return sums;
+}
+
+ChosenRows Operations::choose_rows(const at::Tensor& norms, int64_t k) {
+  const int64_t count = norms.size(0), rows = norms.size(1);
+  const auto options = norms.options().dtype(at::kInt);
+  const ChosenRows chosen{at::empty({count, k}, options), at::empty({count, rows}, options)};
+  kernels::choose_rows(chosen.rows.mutable_data_ptr<int32_t>(), chosen.slots.mutable_data_ptr<int32_t>(),
+                       norms.const_data_ptr<double>(), count, rows, k, stream_of(norms.device()));
+  return chosen;
+}
+
+void Operations::take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& rows, const RowDecay& decay) {
+  kernels::take_rows(Listed(A), Listed(B), A.count(), A.rows, A.cols, rows.const_data_ptr<int32_t>(), decay,
                      stream_of(A.device));
 }
 
-void Operations::scale_rows_(const Matrices& A, const at::Tensor& source, double factor, const float* left_out,
-                             const float* unchanged) {
-  const bool across = !A.row_major();
-  const Matrices a = across ? A.t() : A;
-  kernels::scale_rows(Listed(a), a.count(), a.rows, a.cols, source.const_data_ptr<int32_t>(), across, factor, left_out,
-                      unchanged, stream_of(A.device));
+RowFactors Operations::row_factors_(const at::Tensor& squares, const Matrices& v, const at::Tensor& source,
+                                    const VarianceRule& rule) {
+  const RowFactors rows{at::empty({v.count(), v.rows}, squares.options()),
+                        at::empty({v.count(), 2}, squares.options())};
+  kernels::row_variances(Listed(v), v.count(), v.rows, squares.const_data_ptr<double>(), squares.size(1),
+                         source.defined() ? source.const_data_ptr<int32_t>() : nullptr, rule,
+                         rows.factors.mutable_data_ptr<double>(), rows.norms.mutable_data_ptr<double>(),
+                         stream_of(v.device));
+  return rows;
+}
+
+at::Tensor Operations::keep_norms(const RowFactors& rows, at::ScalarType dtype) {
+  const int64_t count = rows.factors.size(0), many = rows.factors.size(1);
+  const at::Tensor out = at::empty({count, many}, rows.factors.options().dtype(dtype));
+  const auto run = [&](auto* data) {
+    kernels::keep_norms(data, rows.factors.const_data_ptr<double>(), rows.norms.const_data_ptr<double>(), count, many,
+                        stream_of(out.device()));
+  };
+  if (dtype == at::kDouble) {
+    run(out.mutable_data_ptr<double>());
+  } else {
+    run(out.mutable_data_ptr<float>());
+  }
+  return out;
+}
+
+void Operations::decay_rows_(const Matrices& B, const at::Tensor& rows, const RowDecay& decay) {
+  const Listed b(B);
+  kernels::take_rows({nullptr, storage_of(B.dtype), {}}, b, B.count(), rows.size(1), B.cols,
+                     rows.const_data_ptr<int32_t>(), decay, stream_of(B.device));
 }
 
 at::Tensor Operations::frobenius_normalize_(const at::Tensor& X, double slack, const at::Tensor& squares) {

@@ -1,6 +1,7 @@
 #include "linalg/cuda/programs/rows.h"
 
 #include "linalg/cuda/kernels.h"
+#include "linalg/cuda/programs/row_factors.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE::kernels {
 
@@ -30,40 +31,69 @@ void row_sums(MatrixList A, int64_t count, int64_t rows, int64_t cols, RowSum ki
   }
 }
 
-void take_rows(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, const int32_t* source,
-               Stream stream) {
-  const bool across = B.strides.col != 1;
-  const auto turned = [](Strides strides) { return Strides{strides.col, strides.row}; };
-  const Pairs pairs =
-      across ? Pairs{cols, rows, turned(A.strides), turned(B.strides)} : Pairs{rows, cols, A.strides, B.strides};
-  dispatch(A.storage, [&](auto a) {
-    dispatch(B.storage, [&](auto b) {
-      launch(TakeRows<decltype(a), decltype(b)>{A.data, B.data, pairs, {source, rows, across}}, count * pairs.chunks(),
-             0, stream);
+bool accumulates_row_sums(const MatrixList& M, const MatrixList& G) {
+  return (M.strides.col == 1 && G.strides.col == 1) || (M.strides.row == 1 && G.strides.row == 1);
+}
+
+void accumulate_row_sums(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
+                         const GradientRule& rule, double* sums, Stream stream) {
+  dispatch(M.storage, [&](auto m) {
+    dispatch(G.storage, [&](auto g) {
+      if (M.strides.col == 1) {
+        using Program = AccumulateRows<decltype(m), decltype(g)>;
+        const Lines lines{count, rows, cols};
+        launch(Program{M.data, G.data, lines, M.strides.row, G.strides.row, rule, sums}, lines.blocks(),
+               Program::shared_bytes, stream);
+      } else {
+        using Program = AccumulateColumns<decltype(m), decltype(g)>;
+        const Columns columns{cols, rows};
+        launch(Program{M.data, G.data, columns, M.strides.col, G.strides.col, rule, sums}, columns.blocks(count),
+               Program::shared_bytes, stream);
+      }
     });
   });
 }
 
-void scale_rows(MatrixList A, int64_t count, int64_t rows, int64_t cols, const int32_t* source, bool across,
-                double factor, const float* left_out, const float* unchanged, Stream stream) {
-  const Pairs pairs{rows, cols, A.strides, A.strides};
-  const RowNumbers numbers{source, across ? cols : rows, across};
-  dispatch(A.storage, [&](auto a) {
-    launch(ScaleRows<decltype(a)>{A.data, pairs, numbers, factor, left_out, unchanged}, count * pairs.chunks(), 0,
-           stream);
+void take_rows(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, const int32_t* numbers,
+               const RowDecay& decay, Stream stream) {
+  const bool across = B.strides.col != 1;
+  const Lines lines = across ? Lines{count, cols, rows} : Lines{count, rows, cols};
+  dispatch(B.storage, [&](auto b) {
+    const auto run = [&](auto a) {
+      launch(TakeRows<decltype(a), decltype(b)>{A.data, B.data, lines, A.strides, B.strides, numbers, across,
+                                                decay.factor, decay.left_out, decay.unchanged},
+             lines.blocks(), 0, stream);
+    };
+    A.data ? dispatch(A.storage, run) : run(b);
   });
 }
+
+void row_variances(MatrixList v, int64_t count, int64_t rows, const double* squares, int64_t of_update,
+                   const int32_t* source, const VarianceRule& rule, double* factors, double* norms, Stream stream) {
+  dispatch(v.storage, [&](auto s) {
+    using Program = RowVariances<decltype(s)>;
+    launch(Program{v.data, v.strides.row, rows, of_update, squares, source, rule, factors, norms}, count,
+           Program::shared_bytes, stream);
+  });
+}
+
+template <class T>
+void keep_norms(T* out, const double* factors, const double* norms, int64_t count, int64_t rows, Stream stream) {
+  const KeepNorms<T> program{factors, norms, out, rows, count};
+  launch(program, program.blocks(), 0, stream);
+}
+template void keep_norms(float*, const double*, const double*, int64_t, int64_t, Stream);
+template void keep_norms(double*, const double*, const double*, int64_t, int64_t, Stream);
 
 void axpby_rows(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
                 const float* unchanged, const DirectionRule& rule, const int32_t* source, const void* scale,
                 bool across, int64_t entries_of_U, Stream stream) {
-  const Pairs pairs{rows, cols, X.strides, U.strides};
-  const RowNumbers numbers{source, across ? cols : rows, across};
+  const Lines lines{count, rows, cols};
   dispatch(X.storage, [&](auto x) {
     dispatch(U.storage, [&](auto u) {
-      launch(AxpbyRows<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, unchanged, rule, numbers, scale,
-                                                 entries_of_U},
-             count * pairs.chunks(), 0, stream);
+      launch(AxpbyRows<decltype(x), decltype(u)>{X.data, U.data, lines, X.strides.row, U.strides, factors, unchanged,
+                                                 rule, source, scale, across, entries_of_U},
+             lines.blocks(), 0, stream);
     });
   });
 }

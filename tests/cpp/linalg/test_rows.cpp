@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "linalg/accumulate.h"
 #include "tensors.h"
 
 namespace torchdion::linalg {
@@ -56,53 +57,79 @@ TEST_P(Rows, KeepNaNAndInfinity) {
   }
 }
 
+// Some rows of each of `count` matrices, none twice, in no order; −1 where `many` are more than there are, and once
+// more.
+at::Tensor some_of(int64_t count, int64_t rows, int64_t many) {
+  const at::Tensor numbers = at::full({count, many}, -1, at::kInt);
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t k = 0; k < std::min(rows, many - 1); ++k) numbers[i][k] = rows - 1 - k;
+  }
+  return numbers;
+}
+
 TEST_P(Rows, AreTakenFromAnotherListInEveryDtypeAndLayout) {
   for (const at::ScalarType target : kEveryDtype) {
     for (const auto& [count, rows, cols] : kShapesOfRows) {
       const int64_t taken = rows / 2 + 2;
-      const at::Tensor B = normal({count, rows, cols}, 1, GetParam()), source = at::full({count, taken}, -1, at::kInt);
-      at::Tensor expected = at::zeros({count, taken, cols}, target);
+      const at::Tensor B = normal({count, rows, cols}, 1, GetParam()), numbers = some_of(count, rows, taken);
+      const at::Tensor unchanged = at::zeros({count}, at::kFloat), left_out = at::zeros({1}, at::kFloat);
+      if (count > 1) unchanged[1] = 1;
+      at::Tensor expected = at::zeros({count, taken, cols}, target), decayed = B.clone();
       for (int64_t i = 0; i < count; ++i) {
-        for (int64_t k = 0; k < taken - 1; ++k) {
-          source[i][k] = (5 * k + i) % rows;
-          expected[i][k] = B[i][(5 * k + i) % rows].to(target);
+        for (int64_t k = 0; k < taken; ++k) {
+          const auto row = numbers[i][k].item<int64_t>();
+          if (row < 0) continue;
+          expected[i][k] = B[i][row].to(target);
+          if (i != 1) decayed[i][row] = (0.75 * B[i][row].to(at::kDouble)).to(GetParam());
         }
       }
-      for (const bool by_columns : {false, true}) {
-        const at::Tensor A = at::full({count, taken, cols}, std::nan(""), target);
-        take_rows_(Matrices(A), Matrices(laid_out(B, by_columns)), source);
-        EXPECT_TRUE(bitwise_equal(A, expected)) << target << " " << rows << "×" << cols << " " << by_columns;
+      for (int layout = 0; layout < 3; ++layout) {  // A's columns are contiguous where B's are, or its rows
+        SCOPED_TRACE(testing::Message() << target << " " << rows << "×" << cols << " " << layout);
+        const at::Tensor A = laid_out(at::full({count, taken, cols}, std::nan(""), target), layout == 2);
+        const at::Tensor from = laid_out(B, layout > 0).clone();
+        take_rows_(Matrices(A), Matrices(from), numbers);
+        EXPECT_TRUE(bitwise_equal(A, expected));
+        EXPECT_TRUE(bitwise_equal(from, B));
+        const RowDecay decay{0.75, left_out.const_data_ptr<float>(), unchanged.const_data_ptr<float>()};
+        A.fill_(std::nan(""));
+        take_rows_(Matrices(A), Matrices(from), numbers, decay);
+        EXPECT_TRUE(bitwise_equal(A, expected)) << "as they were before";
+        EXPECT_LE(relative_error(from, decayed), unit_roundoff(GetParam()));
+        const at::Tensor alone = laid_out(B, layout > 0).clone();
+        decay_rows_(Matrices(alone), numbers, decay);
+        EXPECT_TRUE(bitwise_equal(alone, from));
+        left_out.fill_(1);
+        decay_rows_(Matrices(alone), numbers, decay);
+        EXPECT_TRUE(bitwise_equal(alone, from)) << "of a step that is left out";
+        left_out.fill_(0);
       }
     }
   }
 }
 
-TEST_P(Rows, AreScaledWhereTheyAreChosen) {
-  for (const auto& [count, rows, cols] : kShapesOfRows) {
-    const at::Tensor before = normal({count, rows, cols}, 1, GetParam()),
-                     source = at::full({count, rows}, -1, at::kInt);
-    at::Tensor expected = before.clone();
-    for (int64_t row = 0; row < rows; row += 3) {
-      source.select(1, row).fill_(row);
-      expected.select(1, row).copy_((0.75 * before.select(1, row).to(at::kDouble)).to(GetParam()));
-    }
-    const at::Tensor unchanged = at::zeros({count}, at::kFloat), left_out = at::zeros({1}, at::kFloat);
-    if (count > 1) {
-      unchanged[1] = 1;
-      expected[1] = before[1];
-    }
-    for (const bool by_columns : {false, true}) {
-      const at::Tensor A = laid_out(before, by_columns).clone();
-      scale_rows_(Matrices(A), source, 0.75, left_out.const_data_ptr<float>(), unchanged.const_data_ptr<float>());
-      EXPECT_LE(relative_error(A, expected), unit_roundoff(GetParam()));
-      EXPECT_TRUE(
-          bitwise_equal(A.index_select(1, at::arange(1, rows, 3)), before.index_select(1, at::arange(1, rows, 3))))
-          << "those that are not chosen";
-      left_out.fill_(1);
-      const at::Tensor again = A.clone();
-      scale_rows_(Matrices(A), source, 0.75, left_out.const_data_ptr<float>(), nullptr);
-      EXPECT_TRUE(bitwise_equal(A, again)) << "of a step that is left out";
-      left_out.fill_(0);
+// The bits of accumulate_(), and the sums of what that makes.
+TEST_P(Rows, AreSummedAsTheyAreAccumulated) {
+  for (const at::ScalarType of_G : kEveryDtype) {
+    for (const auto& [count, rows, cols] : kShapesOfRows) {
+      at::Tensor before = normal({count, rows, cols}, 1, GetParam()), G = normal({count, rows, cols}, 2, of_G);
+      G[0][0][0] = std::nan("");
+      const at::Tensor unchanged = at::zeros({count}, at::kFloat), counters = at::zeros({2}, at::kLong);
+      if (count > 1) unchanged[1] = 1;
+      auto* zeroed = counters.mutable_data_ptr<int64_t>();
+      GradientRule rule{.keep = 0.9, .factor = -2, .zeroed = zeroed};
+      rule.unchanged = unchanged.const_data_ptr<float>();
+      for (int layout = 0; layout < 4; ++layout) {
+        SCOPED_TRACE(testing::Message() << of_G << " " << rows << "×" << cols << " " << layout);
+        const at::Tensor M = laid_out(before, layout & 1).clone(), expected = M.clone();
+        const at::Tensor gradient = laid_out(G, layout & 2);
+        rule.zeroed = zeroed;
+        const at::Tensor sums = accumulate_row_sums_(Matrices(M), Matrices(gradient), rule);
+        rule.zeroed = zeroed + 1;
+        accumulate_(Matrices(expected), Matrices(gradient), rule);
+        EXPECT_TRUE(bitwise_equal(M, expected));
+        EXPECT_LE(relative_error(sums, M.to(at::kDouble).abs().sum(2)), 4e-15);
+        EXPECT_EQ(zeroed[0], zeroed[1]);
+      }
     }
   }
 }

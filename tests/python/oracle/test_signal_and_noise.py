@@ -45,4 +45,4 @@ def test_the_rounding_of_columns_is_added_up_as_it_is_shared(shape, kappa, noise
         differ += len(set(dead) ^ set(found))
         expected += len(dead)
     assert (expected > 0) == (kappa * noise > 1)
-    assert differ <= 2  # of some forty: a column at the edge
+    assert differ <= 4  # of some forty: for each seed a column at the edge

@@ -39,6 +39,33 @@ TORCHDION_HOST_DEVICE double least_momentum(Storage storage) {
   return storage == Storage::float16 ? kLeastMomentumFP16 : kLeastMomentumFP32;
 }
 
+// What a rule does to the entries of one momentum.
+template <class SM, class SG>
+struct MomentumRule {
+  using T = Wider<SM, SG>;
+  T keep, factor, least;
+  bool stays;
+  const GradientRule& rule;
+
+  TORCHDION_DEVICE MomentumRule(const GradientRule& given, int64_t matrix)
+      : keep(static_cast<T>(given.keep)),
+        factor(static_cast<T>(given.total_factor())),
+        least(static_cast<T>(LeastMomentum<SM>::value)),
+        stays(given.leaves_out() || given.keeps_all(matrix)),
+        rule(given) {}
+
+  // Returns the gradient as it counts; `found` grows where it counts as zero.
+  TORCHDION_DEVICE T add(SM& momentum, SG entry, int64_t& found) const {
+    const T gradient = factor * counted(rule, static_cast<T>(load(entry)), found);
+    if (!stays) store(momentum, accumulated(least, keep, static_cast<T>(load(momentum)), gradient));
+    return gradient;
+  }
+  template <class Block>
+  TORCHDION_DEVICE void count(Block& block, int64_t found) const {
+    if (rule.zeroed && !rule.leaves_out()) block.add(rule.zeroed, found);
+  }
+};
+
 // M ← M + G as the rule has it.
 template <class SM, class SG>
 struct Accumulate {
@@ -52,23 +79,16 @@ struct Accumulate {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    using T = Wider<SM, SG>;
     if (rule.leaves_out()) return;
     const int64_t matrix = pairs.matrix(block.index());
     SM* m = static_cast<SM*>(M[matrix]);
     const SG* g = static_cast<const SG*>(G[matrix]);
-    const T keep = static_cast<T>(rule.keep), factor = static_cast<T>(rule.total_factor());
-    const T least = static_cast<T>(LeastMomentum<SM>::value);
-    const bool keeps_all = rule.keeps_all(matrix);
+    const MomentumRule<SM, SG> momentum(rule, matrix);
     typename Block::template Registers<int64_t> found;
     block.each([&](int t) { found[t] = 0; });
-    pairs.replace(block, m, g, NoOutput(), [&](int t, SM& momentum, SG entry, NoOutput::Entry&) {
-      const T gradient = factor * counted(rule, static_cast<T>(load(entry)), found[t]);
-      if (!keeps_all) store(momentum, accumulated(least, keep, static_cast<T>(load(momentum)), gradient));
-    });
-    block.each([&](int t) {
-      if (rule.zeroed) block.add(rule.zeroed, found[t]);
-    });
+    pairs.replace(block, m, g, NoOutput(),
+                  [&](int t, SM& entry, SG gradient, NoOutput::Entry&) { momentum.add(entry, gradient, found[t]); });
+    block.each([&](int t) { momentum.count(block, found[t]); });
   }
 };
 

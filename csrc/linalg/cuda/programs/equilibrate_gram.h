@@ -5,6 +5,7 @@
 
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/programs/block_product.h"
+#include "linalg/cuda/programs/sums.h"
 #include "linalg/noise_model.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -98,15 +99,6 @@ struct EquilibrateGram {
       for (int i = 0; i < ranks; ++i) of_all = larger(of_all, longest[i]);
       *is_settled = unsure[0] == 0 && of_all <= static_cast<T>(settled * settled) ? T(1) : T(0);
     });
-  }
-
-  template <class Block>
-  static TORCHDION_DEVICE void sum_of_threads(Block& block, int* counts) {
-    for (int half = threads / 2; half > 0; half /= 2) {
-      block.each([&](int t) {
-        if (t < half) counts[t] += counts[t + half];
-      });
-    }
   }
 
   // NaN is larger than any number.

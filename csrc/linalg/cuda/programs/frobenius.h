@@ -7,16 +7,6 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// Σ over the threads of a block, in an order of its own: afterwards in partial[0].
-template <class Block>
-TORCHDION_DEVICE void sum_of_threads(Block& block, double* partial) {
-  for (int half = Block::threads / 2; half > 0; half /= 2) {
-    block.each([&](int t) {
-      if (t < half) partial[t] += partial[t + half];
-    });
-  }
-}
-
 // factors[i] ← 1 / (slack ‖X_i‖_F), or 0 of zeros, from sums of squares of parts of X_i. Where products of its entries
 // would leave the range of FP32, they are divided by a power of two, and the factor is that of the result.
 template <class S>

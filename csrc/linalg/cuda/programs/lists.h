@@ -153,14 +153,10 @@ struct ListUpdate {
     const bool in_runs = has_runs(tensor);
     block.each([&](int t) {
       int64_t found = 0;
-      int64_t first = begin + int64_t{t} * kRun;
-      for (; in_runs && first + (kAtOnce - 1) * kStep + kRun <= end; first += kAtOnce * kStep) {
-        update_runs<cautious>(rule, tensor, first, factor, found, States());
-      }
-      for (; first < end; first += kStep) {
-        const int64_t last = first + kRun < end ? first + kRun : end;
-        for (int64_t i = first; i < last; ++i) update_entry<cautious>(rule, tensor, i, factor, found, States());
-      }
+      each_in_runs<kRun, kAtOnce>(
+          begin + int64_t{t} * kRun, end, kStep, in_runs,
+          [&](int64_t first) { update_runs<cautious>(rule, tensor, first, factor, found, States()); },
+          [&](int64_t i) { update_entry<cautious>(rule, tensor, i, factor, found, States()); });
       if (gradients.zeroed) block.add(gradients.zeroed, found);
     });
   }

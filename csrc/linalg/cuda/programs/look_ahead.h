@@ -45,10 +45,8 @@ struct LookAhead {
     const int64_t matrix = pairs.matrix(block.index());
     SM* m = static_cast<SM*>(M[matrix]);
     const SG* g = static_cast<const SG*>(G[matrix]);
-    const T keep = static_cast<T>(rule.keep), factor = static_cast<T>(rule.total_factor());
-    const T least = static_cast<T>(LeastMomentum<SM>::value);
+    const MomentumRule<SM, SG> rule_of_M(rule, matrix);
     const T of_G = static_cast<T>(ahead.gradient), of_M = static_cast<T>(ahead.momentum);
-    const bool leaves_out = rule.leaves_out(), stays = leaves_out || rule.keeps_all(matrix);
     typename Block::template Registers<int64_t> found;
     typename Block::template Registers<double> sum;
     block.each([&](int t) {
@@ -56,16 +54,13 @@ struct LookAhead {
       sum[t] = 0;
     });
     pairs.replace(block, m, g, output, [&](int t, SM& momentum, SG entry, SL& value) {
-      const T gradient = factor * counted(rule, static_cast<T>(load(entry)), found[t]);
-      if (!stays) store(momentum, accumulated(least, keep, static_cast<T>(load(momentum)), gradient));
+      const T gradient = rule_of_M.add(momentum, entry, found[t]);
       const T stored = static_cast<T>(load(momentum));
       const T of_both = of_G == 0 ? of_M * stored : of_G * gradient + of_M * stored;
-      store(value, stays ? T(0) : of_both);
+      store(value, rule_of_M.stays ? T(0) : of_both);
       if (squares) sum[t] += static_cast<double>(load(value)) * static_cast<double>(load(value));
     });
-    block.each([&](int t) {
-      if (rule.zeroed && !leaves_out) block.add(rule.zeroed, found[t]);
-    });
+    block.each([&](int t) { rule_of_M.count(block, found[t]); });
     if (!squares) return;
     double* partial = block.template shared<double>();
     block.each([&](int t) { partial[t] = sum[t]; });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linalg/cuda/launch.h"
+#include "linalg/cuda/programs/sums.h"
 #include "linalg/cuda/storage.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -59,6 +60,23 @@ TORCHDION_DEVICE void write_run(S* target, const Run<S, Count>& run) {
 template <class S>
 TORCHDION_DEVICE bool is_aligned(const S* data) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+// Whether runs of so many entries may begin at `data`.
+template <int Count, class S>
+TORCHDION_DEVICE bool is_run_of(const S* data) {
+  return reinterpret_cast<uintptr_t>(data) % alignof(Run<S, Count>) == 0;
+}
+
+// Of runs of so many entries at first, first + step, …: calls whole(first) for AtOnce of them at a time, as far as all
+// of these end before `end`, and single(i) for each entry of the others. Without `in_runs` single(i) for all.
+template <int Count, int AtOnce, class Whole, class Single>
+TORCHDION_DEVICE void each_in_runs(int64_t first, int64_t end, int64_t step, bool in_runs, const Whole& whole,
+                                   const Single& single) {
+  for (; in_runs && first + (AtOnce - 1) * step + Count <= end; first += AtOnce * step) whole(first);
+  for (; first < end; first += step) {
+    for (int64_t i = first; i < first + Count && i < end; ++i) single(i);
+  }
 }
 
 // A list that is written beside two others, in any order of its memory; or none.
