@@ -86,7 +86,8 @@ def other_optimizer_of(name: str, shapes: list[Shape]) -> torch.optim.Optimizer:
     params = [Parameter(torch.empty(shape, device="meta")) for shape in shapes]
     for param in params:
         param.grad = torch.empty_like(param)
-    return OTHERS[name](params)
+    made: torch.optim.Optimizer = OTHERS[name](params)
+    return made
 
 
 def optimizer_of(shapes: list[Shape], fraction: float, precision: Precision, **options: Any) -> torchdion.Dion:
@@ -203,9 +204,9 @@ def markdown(rows: Sequence[Row]) -> str:
             + (f", {total['right_factor']} right factor" if "right_factor" in total else ""),
             f"{total['launches'] / total['batches']:.3g} launches for each of {total['batches']} batches of "
             f"{total['groups']} shapes; {total['fp64_operations'] / 1e9:.3g} GFLOP of products in FP64; "
-            f"{total['bytes_over_least']:.3g} times the {bytes_named(total)}. {total['allocations']} allocations, at most "
-            f"{total['peak_bytes'] / 1e6:.0f} MB at a time: {total['peak_over_parameters']:.1%} of the parameters' "
-            "bytes.",
+            f"{total['bytes_over_least']:.3g} times the {bytes_named(total)}. "
+            f"{total['allocations']} allocations, at most {total['peak_bytes'] / 1e6:.0f} MB at a time: "
+            f"{total['peak_over_parameters']:.1%} of the parameters' bytes.",
             table(kernels, ("kernel", "launches", "blocks", "MB", "GFLOP", "least ms")),
             table(products, ("product", "m", "n", "k", "count", "given", "launches", "MB", "GFLOP", "least ms")),
         ]
@@ -227,7 +228,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="for the rows and a table of them")
     given = parser.parse_args(arguments)
     load(given.library)
-    lines = []
+    lines: list[str] = []
 
     def add(labels: Row, rows: Iterator[Row]) -> None:
         lines.extend(line_of(emit({"kind": row.pop("kind"), **labels, **row})) for row in rows)

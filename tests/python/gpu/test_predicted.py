@@ -220,6 +220,37 @@ print(_C.launches_of(optimizer.step, "meta")[-1]["peak_bytes"])
     assert 300e6 < int(run.stdout) < 550e6
 
 
+@pytest.mark.parametrize("name", ["120m", "1.3b"])
+@pytest.mark.parametrize(("optimizer", "bytes_of_entry"), [("AdamW", 28), ("Lion", 20)])
+def test_a_rule_by_entry_is_one_launch(rows: list[Row], name: str, optimizer: str, bytes_of_entry: int) -> None:
+    """For matrices of all shapes, whose pointers lie on the device already."""
+    [total] = select_other(rows, "predicted_step", name, optimizer)
+    assert (total["launches"], total["allocations"]) == (1, 0)
+    assert total["bytes"] == bytes_of_entry * total["parameter_bytes"] // 4
+
+
+MOST_OVER_LEAST = {"Muon": 1.06, "NorMuon": 1.06, "Dion2": 1.08, "Dion3": 1.06}
+
+
+@pytest.mark.parametrize("name", ["120m", "1.3b"])
+@pytest.mark.parametrize("optimizer", MOST_OVER_LEAST)
+def test_iterations_copy_nothing_and_take_few_launches(rows: list[Row], name: str, optimizer: str) -> None:
+    """At most 33 a batch, all kernels of ours or cuBLAS's; temporaries of the 1.3B list at most 12% of the weights."""
+    [total] = select_other(rows, "predicted_step", name, optimizer)
+    assert 1 <= total["bytes_over_least"] <= MOST_OVER_LEAST[optimizer]
+    assert total["launches"] <= 33 * total["batches"]
+    assert name != "1.3b" or total["peak_over_parameters"] <= 0.12
+    kernels = {row["name"].partition("<")[0] for row in select_other(rows, "predicted", name, optimizer)}
+    passes = {
+        "Muon": {"LookAhead", "Axpby"},
+        "NorMuon": {"LookAhead", "RowSums", "RowVariances", "KeepNorms", "AxpbyRows"},
+        "Dion2": {"AccumulateRows", "AccumulateColumns", "ChooseRows", "TakeRows", "RowSums", "AxpbyRows"},
+        "Dion3": {"AccumulateRows", "ChooseRows", "TakeRows", "RowSums", "RowVariances", "KeepNorms", "AxpbyRows"},
+    }
+    of_all = {"FrobeniusFactors", "cuBLAS BF16", "AddIdentity", "StepFactors"}
+    assert kernels - {"ColumnSums"} == passes[optimizer] | of_all
+
+
 @OF_STEP
 def test_no_launch_is_empty(rows: list[Row], name: str, rank: str, precision: str) -> None:
     for row in select(rows, "predicted", name, rank, precision):
