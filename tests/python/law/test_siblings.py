@@ -137,13 +137,13 @@ def slots_on(side: int, ranks: int, k: int) -> int:
 @pytest.mark.parametrize("algorithm", ["dion2", "dion3"])
 def test_norms_and_slots_travel_and_nothing_else(algorithm: str, fs: int, tp: int) -> None:
     """Norms of whole rows to all ranks of fs, of their parts to those of tp; slots to owners, min(k, rows of a piece);
-    Dion3's mean squares, as the norms of parts, and two numbers of each matrix."""
+    Dion3's squares of slots, as the norms of parts, and two numbers of each matrix."""
     options = {"algorithm": algorithm, "fraction": (K - 0.5) / M} | ({"select": "rows"} if algorithm == "dion2" else {})
     runs = run_ranks(traffic_of_one_matrix, fs * tp, (1, fs, tp), options)
     k, cols = slots_on(M, fs, K), math.ceil(N / tp)
     rows = math.ceil(M / fs)
     dion3 = algorithm == "dion3"
-    of_tp = 5 * rows * (2 if dion3 else 1) + 5 * k * cols if tp > 1 else 0
+    of_tp = 5 * rows + (5 * k if dion3 else 0) + 5 * k * cols if tp > 1 else 0
     assert runs[0].get("tp", 0) == of_tp
     owned = math.ceil(5 / tp)  # of the columns' owners, who put rows together
     of_fs = 5 * M + owned * k * N + (5 * 2 if dion3 else 0) if fs > 1 else 0
