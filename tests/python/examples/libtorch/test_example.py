@@ -276,7 +276,9 @@ REFUSED = {
         "dist_adamw, got 'sgd'"
     ),
     "text.txt --newton-schulz gram": "--newton-schulz has no effect with --optimizer dion",
-    "text.txt --optimizer muon --newton-schulz 5": "--newton-schulz must be auto, jordan, polar_express or gram, got '5'",
+    "text.txt --optimizer muon --newton-schulz 5": (
+        "--newton-schulz must be auto, jordan, polar_express or gram, got '5'"
+    ),
     "text.txt --optimizer dion2 --nesterov on": "--nesterov has no effect with --optimizer dion2",
     "text.txt --residual signs": "--residual must be none, scaled or sign, got 'signs'",
     "text.txt --optimizer muon --residual sign": "--residual has no effect with --optimizer muon",
