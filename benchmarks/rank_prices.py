@@ -9,9 +9,8 @@ A line of JSON for each optimizer of a part of the committed study (benchmarks/r
     `operations`     of a step on the list's matrices over Muon's, as torchdion.plan counts them, and
                      `operations_to_loss`: that times `steps`
     `roofline_ms`    of that step on an H100: of every matrix the longer of BF16 products and of traffic
-    `predicted_ms`   with --predicted, of Dion: the least time of all launches (gpu/predicted.py, which needs what
-                     `make test-cpp` builds), and `time_to_loss`: that over Muon's roofline_ms, which is less than its
-                     launches take, times `steps`
+    `predicted_ms`   with --predicted, of Dion and Muon: the least time of all launches (gpu/predicted.py, which needs
+                     what `make test-cpp` builds), `step` over Muon's, and `time_to_loss`: that times `steps`
 """
 
 import argparse
@@ -86,14 +85,16 @@ def prices(group: summary.Group, shapes: list[Shape]) -> Iterator[Row]:
 
 
 def predicted_ms(name: str, flags: Mapping[str, Any]) -> float:
-    """Of a Dion's step on a list."""
+    """Of a step of Dion or Muon on a list."""
+    if flags["optimizer"] == "muon":
+        *_, of_muon = predicted.predict_other(name, "Muon", 1.0)
+        return float(of_muon["least_ms"])
     [rank] = [rank for rank, fraction in predicted.ALL_RANKS.items() if fraction == flags["rank_fraction"]]
     options = {
         each: flags[each] for each in ("nesterov", "residual", "error_feedback", "right_factor") if each in flags
     }
     *_, total = predicted.predict(name, rank, "medium", 1.0, **options)
-    least: float = total["least_ms"]
-    return least
+    return float(total["least_ms"])
 
 
 def main(arguments: list[str]) -> int:
@@ -108,10 +109,12 @@ def main(arguments: list[str]) -> int:
     rows = {row["optimizer"]: row for row in prices(group, LISTS[given.list]())}
     for each in group:
         row, flags = rows[each.name], each.setting.contender.flags
-        if given.predicted and flags["optimizer"] == "dion":
+        if given.predicted and flags["optimizer"] in ("dion", "muon"):
             row["predicted_ms"] = predicted_ms(given.list, flags)
-            of_muon = row["predicted_ms"] / rows[BASELINE]["roofline_ms"]
-            row["time_to_loss"] = row["steps"] and row["steps"] * of_muon
+    for row in rows.values():
+        if "predicted_ms" in row:
+            row["step"] = row["predicted_ms"] / rows[BASELINE]["predicted_ms"]
+            row["time_to_loss"] = row["steps"] and row["steps"] * row["step"]
         emit({**row, "list": given.list})
     return 0
 

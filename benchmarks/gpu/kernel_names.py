@@ -19,8 +19,9 @@ _NVJET = re.compile(r"nvjet_(?:sm\d+_)?([a-z])[a-z]{2}_")
 _NVJET_OPERANDS = {"s": "TF32", "t": "BF16", "h": "FP16", "d": "FP64"}
 _IS_PRODUCT = re.compile(r"gemm|gemv|cutlass|xmma|nvjet", re.IGNORECASE)
 
-# Block programs that multiply on tensor cores, by their short names, and what these read there.
+# Kernels of the library that multiply on tensor cores, by their short names, and what these read there.
 KERNELS_OF_PRODUCTS = {
+    "symmetric BF16": "BF16",
     "AddProduct<BFloat16>": "BF16",
     "AddProduct<float>": "TF32",
     "SignUpdate<BFloat16>": "BF16",
@@ -36,11 +37,15 @@ def short(name: str) -> str:
         'FactorGram<float, float>'
         >>> short("sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32_warpgroupsize1x1x1_execute")
         'cuBLAS TF32'
+        >>> short("void cutlass::device_kernel<torchdion::cuda::SymmetricProduct<torchdion::cuda::Hopper, true> >(...)")
+        'symmetric BF16'
     """
     program = _PROGRAM.search(name)
     if program:
         types = re.sub(r"\w+::|\(\w+\)", "", program[2] or "")
         return f"{program[1]}<{types}>" if types else program[1]
+    if "SymmetricProduct" in name:
+        return "symmetric BF16"
     if re.search("splitk", name, re.IGNORECASE):
         return "cuBLAS sum of parts"
     if _IS_PRODUCT.search(name):

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/predicted.py [--list 120m 1.3b 3b] [--optimizer Dion Muon NorMuon Dion2 Dion3 AdamW Lion]
         [--rank d/4 d/16 d] [--precision high medium] [--nesterov] [--residual none scaled sign] [--no-error-feedback]
-        [--right-factor orthonormal] [--least-share 0.01] [--write FOLDER]
+        [--right-factor orthonormal] [--cublas-alone] [--least-share 0.01] [--write FOLDER]
 
 The step is one after others, with FP32 states. It runs on Meta tensors, through the
 operations on CUDA as the tests compile them (`make test-cpp`, or --library), which record what they would launch. JSON
@@ -20,8 +20,9 @@ not the default:
                               `peak_bytes` over those of the parameters
 
 `least_ms` of a launch is the longer of its bytes over the bandwidth and its operations over the rate of its arithmetic,
-both from the datasheet; launching and waiting are not in it. --write makes predicted.jsonl and predicted.md anew in a
-folder: benchmarks/results/gpu has those of this version.
+both from the datasheet; launching and waiting are not in it. Symmetric products in BF16 are those of the library's own
+kernel, which computes a half; with --cublas-alone (TORCHDION_SYMMETRIC_PRODUCTS=0) they are whole. --write makes
+predicted.jsonl and predicted.md anew in a folder: benchmarks/results/gpu has those of this version.
 """
 
 import argparse
@@ -223,10 +224,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--residual", nargs="+", choices=["none", "scaled", "sign"], default=["none"])
     parser.add_argument("--no-error-feedback", action="store_true")
     parser.add_argument("--right-factor", choices=["normalized", "orthonormal"], default="normalized")
+    parser.add_argument("--cublas-alone", action="store_true", help="symmetric products are computed whole")
     parser.add_argument("--least-share", type=float, default=0.01, help="of products with rows of their own")
     parser.add_argument("--library", type=Path, default=Path(os.environ.get("TORCHDION_EMULATED", LIBRARY)))
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="for the rows and a table of them")
     given = parser.parse_args(arguments)
+    if given.cublas_alone:
+        os.environ["TORCHDION_SYMMETRIC_PRODUCTS"] = "0"
     load(given.library)
     lines: list[str] = []
 
@@ -249,6 +253,7 @@ def main(arguments: list[str]) -> int:
     for name, optimizer in product(given.list, given.optimizer):
         if optimizer != "Dion":
             labels = {"list": name, "optimizer": optimizer, "state": "FP32"}
+            labels |= {"cublas_alone": True} if given.cublas_alone else {}
             add(labels, predict_other(name, optimizer, given.least_share))
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)

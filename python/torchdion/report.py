@@ -9,6 +9,14 @@ import torch
 import torchdion
 
 
+def kernels(toolkit: str, cutlass: str) -> str:
+    if toolkit == "none":
+        return "none: parameters must be on the CPU"
+    if cutlass == "none":
+        return "compiled; without CUTLASS cuBLAS computes symmetric products whole"
+    return f"compiled, those for symmetric products with CUTLASS {cutlass}"
+
+
 def report() -> dict[str, str]:
     built = torchdion.build
     toolkit = built["cuda_toolkit"]
@@ -17,7 +25,7 @@ def report() -> dict[str, str]:
         "torchdion": f"{torchdion.__version__} at {os.path.dirname(torchdion.__file__)}",
         "built with": f"torch {built['torch']}, Python {built['python']}, {built['compiler']}, {built['build_type']}",
         "CUDA toolkit": f"{toolkit} at build time" if toolkit != "none" else "none at build time",
-        "CUDA kernels": "none: parameters must be on the CPU" if toolkit == "none" else "compiled",
+        "CUDA kernels": kernels(toolkit, built["cutlass"]),
         "torch": f"{torch.__version__} (CUDA {torch.version.cuda or 'none'}) at {os.path.dirname(torch.__file__)}",
         "GPUs": ", ".join(gpus) or "none",
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores; CPU capability "

@@ -4,8 +4,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 
+#include "linalg/cuda/lower_tiles.h"
 #include "linalg/cuda/operations.h"
 #include "linalg/cuda/runtime.h"
 #include "linalg/cuda/tensors.h"
@@ -83,6 +86,34 @@ bool is_update(const Product& product) {
          begins_at_multiples(product.A, 2) && begins_at_multiples(product.B, 2) && begins_at_multiples(product.C, 4);
 }
 
+// As many blocks as an H100 runs at once.
+constexpr int64_t kBlocksAtOnce = 132;
+
+// TORCHDION_SYMMETRIC_PRODUCTS=0 leaves symmetric products to cuBLAS.
+bool may_halve() {
+  static const bool allowed = [] {
+    const char* given = std::getenv("TORCHDION_SYMMETRIC_PRODUCTS");
+    return !given || std::string_view(given) != "0";
+  }();
+  return allowed;
+}
+
+// A symmetric product is computed by half where its tiles take a GPU no longer than those of the whole, half as large,
+// would. Shapes decide, as above.
+bool is_by_half(const Product& product) {
+  constexpr int64_t kEntries = 8;  // BF16 ones in 16 bytes
+  const Operand &A = product.A, &B = product.B, &C = product.C, &addend = product.addend;
+  const auto begins_at_multiples = [&](const Operand& operand) {
+    return operand.storage == Storage::bfloat16 && operand.leading % kEntries == 0 && operand.stride % kEntries == 0 &&
+           (operand.stride > 0 || product.count == 1);
+  };
+  const int64_t p = product.m, lower = 2 * count_lower_tiles(p) * product.count,
+                whole = divide_up(p, kLowerTile / 2) * divide_up(p, kLowerTile / 2) * product.count;
+  return p % kEntries == 0 && product.k % kEntries == 0 && begins_at_multiples(A) && begins_at_multiples(B) &&
+         begins_at_multiples(C) && (!addend.data || (begins_at_multiples(addend) && (A.transposed || !B.transposed))) &&
+         2 * divide_up(lower, kBlocksAtOnce) <= divide_up(whole, kBlocksAtOnce) && may_halve();
+}
+
 // Of C ← α A B + β C with row-major C, all where cuBLAS takes them.
 Product product_of(const Matrices& C, const Matrices& A, const Matrices& B, const Scalar& alpha, const Scalar& beta,
                    Arithmetic arithmetic) {
@@ -133,26 +164,35 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
   if (!fits || c_aligned.defined()) copy_(C, c, 1, nullptr);
 }
 
-// cuBLAS has no symmetric product that would be faster than a whole one.
+// A product with an addend apart, or by half, is one of stacks that are stored alike; all others are gemm_'s.
 void Operations::addmm_(const Matrices& C, const Matrices& D, const Matrices& A, const Matrices& B, double alpha,
                         double beta, Precision precision, bool symmetric) {
   if (!C.row_major()) return addmm_(C.t(), D.t(), B.t(), A.t(), alpha, beta, precision, symmetric);
-  const bool is_apart = beta != 0 && D.data != C.data;
+  const bool adds = beta != 0, is_apart = adds && D.data != C.data;
   const auto fits = [&](const Matrices& one) { return one.are_stacked() && one.dtype == C.dtype; };
-  if (is_apart && A.cols > 0 && C.dtype != at::kHalf && D.row_major() && fits(C) && fits(D) && fits(A) && fits(B)) {
-    at::Tensor a_aligned, b_aligned, c_aligned, d_aligned;
-    const Matrices a = aligned(A, true, a_aligned), b = aligned(B, true, b_aligned), d = aligned(D, true, d_aligned),
-                   c = aligned(C, true, c_aligned, false);
+  const auto described = [&](const Matrices& c, const Matrices& d, const Matrices& a, const Matrices& b) {
     Product product = product_of(c, a, b, {alpha}, {beta}, arithmetic_of(C.dtype, precision));
-    product.addend = operand(d);
-    const at::Tensor room = at::empty({kProductRoom}, at::TensorOptions(at::kByte).device(C.device));
-    product.room = room.mutable_data_ptr();
-    multiply(product, C.device.index());
-    if (c_aligned.defined()) copy_(C, c, 1, nullptr);
-    return;
+    if (adds) product.addend = operand(d);
+    return product;
+  };
+  const bool fit =
+      A.cols > 0 && C.dtype != at::kHalf && fits(C) && fits(A) && fits(B) && (!adds || (fits(D) && D.row_major()));
+  const bool halves = symmetric && fit && is_by_half(described(C, D, A, B)) && multiplies_symmetric(C.device.index());
+  if (!halves && !(fit && is_apart)) {
+    if (is_apart) copy_(C, D, 1, nullptr);
+    return gemm_(C, A, B, alpha, beta, precision);
   }
-  if (is_apart) copy_(C, D, 1, nullptr);
-  gemm_(C, A, B, alpha, beta, precision);
+  at::Tensor a_aligned, b_aligned, c_aligned, d_aligned, room;
+  const Matrices a = aligned(A, true, a_aligned), b = aligned(B, true, b_aligned),
+                 d = adds ? aligned(D, true, d_aligned) : C, c = aligned(C, true, c_aligned, false);
+  Product product = described(c, d, a, b);
+  product.symmetric = halves;
+  if (!halves) {
+    room = at::empty({kProductRoom}, at::TensorOptions(at::kByte).device(C.device));
+    product.room = room.mutable_data_ptr();
+  }
+  multiply(product, C.device.index());
+  if (c_aligned.defined()) copy_(C, c, 1, nullptr);
 }
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

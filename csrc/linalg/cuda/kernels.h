@@ -158,6 +158,10 @@ void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream);
 bool adds_products(int device);
 void add_product(const Product& product, Stream stream);
 
+// Symmetric products (runtime.h) on GPUs of a generation with so many multiprocessors. See symmetric_product.h.
+void multiply_symmetric_sm90(const Product& product, int processors, Stream stream);
+void multiply_symmetric_sm100(const Product& product, int processors, Stream stream);
+
 // linalg::ScaledMove of FP32 X, and others all BF16 or all FP32, which products read as TF32; with contiguous rows.
 // Factors and their rows begin at multiples of 16 bytes. Where adds_products() is true.
 struct ScaledMoveLists {

@@ -1,4 +1,5 @@
 // Products as recorders list them.
+#include "linalg/cuda/lower_tiles.h"
 #include "linalg/cuda/runtime.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -16,8 +17,9 @@ int64_t size_of(Storage storage) {
   }
 }
 
-// What cuBLAS computes in: 16-bit operands are rounded no further.
+// Which kernels, and what they compute in: 16-bit operands are rounded no further.
 const char* name_of(const Product& product) {
+  if (product.symmetric) return "symmetric BF16";
   if (product.A.storage == Storage::bfloat16) return "cuBLAS BF16";
   if (product.A.storage == Storage::float16) return "cuBLAS FP16";
   switch (product.arithmetic) {
@@ -48,8 +50,9 @@ Work work_of(const Product& product) {
   const Operand& addend = product.addend.data ? product.addend : product.C;
   const bool is_read = !adds || is_same(addend, product.A) || is_same(addend, product.B);  // once as it is
   const int64_t of_A = bytes(product.A, m * k), of_B = is_same(product.A, product.B) ? 0 : bytes(product.B, k * n);
-  const int64_t of_addend = is_read ? 0 : bytes(addend, m * n);
-  return {of_A + of_B + of_addend + bytes(product.C, m * n), product.count * 2 * m * n * k};
+  const int64_t computed = product.symmetric ? count_lower_entries(m) : m * n;
+  const int64_t of_addend = is_read ? 0 : bytes(addend, computed);
+  return {of_A + of_B + of_addend + bytes(product.C, m * n), product.count * 2 * computed * k};
 }
 
 void record_product(const Product& product) {

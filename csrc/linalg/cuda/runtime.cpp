@@ -12,6 +12,8 @@
 #include <mutex>
 #include <vector>
 
+#include "linalg/cuda/symmetric.h"
+
 namespace torchdion::linalg::cuda {
 
 namespace {
@@ -223,6 +225,7 @@ bool is_capturing(int device) {
 void multiply(const Product& product, int device) {
   record_product(product);
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  if (product.symmetric) return multiply_symmetric(product, device);
   if (product.addend.data) return multiply_and_add(product, device);
   const cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle();
   const HandleModes modes(handle, product.alpha.device != nullptr);

@@ -37,6 +37,10 @@ struct Scalar {
 //
 // With an addend, which is stored as all the others and no list as they are none, C ← α op(A) op(B) + β addend, where
 // both factors are numbers. It needs room in device memory: so many bytes, at a multiple of 16.
+//
+// Symmetric: C and the addend are, and B is A's transpose, or both are symmetric too. All are BF16 and no lists, and
+// begin with their columns at multiples of 16 bytes; both factors are numbers. With an addend op(A)'s rows or op(B)'s
+// columns are contiguous. It needs no room.
 inline constexpr int64_t kProductRoom = int64_t{32} << 20;
 struct Product {
   int64_t m = 0, n = 0, k = 0, count = 0;
@@ -45,9 +49,13 @@ struct Product {
   Arithmetic arithmetic = Arithmetic::fp32;
   Operand addend = {};  // null data: none
   void* room = nullptr;
+  bool symmetric = false;
 };
 
 void multiply(const Product& product, int device);
+
+// Whether the device has a kernel for symmetric products, which computes the tiles on and below the diagonal alone.
+bool multiplies_symmetric(int device);
 
 // Bytes of operands that are one matrix, or the same as each other, count once.
 Work work_of(const Product& product);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cuda/made_up_memory.h"
+#include "linalg/cuda/lower_tiles.h"
 #include "linalg/cuda/operations.h"
 #include "linalg/cuda/tensor_cores.h"
 
@@ -152,6 +153,50 @@ void products(const Product& product) {
   }
 }
 
+// As symmetric_product.h does it: the tiles in their order, those below the diagonal stored twice.
+void symmetric_products(const Product& product) {
+  const int64_t p = product.m, k = product.k;
+  Operand A = product.A, B = product.B;
+  const bool reads_inner_first = A.transposed || !B.transposed;
+  A.transposed = !reads_inner_first;  // of the transpose
+  B.transposed = !reads_inner_first;
+  const auto alpha = static_cast<float>(product.alpha.value), beta = static_cast<float>(product.beta.value);
+  const auto across = static_cast<int32_t>(tiles_across(p));
+  for (int64_t matrix = 0; matrix < product.count; ++matrix) {
+    const std::vector<float> a = entries<float>(A, matrix, k, p, product.arithmetic),
+                             b = entries<float>(B, matrix, k, p, product.arithmetic);
+    auto* C = reinterpret_cast<BFloat16*>(matrix_of(product.C, matrix));
+    const auto* D = reinterpret_cast<const BFloat16*>(matrix_of(product.addend, matrix));
+    for (int32_t before = 0; before < count_lower_tiles(p); ++before) {
+      const LowerTile tile = lower_tile(before / (across + 1), before % (across + 1), across);
+      const int64_t bottom = std::min(p, (tile.row + 1) * kLowerTile), right = std::min(p, (tile.col + 1) * kLowerTile);
+      for (int64_t i = tile.row * kLowerTile; i < bottom; ++i) {
+        for (int64_t j = tile.col * kLowerTile; j < right; ++j) {
+          float value = alpha * dot(&a[i * k], &b[j * k], k, 2, true);
+          if (product.addend.data) value += beta * load(D[i * product.addend.leading + j]);
+          store(C[i * product.C.leading + j], value);
+          if (tile.row != tile.col) store(C[j * product.C.leading + i], value);
+        }
+      }
+    }
+  }
+}
+
+void check_symmetric(const Product& product) {
+  const auto fits = [&](const Operand& operand) {
+    return operand.storage == Storage::bfloat16 && !operand.list && operand.leading % 8 == 0 &&
+           operand.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(operand.data) % 16 == 0;
+  };
+  TORCH_CHECK(product.m == product.n && product.m % 8 == 0 && product.k % 8 == 0 && fits(product.A) &&
+                  fits(product.B) && fits(product.C) && !product.C.transposed && !product.alpha.device &&
+                  !product.beta.device,
+              "no such symmetric product");
+  TORCH_CHECK(!product.addend.data || (fits(product.addend) && !product.addend.transposed &&
+                                       (product.A.transposed || !product.B.transposed)),
+              "no such symmetric product with an addend");
+  TORCH_CHECK(product.A.transposed == !product.B.transposed || product.k == product.m, "a transpose is none");
+}
+
 const bool is_chosen = [] {
   const char* given = std::getenv("TORCHDION_TEST_BACKEND");
   const std::string name = given ? given : "cpu";
@@ -188,8 +233,15 @@ Stream current_stream(int) { return nullptr; }
 
 bool is_capturing(int) { return false; }
 
+bool multiplies_symmetric(int) { return true; }
+
 void multiply(const Product& product, int) {
   record_product(product);
+  if (product.symmetric) {
+    check_symmetric(product);
+    if (runs_programs) symmetric_products(product);
+    return;
+  }
   // What cuBLAS refuses.
   TORCH_CHECK(product.A.storage == product.B.storage, "operands of two types");
   TORCH_CHECK(product.C.storage == product.A.storage || product.C.storage == Storage::float32, "no such product");

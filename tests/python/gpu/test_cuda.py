@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import torchdion
+from torchdion import _C
 from torchdion.inputs import engine_groups
 from torchdion.wrappers import Writes
 
@@ -150,7 +151,7 @@ def test_steps_are_the_cpus(dtype: torch.dtype, allowed: float, orientation: str
         assert distance(found[name].cpu() - start[name], travelled) <= allowed, name
 
 
-@pytest.mark.parametrize("newton_schulz", ["jordan", "polar_express", "gram"])
+@pytest.mark.parametrize("newton_schulz", ["jordan", "polar_express", "gram", "auto"])
 @pytest.mark.parametrize(("dtype", "allowed"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=str)
 def test_steps_of_muon_are_the_cpus(dtype: torch.dtype, allowed: float, newton_schulz: str) -> None:
     options = {"newton_schulz": newton_schulz, "precision": "highest"}
@@ -160,6 +161,25 @@ def test_steps_of_muon_are_the_cpus(dtype: torch.dtype, allowed: float, newton_s
     for name in SHAPES:
         travelled = expected[name] - start[name]
         assert distance(found[name].cpu() - start[name], travelled) <= allowed, name
+
+
+@pytest.mark.parametrize("shape", [(1032, 1040), (520, 2088), (2088, 520)], ids=str)
+@pytest.mark.parametrize("algorithm", [torchdion.Muon, torchdion.NorMuon])
+def test_symmetric_products_of_large_matrices_move_weights_as_on_the_cpu(
+    algorithm: type[torchdion.Muon], shape: tuple[int, int]
+) -> None:
+    """So many matrices that a GPU's kernel for symmetric products takes them; rounded to BF16 in another order."""
+    moved, launches = {}, []
+    for device in ("cpu", "cuda"):
+        params = [nn.Parameter(torch.zeros(shape, device=device)) for _ in range(16)]
+        for i, param in enumerate(params):
+            param.grad = torch.randn(shape, generator=torch.Generator().manual_seed(i)).to(device)
+        optimizer = algorithm(params, lr=1.0, precision="medium")
+        launches += _C.launches_of(optimizer.step, "cuda")
+        moved[device] = torch.stack([param.detach().cpu() for param in params])
+    assert distance(moved["cuda"], moved["cpu"]) <= 0.1
+    has_kernel = torchdion.build["cutlass"] != "none" and torch.cuda.get_device_capability() in ((9, 0), (10, 0))
+    assert ("symmetric BF16" in [row.get("name") for row in launches]) == has_kernel
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)

@@ -1,5 +1,6 @@
 """What is built and installed: with and without a CUDA toolkit, as a wheel, for C++ users, and under another torch."""
 
+import importlib.util
 import json
 import os
 import re
@@ -136,6 +137,63 @@ def test_demanding_cuda_without_nvcc_is_refused_with_what_to_do(tmp_path: Path, 
     done = configure(tmp_path / "tree", "-DTORCHDION_CUDA=ON", env=without_nvcc)
     assert done.returncode != 0
     assert "TORCHDION_CUDA=ON, but no nvcc was found" in " ".join(done.stderr.split())
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs a CUDA toolkit")
+@pytest.mark.parametrize(
+    ("version", "given", "found"),
+    [
+        ("4.2.1", "-DCMAKE_CUDA_ARCHITECTURES=90-real", "4.2.1"),
+        # which have no such kernel
+        pytest.param("4.2.1", "-DCMAKE_CUDA_ARCHITECTURES=80-real;86", "none", marks=pytest.mark.long),
+        pytest.param("4.1.0", "-DCMAKE_CUDA_ARCHITECTURES=90", "none", marks=pytest.mark.long),
+        (None, "-DCMAKE_CUDA_ARCHITECTURES=90", None),
+    ],
+)
+def test_configuring_takes_cutlass_from_a_folder(
+    tmp_path: Path, version: str | None, given: str, found: str | None
+) -> None:
+    header = tmp_path / "cutlass" / "version.h"
+    header.parent.mkdir()
+    if version:
+        parts = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+        header.write_text("/* Copyright of theirs */\n" + "".join(f"#define CUTLASS_{a} {b}\n" for a, b in parts))
+    tree = tmp_path / "tree"
+    done = configure(tree, f"-DTORCHDION_CUTLASS={tmp_path}", given, env=dict(os.environ))
+    said = " ".join(done.stderr.split())
+    assert (done.returncode == 0) == (found is not None), said
+    if found is None:
+        assert f"TORCHDION_CUTLASS={tmp_path} holds no cutlass/version.h" in said
+        return
+    assert json.loads((tree / "_build.json").read_text())["cutlass"] == found
+    assert ("symmetric products take 4.2 or newer" in said) == (version == "4.1.0")
+    notice = tree / "licenses" / "CUTLASS.txt"
+    assert notice.exists() == (found != "none")
+    assert found == "none" or notice.read_text() == "/* Copyright of theirs */\n"
+
+
+@pytest.mark.parametrize(
+    ("device", "instruction"), [("sm_90a", "HGMMA.64x256x16.F32.BF16"), ("sm_100a", "UTCHMMA.2CTA")]
+)
+def test_kernels_for_symmetric_products_multiply_by_the_instructions_of_their_gpu(
+    tmp_path: Path, device: str, instruction: str
+) -> None:
+    """For H100 wgmma, for B200 tcgen05.mma of two blocks."""
+    triton = importlib.util.find_spec("triton")  # torch's wheels for CUDA bring it, and it brings the tool
+    folders = (triton and triton.submodule_search_locations) or []
+    tools = [shutil.which("cuobjdump"), *(f"{folder}/backends/nvidia/bin/cuobjdump" for folder in folders)]
+    tool = next((name for name in tools if name and Path(name).exists()), None)
+    if tool is None:
+        pytest.skip("needs cuobjdump")
+    library = PACKAGE / "lib" / "libtorchdion.so"
+    cubins = re.findall(rf"\S+{device}\.cubin", succeed(tool, "-lelf", library))
+    if torchdion.build["cutlass"] == "none" or not cubins:
+        pytest.skip(f"this build has no such kernel for {device}")
+    [cubin] = cubins
+    succeed(tool, "-xelf", cubin, library, cwd=tmp_path)
+    kernels = succeed(tool, "-sass", tmp_path / cubin).split("Function : ")[1:]
+    assert len(kernels) == 3
+    assert all("SymmetricProduct" in kernel and instruction in kernel for kernel in kernels)
 
 
 def test_setup_hands_its_environment_variables_to_cmake(tmp_path: Path) -> None:
