@@ -84,15 +84,17 @@ def steps(given: Settings) -> Iterator[Part]:
 
 
 def peers(given: Settings) -> Iterator[Part]:
-    paths = (given.dion,) if given.dion else ()
-    yield Part("rivals", 50, [measured(given, "gpu_rivals.py", "--of", "torch")])
-    yield Part("dion", 150, [measured(given, "gpu_rivals.py", "--of", "dion")._replace(paths=paths)])
+    yield Part("rivals", 75, [rivals(given, "torch")])
+    yield Part("cublas", 30, [rivals(given, "cublas")])
+    yield Part("dion", 150, [rivals(given, "dion")])
     yield Part("accuracy", 50, [measured(given, "gpu_accuracy.py")])
     yield Part("ranks", 120, [tests(given, "ranks", "tests/python/gpu/test_cuda_ranks.py")])
     yield Part("nccl", 60, [tests(given, "nccl", "tests/python/gpu/test_cuda_nccl.py")])
     yield Part("memcheck", 45, [sanitizer(given, "memcheck")])
     yield Part("racecheck", 90, [sanitizer(given, "racecheck")])
     yield Part("verify", 60, [verify(given)])
+    yield Part("gram", 90, [rivals(given, "gram")])
+    yield Part("siblings", 150, [rivals(given, "siblings")])  # last: each of them compiles for half a minute
 
 
 def build(given: Settings) -> Command:
@@ -104,6 +106,12 @@ def build(given: Settings) -> Command:
 def measured(given: Settings, program: str, *arguments: str) -> Command:
     dry = ["--device", "cpu", "--list", "tiny", "--rounds", "1"] if given.dry else []
     return Command([given.python, str(HERE / program), *arguments, *dry, *given.flags], measures=True)
+
+
+def rivals(given: Settings, of: str) -> Command:
+    """A program for each choice: they compile for minutes, or read what is read once a process."""
+    paths = (given.dion,) if given.dion and of in ("dion", "siblings") else ()
+    return measured(given, "gpu_rivals.py", "--of", of)._replace(paths=paths)
 
 
 def tests(given: Settings, suite: str, *names: str) -> Command:

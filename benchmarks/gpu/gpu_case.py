@@ -9,6 +9,7 @@ from gpu_lists import LISTS, RANKS, STATES, least_ms
 from machine import Machine, Rates, machine_row
 from matrices import Shape
 from measure import emit
+from predicted import OTHERS
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -51,6 +52,15 @@ class Case(NamedTuple):
             optimizer.step()
         return optimizer, params, {"first_ms": first, "state_mb": state_mb(optimizer)}
 
+    def replayed(self, optimizer: Optimizer, params: list[Parameter]) -> Callable[[], object]:
+        """The replay of a CUDA graph of a step, which has been seen to move the weights."""
+        replay = self.machine.captured(optimizer.step, WARM_UP)
+        before = params[0].detach().clone()
+        replay()
+        if torch.equal(before, params[0]):
+            raise RuntimeError("the replayed graph left the weights as they were")
+        return replay
+
 
 def state_mb(optimizer: Optimizer) -> float:
     tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
@@ -65,9 +75,22 @@ def cases_of(machine: Machine, lists: list[str], rounds: int, program: str) -> d
     return {name: Case(machine, LISTS[name](), rounds, rates) for name in lists}
 
 
+def lr_of(device: torch.device, capturable: bool) -> float | Tensor:
+    """On the device where a graph is to read it there."""
+    return torch.tensor(1e-3, device=device) if capturable else 1e-3
+
+
 def dion(rank: str, state: str, device: torch.device, capturable: bool) -> Make:
     config = torchdion.DionMixedPrecisionConfig(momentum_dtype=STATES[state], Q_dtype=STATES[state])
-    lr = torch.tensor(1e-3, device=device) if capturable else 1e-3
     return partial(
-        torchdion.Dion, lr=lr, rank_fraction=RANKS[rank], mixed_precision_config=config, capturable=capturable
+        torchdion.Dion,
+        lr=lr_of(device, capturable),
+        rank_fraction=RANKS[rank],
+        mixed_precision_config=config,
+        capturable=capturable,
     )
+
+
+def other(name: str, device: torch.device, capturable: bool = False) -> Make:
+    """One of this library's optimizers that have no rank, with FP32 states and all other options at their defaults."""
+    return partial(OTHERS[name], lr=lr_of(device, capturable), capturable=capturable)

@@ -1,11 +1,12 @@
 """What a step should launch and take, beside what the profiler saw.
 
-Rows of `kind` "predicted", of predicted.py or of a step recorded here, have `list`, `rank`, `state`, `name`, and of all
-launches of that name `launches`, `bytes` and `operations`. The names are those that kernel_names.py makes of what the
-profiler saw, by which they meet its rows of `kind` "kernel".
+Rows of `kind` "predicted", of predicted.py or of a step recorded here, have `list`, `optimizer`, `state`, `name`, of
+Dion `rank` and `precision`, and of all launches of that name `launches`, `bytes` and `operations`. The names are those
+that kernel_names.py makes of what the profiler saw, by which they meet its rows of `kind` "kernel".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from gpu_lists import LISTS, RANKS, STATES
@@ -18,7 +19,7 @@ RATES = {
 }
 SUMMED = ("launches", "bytes", "operations")
 COLUMNS = (
-    *("list", "r", "state", "kernel", "launches", "predicted launches", "ms", "least ms", "ms / least"),
+    *("list", "optimizer", "r", "state", "kernel", "launches", "predicted launches", "ms", "least ms", "ms / least"),
     *("MB", "GFLOP"),
 )
 Step = Callable[[], object]
@@ -50,20 +51,32 @@ def least_ms(row: Row, machine: Row) -> float | None:
     return float(1e3 * max(arithmetic, row["bytes"] / machine["copy"]))
 
 
+def steps_in(rows: Sequence[Row]) -> Iterator[Row]:
+    """The labels of steps that may have been predicted: Dion's at the precision that is profiled, then the others'."""
+    others = dict.fromkeys(row["optimizer"] for row in select(rows, kind="predicted") if "rank" not in row)
+    for name in LISTS:
+        for rank, state in product(RANKS, STATES):
+            yield {"list": name, "optimizer": "Dion", "rank": rank, "state": state, "precision": "high"}
+        for optimizer in others:
+            yield {"list": name, "optimizer": optimizer, "state": "FP32"}
+
+
 def compared(rows: Sequence[Row]) -> list[Row]:
-    """Of each list, rank and state that was predicted and profiled: what is in either, by the longest in time."""
+    """Of each step that was predicted and profiled: what is in either, by the longest in time.
+
+    Predicted are only this library's steps: its Muon is "Muon" there, and "torchdion.Muon" where torch's is measured.
+    """
     machine = one(rows, kind="machine", program="profile")
     shown = []
-    for name in LISTS:
-        for rank in RANKS:
-            for state in STATES:
-                labels = {"list": name, "rank": rank, "state": state}
-                predicted = {row["name"]: row for row in select(rows, kind="predicted", **labels)}
-                seen = {row["kernel"]: row for row in select(rows, kind="kernel", optimizer="Dion", **labels)}
-                if predicted and seen:
-                    lines = [line(key, predicted.get(key), seen.get(key), machine) for key in {**predicted, **seen}]
-                    lines.sort(key=lambda row: -(row["ms"] or 0.0))
-                    shown += [{"list": name, "r": rank, "state": state, **row} for row in lines]
+    for labels in steps_in(rows):
+        optimizer = labels["optimizer"] if "rank" in labels else f"torchdion.{labels['optimizer']}"
+        predicted = {row["name"]: row for row in select(rows, kind="predicted", **labels)}
+        seen = {row["kernel"]: row for row in select(rows, kind="kernel", **labels | {"optimizer": optimizer})}
+        if predicted and seen:
+            lines = [line(key, predicted.get(key), seen.get(key), machine) for key in {**predicted, **seen}]
+            lines.sort(key=lambda row: -(row["ms"] or 0.0))
+            known = {"list": labels["list"], "optimizer": optimizer, "r": labels.get("rank"), "state": labels["state"]}
+            shown += [{**known, **row} for row in lines]
     return shown
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
 from gpu_calls import CALLS, ROOT
-from gpu_lists import LISTS, RANKS
+from gpu_lists import LISTS
 from gpu_predicted import COLUMNS as PREDICTED
 from gpu_predicted import compared
 from gpu_targets import Target, targets
 from measure import table
-from rows import LABELS, Row, beside, one, ratio, read, select
+from rows import LABELS, Row, beside, one, package_of, ratio, read, select
 from steps_plot import plot
 
 COMMITTED = ROOT / "benchmarks" / "results" / "gpu" / "predicted.jsonl"
@@ -33,9 +33,12 @@ GRAPH = (
     *("list", "r", "state", "capturable ms", "× eager", "graph ms", "graph × eager", "graph × roofline"),
     "back to back ms",
 )
-RIVALS = ("list", "optimizer", "r", "state", "ms", "rounds", "launches", "state MB", "peak MB")
+RIVALS = (
+    *("list", "optimizer", "mode", "r", "ms", "× AdamW", "× torchdion", "first / ms", "rounds", "launches"),
+    *("state MB", "peak MB"),
+)
 OPERATIONS = (
-    *("list", "operation", "count", "m", "rows", "r", "method", "precision", "ms"),
+    *("list", "operation", "count", "m", "n", "rows", "r", "method", "precision", "ms"),
     *("× product", "linalg.qr / this", "× copy"),
 )
 PRODUCTS = (
@@ -107,24 +110,51 @@ def graphs(rows: Sequence[Row]) -> list[Row]:
     return shown
 
 
+def adamw_beside(rows: Sequence[Row], row: Row) -> Row:
+    """torch's fused AdamW in the run of this step, if it was there."""
+    if package_of(row["optimizer"]) or row["mode"] == "cuBLAS alone":
+        return {}
+    return one(rows, kind="step", list=row["list"], optimizer="AdamW", mode="eager")
+
+
+def own_beside(rows: Sequence[Row], row: Row) -> Row:
+    """This library's optimizer of the same name and rank, in the run of this step of a package's."""
+    package = package_of(row["optimizer"])
+    if package is None:
+        return {}
+    name = row["optimizer"].removeprefix(package).strip()
+    own = {"optimizer": f"torchdion.{name}" if name else "Dion", "rank": row.get("rank"), "state": row.get("state")}
+    return one(rows, kind="step", list=row["list"], mode=beside(package), **own)
+
+
 def rivals(rows: Sequence[Row]) -> list[Row]:
+    """Steps of all optimizers but Dion, with their ratios to steps of the same run."""
     shown = []
     for row in select(rows, kind="step"):
-        if row["optimizer"] != "Dion":
-            profile = one(rows, kind="launches", list=row["list"], optimizer=row["optimizer"])
-            known = {"r": row.get("rank"), "launches": profile.get("launches")}
-            shown.append({**row, **known, "state MB": row.get("state_mb"), "peak MB": row.get("peak_mb")})
+        optimizer, mode = row["optimizer"], row["mode"]
+        if optimizer == "Dion" or mode.startswith("beside"):
+            continue
+        profile = one(rows, kind="launches", list=row["list"], optimizer=optimizer) if mode == "eager" else {}
+        known = {
+            "r": row.get("rank"),
+            "× AdamW": ratio(row["ms"], adamw_beside(rows, row).get("ms")),
+            "× torchdion": ratio(row["ms"], own_beside(rows, row).get("ms")),
+            "first / ms": ratio(row.get("first_ms"), row["ms"]),
+            "launches": profile.get("launches"),
+        }
+        shown.append({**row, **known, "state MB": row.get("state_mb"), "peak MB": row.get("peak_mb")})
     return shown
 
 
 def kernels(rows: Sequence[Row]) -> list[Row]:
     """The longest of each step in FP32 states."""
     shown = []
-    for name in LISTS:
-        for rank in RANKS:
-            same = select(rows, kind="kernel", list=name, optimizer="Dion", rank=rank, state="FP32")
-            same.sort(key=lambda row: -row["share"])
-            shown += [{**row, "r": rank, "× copy": row["over_copy"]} for row in same[:KERNELS_SHOWN]]
+    profiled = select(rows, kind="kernel", state="FP32")
+    of_steps = dict.fromkeys((row["list"], row["optimizer"], row.get("rank")) for row in profiled)
+    for name, optimizer, rank in sorted(of_steps, key=lambda step: list(LISTS).index(step[0])):
+        same = select(profiled, list=name, optimizer=optimizer, rank=rank)
+        same.sort(key=lambda row: -row["share"])
+        shown += [{**row, "r": rank, "× copy": row["over_copy"]} for row in same[:KERNELS_SHOWN]]
     return shown
 
 
@@ -264,7 +294,7 @@ TABLES: dict[str, tuple[Callable[[Sequence[Row]], list[Row]], Sequence[str]]] = 
     "Other optimizers": (rivals, RIVALS),
     "Trainings of 12 layers of 768": (trainings, TRAININGS),
     "Kernels, predicted and measured": (compared, PREDICTED),
-    "Kernels": (kernels, ("list", "r", "kernel", "launches", "ms", "share", "× copy")),
+    "Kernels": (kernels, ("list", "optimizer", "r", "kernel", "launches", "ms", "share", "× copy")),
     "Hardware counters": (counters, COUNTERS),
     "Products": (products, PRODUCTS),
     "Operations": (operations, OPERATIONS),

@@ -1,4 +1,4 @@
-"""What a step on one H100 is to reach, and whether rows of these benchmarks say that it does."""
+"""What a step on one GPU is to reach, and whether rows of these benchmarks say that it does."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,6 +19,13 @@ STEP_MS = {
 }
 """Of 1.3B on an H200, by rank and precision: now, and later."""
 DEFAULT = {"state": "FP32", "precision": "high"}  # of the optimizer, to which the targets of time refer
+OVER = {
+    "NorMuon": ("torchdion.Muon", 1.05),
+    "Dion2": ("AdamW", 2.2),
+    "Dion3": ("AdamW", 2.2),
+    "AdamW": ("AdamW", 1.0),
+}
+"""Of 1.3B, steps of this library's optimizers over those of "torchdion.Muon" or of torch's fused "AdamW"."""
 
 
 class Figure(NamedTuple):
@@ -74,6 +81,16 @@ def rival_over(rows: Sequence[Row], name: str, optimizer: str, rank: str) -> lis
     return [rival["ms"] / own["ms"] for rival in rivals for own in dion(rows, name, beside(optimizer), rank=rank)]
 
 
+def ms_of(rows: Sequence[Row], name: str, optimizer: str, mode: str = "eager") -> list[float]:
+    """A step of an optimizer that has no rank."""
+    return [row["ms"] for row in select(rows, kind="step", list=name, optimizer=optimizer, mode=mode)]
+
+
+def over_other(rows: Sequence[Row], name: str, optimizer: str, other: str) -> list[float]:
+    """A step of one optimizer over another's, both eager and of one run."""
+    return [own / ms for own in ms_of(rows, name, optimizer) for ms in ms_of(rows, name, other)]
+
+
 def launches_of_group(rows: Sequence[Row], name: str, rank: str) -> list[float]:
     found = select(rows, kind="launches", list=name, optimizer="Dion", rank=rank, **DEFAULT)
     return [row["launches"] / row["groups"] for row in found]
@@ -99,7 +116,7 @@ def targets(large: str = "1.3b", small: str = "120m") -> list[Target]:
     def rival(optimizer: str) -> Callable[[Sequence[Row]], list[float]]:
         return lambda rows: rival_over(rows, large, optimizer, "d/4")
 
-    def ms_of(rank: str, precision: str) -> Callable[[Sequence[Row]], list[float]]:
+    def dion_ms(rank: str, precision: str) -> Callable[[Sequence[Row]], list[float]]:
         labels = {"list": large, "rank": rank, "state": DEFAULT["state"], "precision": precision}
         return lambda rows: [row["ms"] for row in select(rows, kind="step", optimizer="Dion", mode="eager", **labels)]
 
@@ -141,7 +158,31 @@ def targets(large: str = "1.3b", small: str = "120m") -> list[Target]:
             for precision, bound in (("high", 2e-3), ("highest", 1e-5), ("medium", 1e-2))
         ),
         *(
-            Target(f"{shown}, r = {rank}, {precision}: a step in ms", steps, ms_of(rank, precision), now, wanted)
+            Target(f"{shown}, r = {rank}, {precision}: a step in ms", steps, dion_ms(rank, precision), now, wanted)
             for (rank, precision), (now, wanted) in STEP_MS.items()
         ),
+        *targets_without_rank(large, small),
+    ]
+
+
+def targets_without_rank(large: str, small: str) -> list[Target]:
+    """Of this library's optimizers beside Dion: Muon's step is less by its kernel for symmetric products."""
+    _, _, peers = CALLS
+
+    def in_ms(name: str, optimizer: str, bound: float, mode: str = "eager", how: str = "") -> Target:
+        figures = partial(ms_of, name=name, optimizer=optimizer, mode=mode)
+        return Target(f"{name.upper()}: a step of {optimizer} in ms{how}", peers, figures, bound, bound)
+
+    def over(optimizer: str, other: str, bound: float) -> Target:
+        figures = partial(over_other, name=large, optimizer=f"torchdion.{optimizer}", other=other)
+        of = "AdamW(fused=True)" if other == "AdamW" else other
+        claim = f"{large.upper()}: a step of torchdion.{optimizer} over that of {of}"
+        return Target(claim, peers, figures, bound, bound)
+
+    return [
+        in_ms(large, "torchdion.Muon", 96, "cuBLAS alone", ", products by cuBLAS alone"),
+        in_ms(large, "torchdion.Muon", 70),
+        *(over(optimizer, other, bound) for optimizer, (other, bound) in OVER.items()),
+        in_ms(large, "torchdion.Lion", 6.3),
+        in_ms(small, "torchdion.Muon", 3, "graph", ", as a CUDA graph"),
     ]

@@ -14,6 +14,9 @@ LABELS = (
     *("count", "rows", "r", "m", "n", "k", "condition", "lr"),
 )
 
+# How optimizers of packages begin, and the modes of what is timed beside them end.
+PACKAGES = {"dion package": "dion", "gram-newton-schulz": "gram"}
+
 
 def read(paths: Iterable[Path]) -> list[Row]:
     """The rows of these files, in order; a line that was cut off is no row."""
@@ -58,9 +61,20 @@ def select(rows: Sequence[Row], **labels: Any) -> list[Row]:
     ]
 
 
+def package_of(optimizer: str) -> str | None:
+    """What the name of a package's optimizer begins with; None of torch's and of this library's."""
+    return next((package for package in PACKAGES if optimizer.startswith(package)), None)
+
+
 def beside(rival: str) -> str:
-    """The mode of Dion's steps that were timed in the same run as another optimizer's."""
-    return f"beside {'dion' if rival == 'dion package' else 'torch'}"
+    """The mode of this library's steps that were timed in the same run as another optimizer's, for a ratio of both.
+
+    Example:
+        >>> beside("AdamW"), beside("dion package Muon"), beside("gram-newton-schulz Muon")
+        ('beside torch', 'beside dion', 'beside gram')
+    """
+    package = package_of(rival)
+    return f"beside {PACKAGES[package] if package else 'torch'}"
 
 
 def one(rows: Sequence[Row], **labels: Any) -> Row:

@@ -1,10 +1,13 @@
 """The programs of benchmarks/gpu on a CPU: what they write, and that nothing in the way of one row ends all."""
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.machinery import ModuleSpec
 from itertools import product
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gpu_accuracy
@@ -24,6 +27,7 @@ from matrices import roofline_flops
 import torchdion
 
 DRY = ["--device", "cpu", "--list", "tiny", "--rounds", "1"]
+OWN = {f"torchdion.{name}" for name in ("Muon", "NorMuon", "Dion2", "Dion3", "AdamW", "Lion")}
 
 
 def rows_of(output: str) -> list[dict[str, Any]]:
@@ -131,10 +135,76 @@ def test_bytes_of_a_product_count_a_result_that_is_read_twice() -> None:
 def test_rivals_get_the_same_matrices_and_are_profiled(capsys: pytest.CaptureFixture[str]) -> None:
     rows = written(capsys, gpu_rivals)
     steps = {(row["optimizer"], row["mode"]) for row in rows if row["kind"] == "step"}
-    rivals = {("AdamW", "eager"), ("Muon", "eager"), ("torchdion.Muon", "eager")}
-    assert steps == rivals | {("Dion", "beside torch")}
+    rivals = {"AdamW", "Muon", *OWN}
+    graphs = {("torchdion.Muon", "graph"), ("Dion", "beside torch")}
+    assert steps == {(optimizer, "eager") for optimizer in rivals} | graphs
     launches = {row["optimizer"]: row["launches"] for row in rows if row["kind"] == "launches"}
+    assert set(launches) == rivals
     assert launches["Muon"] > launches["AdamW"] > 0
+
+
+def test_symmetric_products_are_left_to_cublas_in_a_program_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHDION_SYMMETRIC_PRODUCTS", "1")
+    at_steps = []
+    timed = Host.median_ms
+
+    def watched(*arguments: Any, **options: Any) -> tuple[float, int]:
+        at_steps.append(os.environ["TORCHDION_SYMMETRIC_PRODUCTS"])
+        return timed(*arguments, **options)
+
+    monkeypatch.setattr(Host, "median_ms", watched)
+    for of, optimizer, mode in (("torch", "AdamW", "eager"), ("cublas", "torchdion.Muon", "cuBLAS alone")):
+        row, *_ = written(capsys, gpu_rivals, "--of", of)
+        assert [row[name] for name in ("optimizer", "mode")] == [optimizer, mode]
+        assert set(at_steps) == {"1" if of == "torch" else "0"}
+        at_steps.clear()
+
+
+def package(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> None:
+    """A package that can be imported."""
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_the_optimizers_that_a_package_has_are_timed_beside_ours_of_that_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(monkeypatch, "dion", Muon=torchdion.Muon, Dion2=torchdion.Dion2, Dion=torchdion.Dion, NorDion2=print)
+    rows = written(capsys, gpu_rivals, "--of", "siblings")
+    assert [(row["optimizer"], row["mode"]) for row in rows] == [
+        ("dion package Muon", "eager"),
+        ("torchdion.Muon", "beside dion"),
+        ("dion package Dion2", "eager"),
+        ("torchdion.Dion2", "beside dion"),
+    ]
+    assert all(row["ms"] > 0 for row in rows)
+
+
+def test_gram_newton_schulz_is_timed_as_an_optimizer_and_on_stacks_in_bf16(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[torch.Tensor] = []
+    package(monkeypatch, "gram_newton_schulz", Muon=torchdion.Muon, GramNewtonSchulz=lambda: given.append)
+    muon, beside, *stacks = written(capsys, gpu_rivals, "--of", "gram")
+    assert [(row["optimizer"], row["mode"]) for row in (muon, beside)] == [
+        ("gram-newton-schulz Muon", "eager"),
+        ("torchdion.Muon", "beside gram"),
+    ]
+    sizes = [(8, 64, 64), (2, 256, 64), (2, 64, 256)]
+    assert [tuple(row[name] for name in ("count", "m", "n")) for row in stacks] == sizes
+    assert {(row["kind"], row["operation"]) for row in stacks} == {("operation", "GramNewtonSchulz")}
+    assert list(dict.fromkeys(tuple(matrices.shape) for matrices in given)) == sizes
+    assert {matrices.dtype for matrices in given} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(("of", "name"), [("siblings", "dion"), ("gram", "gram_newton_schulz")])
+def test_packages_that_may_be_missing_are_no_failure(capsys: pytest.CaptureFixture[str], of: str, name: str) -> None:
+    assert gpu_rivals.main([*DRY, "--of", of]) == 0
+    assert capsys.readouterr().out == f"gpu_rivals.py: nothing is measured of {of}: there is no package {name}\n"
 
 
 def test_a_missing_package_is_a_failure_and_a_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,9 +334,17 @@ def test_a_profile_counts_launches_and_says_what_accumulating_took_over_a_copy(
     case = Case(Host(1e99), LISTS["tiny"](), 1, Rates(1.0, 1.0, 1.0, copy=1e9))
     gpu_profile.profile({"tiny": case})
     rows = rows_of(capsys.readouterr().out)
-    launches = {(row.get("rank"), row.get("state")): row for row in rows if row["kind"] == "launches"}
-    assert set(launches) == set(product(RANKS, ("FP32", "BF16")))
+    labels = ("optimizer", "rank", "state")
+    launches = {tuple(map(row.get, labels)): row for row in rows if row["kind"] == "launches"}
+    assert set(launches) == {
+        *product(("Dion",), RANKS, ("FP32", "BF16")),
+        *product(OWN, (None,), ("FP32",)),
+    }
     assert {(row["launches"], row["groups"]) for row in launches.values()} == {(12, 3)}
+    assert {row["optimizer"] for row in rows if row["kind"] == "kernel"} == OWN | {"Dion"}
+    predicted = {row["optimizer"] for row in rows if row["kind"] == "predicted"}
+    assert predicted >= {"Dion", "Muon", "NorMuon"}  # as predicted.py names them
+    assert not predicted & OWN
     numel = 2 * 12 * 64 * 64
     for state, entry_bytes in (("FP32", 12), ("BF16", 8)):
         accumulate, product_row = (
@@ -274,6 +352,19 @@ def test_a_profile_counts_launches_and_says_what_accumulating_took_over_a_copy(
         )
         assert accumulate["over_copy"] == pytest.approx(3e-3 / (numel * entry_bytes / 1e9), rel=1e-5)
         assert (accumulate["share"], product_row["over_copy"]) == (0.75, None)
+
+
+def test_only_dion_is_profiled_on_the_largest_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled = [Kernel("run_program<n::AccumulateRows<float, float> >", 3, 3.0)]
+    monkeypatch.setattr(Host, "kernels", lambda self, run: profiled)
+    case = Case(Host(1e99), LISTS["tiny"](), 1, Rates(1.0, 1.0, 1.0, 1.0))
+    gpu_profile.profile({"120m": case, "3b": case})
+    kernels = [row for row in rows_of(capsys.readouterr().out) if row["kind"] == "kernel"]
+    assert {row["optimizer"] for row in kernels if row["list"] == "120m"} == OWN | {"Dion"}
+    assert {row["optimizer"] for row in kernels if row["list"] == "3b"} == {"Dion"}
+    assert {row["over_copy"] for row in kernels} == {None}  # whose bytes are not those of Dion's Accumulate
 
 
 def test_kernels_of_one_name_are_summed_and_spans_of_the_profiler_left_out() -> None:

@@ -32,7 +32,8 @@ WORDS = {
     **{"tests": "--suite operations", "profile": "gpu_profile.py", "metrics": "gpu_metrics.py", "nccl": "--suite nccl"},
     **{"rivals": "--of torch", "accuracy": "gpu_accuracy.py", "ranks": "--suite ranks", "dion": "--of dion"},
     **{"memcheck": "--suite memcheck", "racecheck": "--suite racecheck", "verify": "torchdion verify"},
-    **{REPORT: "gpu_report.py", "training": "gpu_training.py"},
+    **{REPORT: "gpu_report.py", "training": "gpu_training.py", "cublas": "--of cublas", "gram": "--of gram"},
+    **{"siblings": "--of siblings"},
 }
 
 
@@ -95,6 +96,13 @@ def test_an_earlier_folder_that_is_not_there_ends_no_call(tmp_path: Path) -> Non
     ended = run(tmp_path, "--only", "build", "--earlier", str(tmp_path / "gone"), "steps", str(tmp_path / "out"))
     assert ended.returncode == 0
     assert f"run.sh: nothing is taken from {tmp_path}/gone, which is not there\n" in ended.stdout
+
+
+def test_the_checkout_of_microsoft_dion_is_found_by_what_measures_it_alone() -> None:
+    checkout = Path("checkout")
+    parts = parts_of("peers", Settings("python", Path("folder"), dion=checkout))
+    found = {part.name for part in parts for command in part.commands if checkout in command.paths}
+    assert found == {"dion", "siblings"}
 
 
 # ---- time ----

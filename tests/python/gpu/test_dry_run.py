@@ -14,8 +14,9 @@ from gpu_report import TABLES, checked
 from gpu_targets import targets
 from rows import read, select
 
-# In place of microsoft/dion: its names, for the same matrices.
-PACKAGE = "from torchdion import Dion, DionMixedPrecisionConfig\n"
+# In place of microsoft/dion and gram-newton-schulz: their names, for the same matrices.
+DION = "from torchdion import Dion, Dion2, DionMixedPrecisionConfig, Muon\n"
+GRAM = "from torchdion import Muon\n\n\ndef GramNewtonSchulz():\n    return lambda X: X\n"
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # three calls, each within 250 s
 BINARIES = ("*.so", "lib", "share", "_build.json")  # of the package
 
@@ -43,8 +44,8 @@ def checkout(folder: Path, *without: str) -> Path:
 
 def run(root: Path, call: str, folder: Path, *arguments: str) -> Run:
     command = [str(root / "benchmarks" / "gpu" / "run.sh"), "--dry", *arguments, call, str(folder)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(root.parent / "installed")
     ended = subprocess.run(command, env=environment, cwd=root.parent, capture_output=True, text=True, timeout=250)
     return Run(folder, ended.stdout + ended.stderr, ended.returncode)
 
@@ -52,8 +53,9 @@ def run(root: Path, call: str, folder: Path, *arguments: str) -> Run:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     place = tmp_path_factory.mktemp("day")
-    (place / "package" / "dion").mkdir(parents=True)
-    (place / "package" / "dion" / "__init__.py").write_text(PACKAGE)
+    for folder, text in (("package/dion", DION), ("installed/gram_newton_schulz", GRAM)):
+        (place / folder).mkdir(parents=True)
+        (place / folder / "__init__.py").write_text(text)
     first, bare = checkout(place / "first"), checkout(place / "bare", *BINARIES)
     folders = [place / str(index) for index in range(3)]
     return [
@@ -83,6 +85,18 @@ def test_every_target_is_measured_by_the_call_that_is_to_measure_it(runs: list[R
         later = {target.claim for target in of if CALLS.index(target.call) > index}
         assert {claim for claim, outcome in found.items() if outcome.startswith("by the call")} == later
         assert "not measured" not in found.values()
+
+
+def test_every_optimizer_of_every_package_is_a_row(runs: list[Run]) -> None:
+    steps = {(row["optimizer"], row["mode"]) for row in runs[-1].rows(kind="step")}
+    own = {f"torchdion.{name}" for name in ("Muon", "NorMuon", "Dion2", "Dion3", "AdamW", "Lion")}
+    packages = {"dion package", "dion package Muon", "dion package Dion2", "gram-newton-schulz Muon"}
+    assert {optimizer for optimizer, mode in steps if mode == "eager"} == {"AdamW", "Muon", *own, *packages}
+    assert {mode for optimizer, mode in steps if optimizer == "torchdion.Muon"} == {
+        *("eager", "graph", "cuBLAS alone", "beside dion", "beside gram"),
+    }
+    report = (runs[-1].folder / "report.md").read_text()
+    assert all(f"| tiny | {optimizer} | eager |" in report for optimizer in {*own, *packages})
 
 
 def test_the_last_report_has_every_table_from_all_calls(runs: list[Run]) -> None:

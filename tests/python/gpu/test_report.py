@@ -15,6 +15,7 @@ from kernel_names import short
 from rows import merged, read
 
 TARGETS = targets()
+WITHOUT_RANK = {"Muon": 70.0, "NorMuon": 73.5, "Dion2": 16.5, "Dion3": 16.5, "AdamW": 7.5, "Lion": 6.3}
 
 
 def step(name: str, optimizer: str, ms: float, **labels: Any) -> dict[str, Any]:
@@ -42,6 +43,9 @@ def measured() -> list[dict[str, Any]]:
     for name in ("120m", "1.3b"):
         rows += [step(name, "AdamW", 7.5), step(name, "Muon", 30.0)]
         rows.append(step(name, "dion package", 150.0, rank="d/4", state="FP32"))
+        rows += [step(name, f"torchdion.{optimizer}", ms) for optimizer, ms in WITHOUT_RANK.items()]
+        rows.append(step(name, "torchdion.Muon", 96.0) | {"mode": "cuBLAS alone"})
+        rows.append(step(name, "torchdion.Muon", 3.0) | {"mode": "graph"})
     for precision, error in (("high", 2e-3), ("highest", 1e-5), ("medium", 1e-2)):
         of_factors = {size[1:] for name in ("120m", "1.3b") for size in factors_of(LISTS[name](), 1 / 4)}
         for (m, r), condition, method in product(of_factors, CONDITIONS, METHODS):
@@ -55,9 +59,13 @@ def outcomes(rows: list[dict[str, Any]], after: str = CALLS[-1]) -> list[str]:
 
 
 def test_every_target_is_reached_at_its_bound() -> None:
-    assert outcomes(measured()) == ["reached for now"] * 2 + ["reached"] * 11 + ["reached for now"] * 3
+    expected = ["reached for now"] * 2 + ["reached"] * 11 + ["reached for now"] * 3 + ["reached"] * 8
+    assert outcomes(measured()) == expected
     assert [row["is"] for row in gpu_report.checked(measured(), TARGETS, CALLS[-1])] == pytest.approx(
-        [1.5, 1.5, 10.0, 2.0, 2.0, 40.0, 2.0, 2e-3, 1e-5, 1e-2, 15.0, 15.0, 15.0, 20.0, 14.0, 85.0]
+        [
+            *(1.5, 1.5, 10.0, 2.0, 2.0, 40.0, 2.0, 2e-3, 1e-5, 1e-2, 15.0, 15.0, 15.0, 20.0, 14.0, 85.0),
+            *(96.0, 70.0, 1.05, 2.2, 2.2, 1.0, 6.3, 3.0),
+        ]
     )
     bounds = [(row["now"], row["wanted"]) for row in gpu_report.checked([], TARGETS, CALLS[-1])]
     assert bounds[:3] == [("≤ 1.5", "≤ 1.15"), ("≤ 1.6", "≤ 1.3"), ("≥ 10", "≥ 10")]
@@ -86,7 +94,7 @@ def test_a_bound_of_now_and_a_wanted_one_are_told_apart(ms: float, outcome: str)
         ({"list": "1.3b", "optimizer": "Dion", "rank": "d/16", "mode": "beside torch"}, {"ms": 15.1}, {4}),
         ({"list": "1.3b", "optimizer": "dion package"}, {"ms": 149.0}, {2}),
         ({"list": "1.3b", "optimizer": "Muon"}, {"ms": 29.0}, {3}),
-        ({"list": "1.3b", "optimizer": "AdamW"}, {"ms": 7.4}, {4}),
+        ({"list": "1.3b", "optimizer": "AdamW"}, {"ms": 7.4}, {4, 19, 20, 21}),
         ({"list": "120m", "rank": "d/4", "kind": "launches"}, {"launches": 121}, {5}),
         ({"list": "120m", "rank": "d", "mode": "graph"}, {"ms": 20.1}, {6}),
         ({"kind": "orthogonality", "precision": "high"}, {"error": 2.1e-3}, {7}),
@@ -97,6 +105,17 @@ def test_a_bound_of_now_and_a_wanted_one_are_told_apart(ms: float, outcome: str)
         ({"kind": "orthogonality", "precision": "high", "condition": 1e4}, {"error": float("nan")}, {7}),
         ({"list": "120m", "optimizer": "Muon"}, {"ms": 1.0}, set()),
         ({"list": "1.3b", "mode": "graph"}, {"ms": 1e3}, set()),
+        ({"list": "1.3b", "optimizer": "torchdion.Muon", "mode": "cuBLAS alone"}, {"ms": 96.1}, {16}),
+        ({"list": "1.3b", "optimizer": "torchdion.Muon", "mode": "eager"}, {"ms": 70.1}, {17}),
+        ({"list": "1.3b", "optimizer": "torchdion.Muon", "mode": "eager"}, {"ms": 69.9}, {18}),
+        ({"list": "1.3b", "optimizer": "torchdion.NorMuon"}, {"ms": 73.6}, {18}),
+        ({"list": "1.3b", "optimizer": "torchdion.Dion2"}, {"ms": 16.6}, {19}),
+        ({"list": "1.3b", "optimizer": "torchdion.Dion3"}, {"ms": 16.6}, {20}),
+        ({"list": "1.3b", "optimizer": "torchdion.AdamW"}, {"ms": 7.6}, {21}),
+        ({"list": "1.3b", "optimizer": "torchdion.Lion"}, {"ms": 6.4}, {22}),
+        ({"list": "120m", "optimizer": "torchdion.Muon", "mode": "graph"}, {"ms": 3.1}, {23}),
+        ({"list": "120m", "mode": "cuBLAS alone"}, {"ms": 1e3}, set()),
+        ({"list": "120m", "optimizer": "torchdion.Lion"}, {"ms": 1e3}, set()),
     ],
 )
 def test_each_target_is_missed_by_its_own_rows_alone(
@@ -112,14 +131,22 @@ def test_each_target_is_missed_by_its_own_rows_alone(
     [
         ({"optimizer": "dion package"}, {2}),
         ({"optimizer": "Muon"}, {3}),
-        ({"optimizer": "AdamW"}, {4}),
-        ({"mode": "graph"}, {6}),
+        ({"optimizer": "AdamW"}, {4, 19, 20, 21}),
+        ({"optimizer": "torchdion.Muon"}, {16, 17, 18, 23}),
+        ({"optimizer": "torchdion.Muon", "mode": "eager"}, {17, 18}),
+        ({"mode": "cuBLAS alone"}, {16}),
+        ({"optimizer": "torchdion.NorMuon"}, {18}),
+        ({"optimizer": "torchdion.Dion2"}, {19}),
+        ({"optimizer": "torchdion.Dion3"}, {20}),
+        ({"optimizer": "torchdion.AdamW"}, {21}),
+        ({"optimizer": "torchdion.Lion"}, {22}),
+        ({"mode": "graph"}, {6, 23}),
         ({"mode": "graph", "rank": "d"}, {6}),
         ({"kind": "orthogonality", "condition": 1e0, "method": "rcqr"}, {7, 8, 9}),
         ({"kind": "launches"}, {5}),
         ({"list": "1.3b", "optimizer": "Dion"}, {0, 1, 2, 3, 4, *range(10, 16)}),
         ({"kind": "orthogonality"}, {7, 8, 9}),
-        ({}, set(range(16))),
+        ({}, set(range(24))),
     ],
 )
 def test_a_target_without_rows_is_not_measured_and_a_failure(
@@ -155,6 +182,43 @@ def test_ratios_stand_in_the_tables_of_steps_and_graphs() -> None:
     [row] = [row for row in gpu_report.graphs(measured()) if (row["list"], row["r"]) == ("120m", "d")]
     assert row["graph × roofline"] == 2.0
     assert [row["× eager"], row["graph × eager"]] == pytest.approx([16 / 15, 20 / 15])
+
+
+def test_other_optimizers_stand_beside_those_of_their_own_run() -> None:
+    rows = [row for row in measured() if row.get("list") == "1.3b"]
+    for package, optimizer, ms, own in (
+        ("dion package", "Dion2", 33.0, 11.0),
+        ("gram-newton-schulz", "Muon", 80.0, 100.0),
+    ):
+        rows.append(step("1.3b", f"{package} {optimizer}", ms))
+        rows.append(step("1.3b", f"torchdion.{optimizer}", own) | {"mode": f"beside {package[:4]}"})
+    labels = {"kind": "launches", "list": "1.3b", "groups": 3}
+    rows.append({**labels, "optimizer": "torchdion.Muon", "launches": 435})
+    found = {
+        (row["optimizer"], row["mode"]): [row[name] for name in ("× AdamW", "× torchdion", "launches")]
+        for row in gpu_report.rivals(rows)
+    }
+    assert found["torchdion.Muon", "eager"] == [pytest.approx(70 / 7.5), None, 435]
+    assert found["torchdion.Muon", "graph"] == [0.4, None, None]
+    assert found["torchdion.Muon", "cuBLAS alone"] == [None, None, None]  # of another run than AdamW
+    assert found["dion package", "eager"] == [None, 10.0, None]
+    assert found["dion package Dion2", "eager"] == [None, 3.0, None]
+    assert found["gram-newton-schulz Muon", "eager"] == [None, 0.8, None]
+    assert {mode for _, mode in found} == {"eager", "graph", "cuBLAS alone"}
+    assert {optimizer for optimizer, _ in found} >= {f"torchdion.{name}" for name in WITHOUT_RANK}
+
+
+def test_the_longest_kernels_of_every_step_are_shown() -> None:
+    known = {"kind": "kernel", "list": "120m", "state": "FP32", "launches": 1, "ms": 1.0, "over_copy": None}
+    rows = [{**known, "optimizer": "torchdion.Lion", "kernel": "Lion<float>", "share": 1.0}]
+    of_dion = {**known, "optimizer": "Dion", "rank": "d/4"}
+    rows += [{**of_dion, "kernel": f"k{i}", "share": 0.01 * i} for i in range(10)]
+    rows.append({**of_dion, "kernel": "k", "state": "BF16", "share": 1.0})
+    shown = [(row["optimizer"], row["r"], row["kernel"]) for row in gpu_report.kernels(rows)]
+    assert shown == [
+        ("torchdion.Lion", None, "Lion<float>"),
+        *(("Dion", "d/4", f"k{i}") for i in range(9, 1, -1)),
+    ]
 
 
 # ---- rows of several calls ----
@@ -199,7 +263,8 @@ def test_of_many_failures_the_first_are_printed_and_the_targets_last(
     assert gpu_report.main([str(tmp_path), "--markdown", str(tmp_path / "report.md")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("- test, s, t") for line in lines) == 30
-    assert lines[-1].startswith("| 1.3B, r = d, medium: a step in ms |") and "- and 69 more" in lines
+    assert lines[-1].startswith("| 120M: a step of torchdion.Muon in ms, as a CUDA graph |")
+    assert "- and 69 more" in lines
     assert "- test, s, t98: no" in (tmp_path / "report.md").read_text()
 
 
@@ -257,10 +322,11 @@ def test_a_table_that_cannot_be_made_leaves_the_others() -> None:
 
 
 def test_predicted_launches_stand_beside_what_the_profiler_saw() -> None:
-    same = {"list": "1.3b", "rank": "d/4", "state": "FP32"}
+    same = {"list": "1.3b", "optimizer": "Dion", "rank": "d/4", "state": "FP32", "precision": "high"}
     rows = [measured()[0] | {"program": "profile"}]
     rows += [{**row, **same} for row in gpu_predicted.recorded_rows(recorded, print)]
-    labels = {**same, "kind": "kernel", "optimizer": "Dion", "over_copy": None}
+    rows += [row | {"precision": "medium", "launches": 99} for row in rows[1:]]  # which nobody profiles
+    labels = {**same, "kind": "kernel", "over_copy": None}
     assert gpu_predicted.compared(rows) == []  # nothing was measured
     rows.append({**labels, "kernel": "cuBLAS TF32", "launches": 5, "ms": 0.06, "share": 0.9})
     rows.append({**labels, "kernel": "Memcpy HtoD", "launches": 1, "ms": 0.01, "share": 0.1})
@@ -273,3 +339,21 @@ def test_predicted_launches_stand_beside_what_the_profiler_saw() -> None:
     assert (copy["kernel"], copy["predicted launches"], copy["ms / least"]) == ("Memcpy HtoD", None, None)
     assert (accumulate["ms / least"], accumulate["least ms"]) == pytest.approx((2.0, 3e6 / 3e12 * 1e3))
     assert "### Kernels, predicted and measured\n" in gpu_report.report(rows, TARGETS)
+
+
+def test_steps_without_a_rank_are_compared_with_what_the_profiler_saw_of_this_library() -> None:
+    predicted = {"kind": "predicted", "list": "1.3b", "optimizer": "Muon", "state": "FP32", "launches": 150}
+    rows = [measured()[0] | {"program": "profile"}]
+    rows.append({**predicted, "name": "symmetric BF16", "bytes": 3_000_000, "operations": 8_000_000_000_000})
+    rows.append({**predicted, "name": "LookAhead<float, float>", "bytes": 6_000_000_000, "operations": 0})
+    seen = {"kind": "kernel", "list": "1.3b", "state": "FP32", "launches": 100, "share": 0.5, "over_copy": None}
+    rows.append({**seen, "optimizer": "Muon", "kernel": "symmetric BF16", "ms": 1.0})  # torch's
+    assert gpu_predicted.compared(rows) == []
+    rows.append({**seen, "optimizer": "torchdion.Muon", "kernel": "symmetric BF16", "ms": 20.0})
+    product, look_ahead = gpu_predicted.compared(rows)
+    known = ("list", "optimizer", "r", "state", "kernel")
+    assert [product[name] for name in known] == ["1.3b", "torchdion.Muon", None, "FP32", "symmetric BF16"]
+    assert (product["predicted launches"], product["launches"]) == (150, 100)
+    assert product["least ms"] == pytest.approx(8e12 / 8e14 * 1e3)  # the operations, at the rate of BF16
+    assert product["ms / least"] == pytest.approx(2.0)
+    assert (look_ahead["launches"], look_ahead["least ms"]) == (None, pytest.approx(6e9 / 3e12 * 1e3))
