@@ -3,6 +3,7 @@
 # "none", and torchdion_symmetric_products(), which adds the kernels to a target.
 set(TORCHDION_CUTLASS AUTO CACHE STRING "CUTLASS: AUTO (where nvidia-cutlass is installed), OFF, or its include folder")
 set(TORCHDION_CUTLASS_VERSION none)
+set(TORCHDION_SYMMETRIC_PRODUCTS "")
 
 # Generations of GPUs that have such a kernel, of those that are compiled for. It is for a GPU's own instructions, which
 # no other GPU knows.
@@ -39,8 +40,12 @@ if(EXISTS "${_cutlass}/cutlass/version.h")
   list(JOIN _parts "." _version)
   if(_version VERSION_LESS 4.2)
     message(WARNING "CUTLASS ${_version} at ${_cutlass} is left out: symmetric products take 4.2 or newer")
+  elseif(TORCHDION_CUTLASS STREQUAL "AUTO" AND _version VERSION_GREATER_EQUAL 4.3)
+    message(STATUS "CUTLASS ${_version} at ${_cutlass} is newer than 4.2, the version that was tried: TORCHDION_CUTLASS "
+      "with that folder takes it")
   else()
     set(TORCHDION_CUTLASS_VERSION "${_version}")
+    list(TRANSFORM _generations PREPEND sm OUTPUT_VARIABLE TORCHDION_SYMMETRIC_PRODUCTS)
     # Its license asks that a binary made of it brings this notice.
     string(FIND "${_header}" "*/" _end)
     string(SUBSTRING "${_header}" 0 ${_end} _notice)
@@ -57,7 +62,7 @@ function(torchdion_symmetric_products target source)
   foreach(_sm IN LISTS _generations)
     set(_kernel torchdion_symmetric_sm${_sm})
     add_library(${_kernel} OBJECT csrc/linalg/cuda/symmetric_sm${_sm}.cu)
-    set_target_properties(${_kernel} PROPERTIES CUDA_ARCHITECTURES ${_sm}a-real)
+    set_target_properties(${_kernel} PROPERTIES CUDA_ARCHITECTURES ${_sm}a-real CUDA_VISIBILITY_PRESET hidden)
     target_include_directories(${_kernel} PRIVATE include csrc)
     target_include_directories(${_kernel} SYSTEM PRIVATE "${_cutlass}")
     # Its assertions are calls, around which the tensor cores' instructions would not overlap.

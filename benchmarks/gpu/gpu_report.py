@@ -34,8 +34,8 @@ GRAPH = (
     "back to back ms",
 )
 RIVALS = (
-    *("list", "optimizer", "mode", "r", "ms", "× AdamW", "× torchdion", "first / ms", "rounds", "launches"),
-    *("state MB", "peak MB"),
+    *("list", "optimizer", "mode", "r", "symmetric products", "ms", "× AdamW", "× torchdion", "first / ms"),
+    *("rounds", "launches", "state MB", "peak MB"),
 )
 OPERATIONS = (
     *("list", "operation", "count", "m", "n", "rows", "r", "method", "precision", "ms"),
@@ -137,6 +137,7 @@ def rivals(rows: Sequence[Row]) -> list[Row]:
         profile = one(rows, kind="launches", list=row["list"], optimizer=optimizer) if mode == "eager" else {}
         known = {
             "r": row.get("rank"),
+            "symmetric products": row.get("symmetric_products"),
             "× AdamW": ratio(row["ms"], adamw_beside(rows, row).get("ms")),
             "× torchdion": ratio(row["ms"], own_beside(rows, row).get("ms")),
             "first / ms": ratio(row.get("first_ms"), row["ms"]),

@@ -38,6 +38,8 @@ from measure import emit
 from predicted import OTHERS
 from rows import beside
 
+import torchdion
+
 COMPARED = ("d/4", "d/16")
 TORCH: dict[str, Make] = {
     "AdamW": partial(torch.optim.AdamW, lr=1e-3, fused=True),
@@ -51,7 +53,12 @@ def contenders(device: torch.device) -> dict[str, Make]:
 
 
 def timed_rows(case: Case, make: Make) -> Iterator[dict[str, Any]]:
+    """`symmetric_products` of this library's: "by half" where its own kernel computes them, else "whole"."""
     optimizer, _, known = case.started(make)
+    if type(optimizer).__module__.startswith("torchdion"):
+        launches = torchdion._C.launches_of(optimizer.step, case.machine.device.type)
+        halved = any(row.get("name") == "symmetric BF16" for row in launches)
+        known |= {"symmetric_products": "by half" if halved else "whole"}
     yield {**known, **case.timed(optimizer.step), "peak_mb": case.machine.peak_mb(optimizer.step)}
 
 

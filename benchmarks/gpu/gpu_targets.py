@@ -1,4 +1,4 @@
-"""What a step on one GPU is to reach, and whether rows of these benchmarks say that it does."""
+"""What a step on one H200 is to reach, and whether rows of these benchmarks say that it does."""
 
 import math
 from collections.abc import Callable, Sequence

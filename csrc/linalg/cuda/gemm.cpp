@@ -98,8 +98,9 @@ bool may_halve() {
   return allowed;
 }
 
-// A symmetric product is computed by half where its tiles take a GPU no longer than those of the whole, half as large,
-// would. Shapes decide, as above.
+// A symmetric product is computed by half where that should take no longer: a GPU computes kBlocksAtOnce blocks of
+// 128×256 entries at a time of the half, or as many of 128×128, in half the time, of the whole. Shapes decide, as
+// above.
 bool is_by_half(const Product& product) {
   constexpr int64_t kEntries = 8;  // BF16 ones in 16 bytes
   const Operand &A = product.A, &B = product.B, &C = product.C, &addend = product.addend;
@@ -109,8 +110,10 @@ bool is_by_half(const Product& product) {
   };
   const int64_t p = product.m, lower = 2 * count_lower_tiles(p) * product.count,
                 whole = divide_up(p, kLowerTile / 2) * divide_up(p, kLowerTile / 2) * product.count;
-  return p % kEntries == 0 && product.k % kEntries == 0 && begins_at_multiples(A) && begins_at_multiples(B) &&
-         begins_at_multiples(C) && (!addend.data || (begins_at_multiples(addend) && (A.transposed || !B.transposed))) &&
+  const bool are_transposes = A.transposed != B.transposed;  // else both are symmetric
+  return p > kLowerTile && p % kEntries == 0 && (are_transposes || product.k == p) && product.k % kEntries == 0 &&
+         begins_at_multiples(A) && begins_at_multiples(B) && begins_at_multiples(C) &&
+         (!addend.data || (begins_at_multiples(addend) && (A.transposed || !B.transposed))) &&
          2 * divide_up(lower, kBlocksAtOnce) <= divide_up(whole, kBlocksAtOnce) && may_halve();
 }
 

@@ -158,7 +158,7 @@ void factor_gram(const FactorGram<T, F>& program, int64_t count, Stream stream);
 bool adds_products(int device);
 void add_product(const Product& product, Stream stream);
 
-// Symmetric products (runtime.h) on GPUs of a generation with so many multiprocessors. See symmetric_product.h.
+// A symmetric product (runtime.h) on a GPU with so many multiprocessors. See symmetric_product.h.
 void multiply_symmetric_sm90(const Product& product, int processors, Stream stream);
 void multiply_symmetric_sm100(const Product& product, int processors, Stream stream);
 

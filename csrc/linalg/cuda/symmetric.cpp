@@ -5,16 +5,17 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
 #include <array>
 #include <atomic>
 #include <exception>
-#include <mutex>
 #include <string>
 
 #include "linalg/cuda/kernels.h"
+#include "linalg/cuda/operations.h"
 
 namespace torchdion::linalg::cuda {
 
@@ -36,80 +37,80 @@ Kernel kernel_of([[maybe_unused]] const cudaDeviceProp& device) {
 // From −2 to 2: what is made of them has the same bits in every order of sums.
 at::Tensor small_integers(at::IntArrayRef sizes, int device) {
   const at::Tensor places =
-      at::arange(c10::multiply_integers(sizes), at::TensorOptions(at::kLong).device(at::kCUDA, device));
+      at::arange(c10::multiply_integers(sizes), at::TensorOptions(at::kInt).device(at::kCUDA, device)) % 1009;
   return (places * places * 7 + places * 3).remainder(1009).remainder(5).sub(2).to(at::kBFloat16).view(sizes);
 }
 
 Operand operand(const at::Tensor& stack, bool transposed) {
-  return {stack.data_ptr(), stack.stride(0), nullptr, stack.stride(1), transposed, Storage::bfloat16};
+  const int64_t stride = stack.size(0) > 1 ? stack.stride(0) : 0;
+  return {stack.data_ptr(), stride, nullptr, stack.stride(1), transposed, Storage::bfloat16};
 }
 
-// C = 2 A B − D of matrices with contiguous rows as cuBLAS describes them, column by column.
+// Whether C = 2 A Aᵀ − D is what cuBLAS makes of it in FP32. A stack of matrices with contiguous rows is, to both of
+// them, one of transposes: `A_transposed` and `B_transposed` turn these back.
 bool is_right(const at::Tensor& A, bool A_transposed, bool B_transposed, const at::Tensor& addend, int device) {
-  const at::Tensor given = A.to(at::kDouble), left = A_transposed ? given : given.mT();
-  const int64_t p = left.size(1);
-  const at::Tensor C = at::empty({A.size(0), p, p}, A.options()).fill_(-1);
+  const at::Tensor given = A.to(at::kFloat), left = A_transposed ? given : given.mT();
+  const int64_t count = left.size(0), p = left.size(1);
+  const at::Tensor C = at::full({count, p, p}, -1, A.options());
   Product product;
   product.m = product.n = p;
   product.k = left.size(2);
-  product.count = A.size(0);
+  product.count = count;
   product.A = operand(A, A_transposed);
   product.B = operand(A, B_transposed);
   product.C = operand(C, false);
   product.alpha.value = 2;
   product.arithmetic = Arithmetic::bf16;
   product.symmetric = true;
-  at::Tensor expected = left.matmul(left.mT()).mul_(2);
   if (addend.defined()) {
     product.addend = operand(addend, false);
     product.beta.value = -1;
-    expected.sub_(addend);
   }
   multiply_symmetric(product, device);
+  const at::Tensor expected = addend.defined() ? addend.to(at::kFloat) : at::empty({count, p, p}, left.options());
+  Operations::gemm_(Matrices(expected), Matrices(left), Matrices(left.mT()), 2, product.beta.value, Precision::highest);
   return at::equal(C, expected.to(at::kBFloat16));
 }
 
-// Of ragged sizes, and with more tiles than there are blocks at once.
+// Sides that are no multiples of a tile; more tiles than a B200 has clusters at once, and one matrix within a larger
+// one.
 bool are_right(int device) {
-  constexpr int64_t kCount = 16, kSide = 520, kInner = 136;
-  const at::Tensor X = small_integers({kCount, kSide, kInner}, device),
-                   turned = small_integers({kCount, kInner, kSide}, device),
-                   half = small_integers({kCount, kSide, kSide}, device).tril(), S = half + half.mT();
-  return is_right(X, true, false, {}, device) && is_right(turned, false, true, {}, device) &&
-         is_right(S, false, false, S, device);
+  const at::Tensor S = small_integers({52, 264, 264}, device).tril();
+  return is_right(small_integers({26, 520, 72}, device), true, false, {}, device) &&
+         is_right(small_integers({1, 72, 272}, device).narrow(2, 0, 264), false, true, {}, device) &&
+         is_right(S + S.mT(), false, false, S + S.mT(), device);
 }
 
-bool are_right_or_warns(int device) {
-  std::string problem;
+enum class Answer { unknown, no, yes };
+
+// Where memory is short the answer stays unknown, and cuBLAS does the work until there is more.
+Answer ask(int device) {
+  const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(device);
+  if (!kernel_of(properties)) return Answer::no;
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  std::string problem = "are wrong";
   try {
-    if (are_right(device)) return true;
-    problem = "are wrong";
+    if (are_right(device)) return Answer::yes;
+  } catch (const c10::OutOfMemoryError&) {
+    return Answer::unknown;
   } catch (const std::exception& error) {
     problem = std::string("fail (") + error.what() + ")";
   }
-  TORCH_WARN("torchdion: its kernels for symmetric products ", problem, " on ",
-             at::cuda::getDeviceProperties(device)->name,
-             ", and cuBLAS computes these products instead: please report this");
-  return false;
+  TORCH_WARN("torchdion: its kernels for symmetric products ", problem, " on ", properties.name,
+             ". cuBLAS computes these products instead; please report this");
+  return Answer::no;
 }
 
 }  // namespace
 
-// The first question for a device runs its kernels once. While a graph is captured that cannot be waited for.
+// The first question for a device, which may be two threads', runs its kernels. A graph that is captured before that
+// has cuBLAS's products: nothing can be waited for meanwhile.
 bool multiplies_symmetric(int device) {
-  enum Answer { unknown, no, yes };
   constexpr size_t kDevices = 64;
-  static std::array<std::atomic<int>, kDevices> answers{};
-  static std::mutex mutex;
-  std::atomic<int>& known = answers.at(static_cast<size_t>(device));
-  if (known == unknown && !is_capturing(device)) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (known == unknown) {
-      const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-      known = kernel_of(*at::cuda::getDeviceProperties(device)) && are_right_or_warns(device) ? yes : no;
-    }
-  }
-  return known == yes;
+  static std::array<std::atomic<Answer>, kDevices> answers{};
+  std::atomic<Answer>& known = answers.at(static_cast<size_t>(device));
+  if (known == Answer::unknown && !is_capturing(device)) known = ask(device);
+  return known == Answer::yes;
 }
 
 void multiply_symmetric(const Product& product, int device) {

@@ -27,8 +27,8 @@ using ClusterShape = cute::Shape<cute::Int<kBlocks>, cute::_1, cute::_1>;
 
 struct LowerTiles {};  // what CUTLASS is asked for
 
-// One of CUTLASS's schedulers that give clusters their tiles in equal steps through a list, which is here the lower
-// tiles of one matrix after another.
+// Made of one of CUTLASS's schedulers, in which cluster c of n takes the tiles c, c + n, c + 2n, ... of a list. The
+// list is that of the lower tiles of the first matrix, then of the second, and so on.
 template <class Scheduler, bool adds_place_in_cluster>
 class LowerTileScheduler : public cutlass::gemm::kernel::detail::StaticPersistentTileScheduler<
                                LowerTileScheduler<Scheduler, adds_place_in_cluster>> {
@@ -51,7 +51,8 @@ class LowerTileScheduler : public cutlass::gemm::kernel::detail::StaticPersisten
   CUTLASS_DEVICE explicit LowerTileScheduler(const Params& params) : Base(params) {}
   CUTLASS_DEVICE LowerTileScheduler(CLCResponse*, const Params& params, dim3) : Base(params) {}
 
-  // The first block, or this one, of the tile with so many before it.
+  // Where the tile lies that has `before` others before it in its matrix, in units of blocks: the upper one of its two
+  // blocks, or this one.
   static CUTLASS_DEVICE cute::tuple<int32_t, int32_t> get_work_idx_m_and_n(uint64_t before,
                                                                            const cutlass::FastDivmodU64Pow2&,
                                                                            const cutlass::FastDivmodU64Pow2&,
@@ -73,7 +74,6 @@ class LowerTileScheduler : public cutlass::gemm::kernel::detail::StaticPersisten
     Params params;
     params.initialize(blocks, cluster(), cutlass::KernelHardwareInfo(), 1, RasterOrderOptions::AlongN);
     params.divmod_cluster_blk_major_ = cutlass::FastDivmodU64(static_cast<uint64_t>(tiles_across(p) + 1));
-    params.problem_tiles_m_ = params.problem_tiles_n_ = static_cast<uint32_t>(tiles_across(p));
     return params;
   }
 
@@ -132,8 +132,8 @@ namespace torchdion::linalg::cuda {
 
 // ---- the mirror images ----
 
-// What stores a tile a second time, as its transpose, which is where the tile lies in a matrix described column by
-// column. A tile on the diagonal holds its own.
+// Stores a tile a second time, as its transpose. `Store` writes where the tile would lie if the matrix were stored
+// column by column, which is that place. A tile on the diagonal has its mirror image in itself, and is stored once.
 template <class Store>
 struct MirrorStore : Store {
   using Store::Store;
@@ -144,6 +144,9 @@ struct MirrorStore : Store {
 
     CUTLASS_DEVICE OffDiagonal(Callbacks&& callbacks, bool off_diagonal)
         : Callbacks(cute::move(callbacks)), is_off_diagonal(off_diagonal) {}
+    CUTLASS_DEVICE void postreduce(int m, int n, int iteration, bool issues) {
+      Callbacks::postreduce(m, n, iteration, issues && is_off_diagonal);
+    }
     CUTLASS_DEVICE void tma_store(int m, int n, int iteration, bool issues) {
       Callbacks::tma_store(m, n, iteration, issues && is_off_diagonal);
     }
@@ -168,6 +171,8 @@ using ByColumns = cutlass::layout::ColumnMajor;
 // Generation: what differs from one to the next.
 template <class Generation, bool adds, bool inner_is_contiguous>
 struct ProductTypes {
+  static_assert(cute::size<1>(typename Generation::TileShape{}) == kLowerTile);
+  static_assert(cute::size<0>(typename Generation::TileShape{}) * Generation::kTilesAcross == kLowerTile);
   using Source = cute::conditional_t<adds, Element, void>;
   using Descriptor = typename Generation::template EpilogueDescriptor<Source>;
   using Mirror = typename Generation::template StoreDescriptor<Descriptor, ByColumns>;
@@ -246,11 +251,14 @@ void multiply_symmetric(const Product& product, int processors, Stream stream) {
   throw std::runtime_error(std::string("torchdion: CUTLASS says: ") + cutlassGetStatusString(status));
 }
 
-// Operands are read as they lie. Where a product is of two symmetric matrices, each is its own transpose.
+// Where an inner dimension is contiguous in one operand and not in the other, both are symmetric, and each is read as
+// its own transpose.
 template <class Generation>
 void multiply_symmetric_on(const Product& product, int processors, Stream stream) {
   if (product.addend.data) return multiply_symmetric<Generation, true, true>(product, processors, stream);
-  if (product.A.transposed) return multiply_symmetric<Generation, false, true>(product, processors, stream);
+  if (product.A.transposed || !product.B.transposed) {
+    return multiply_symmetric<Generation, false, true>(product, processors, stream);
+  }
   multiply_symmetric<Generation, false, false>(product, processors, stream);
 }
 

@@ -153,18 +153,29 @@ void products(const Product& product) {
   }
 }
 
+// An operand of a symmetric product as the kernel reads it, the inner dimension first.
+std::vector<float> read_inner_first(const Operand& given, bool transposed, int64_t matrix, int64_t inner, int64_t p,
+                                    const Arithmetic arithmetic) {
+  Operand read = given, meant = given;
+  read.transposed = transposed;
+  std::vector<float> found = entries<float>(read, matrix, inner, p, arithmetic);
+  if (transposed != meant.transposed) {
+    TORCH_CHECK(inner == p && found == entries<float>(meant, matrix, inner, p, arithmetic), "no symmetric operand");
+  }
+  return found;
+}
+
 // As symmetric_product.h does it: the tiles in their order, those below the diagonal stored twice.
 void symmetric_products(const Product& product) {
   const int64_t p = product.m, k = product.k;
-  Operand A = product.A, B = product.B;
-  const bool reads_inner_first = A.transposed || !B.transposed;
-  A.transposed = !reads_inner_first;  // of the transpose
-  B.transposed = !reads_inner_first;
+  const bool inner_is_contiguous = product.A.transposed || !product.B.transposed;
+  Operand A = product.A;
+  A.transposed = !A.transposed;  // inner dimension first
   const auto alpha = static_cast<float>(product.alpha.value), beta = static_cast<float>(product.beta.value);
   const auto across = static_cast<int32_t>(tiles_across(p));
   for (int64_t matrix = 0; matrix < product.count; ++matrix) {
-    const std::vector<float> a = entries<float>(A, matrix, k, p, product.arithmetic),
-                             b = entries<float>(B, matrix, k, p, product.arithmetic);
+    const std::vector<float> a = read_inner_first(A, !inner_is_contiguous, matrix, k, p, product.arithmetic),
+                             b = read_inner_first(product.B, !inner_is_contiguous, matrix, k, p, product.arithmetic);
     auto* C = reinterpret_cast<BFloat16*>(matrix_of(product.C, matrix));
     const auto* D = reinterpret_cast<const BFloat16*>(matrix_of(product.addend, matrix));
     for (int32_t before = 0; before < count_lower_tiles(p); ++before) {
@@ -194,7 +205,6 @@ void check_symmetric(const Product& product) {
   TORCH_CHECK(!product.addend.data || (fits(product.addend) && !product.addend.transposed &&
                                        (product.A.transposed || !product.B.transposed)),
               "no such symmetric product with an addend");
-  TORCH_CHECK(product.A.transposed == !product.B.transposed || product.k == product.m, "a transpose is none");
 }
 
 const bool is_chosen = [] {

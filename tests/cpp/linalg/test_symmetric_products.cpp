@@ -117,7 +117,8 @@ TEST_F(SymmetricProducts, AreWholeWhereThatIsSoonerOrNoTilesFit) {
   EXPECT_FALSE(is_by_half(1, 776, 24));  // fewer tiles than multiprocessors
   EXPECT_FALSE(is_by_half(40, 264, 24));
   EXPECT_TRUE(is_by_half(30, 512, 24));
-  EXPECT_FALSE(is_by_half(4, 777, 24));  // what does not begin at multiples of 16 bytes
+  EXPECT_FALSE(is_by_half(66, 256, 24));  // a single tile
+  EXPECT_FALSE(is_by_half(4, 777, 24));   // what does not begin at multiples of 16 bytes
   EXPECT_FALSE(is_by_half(4, 776, 25));
   EXPECT_FALSE(is_by_half(4, 776, 24, at::kFloat));
   EXPECT_FALSE(is_by_half(4, 776, 24, at::kHalf));
