@@ -172,7 +172,7 @@ using ByColumns = cutlass::layout::ColumnMajor;
 template <class Generation, bool adds, bool inner_is_contiguous>
 struct ProductTypes {
   static_assert(cute::size<1>(typename Generation::TileShape{}) == kLowerTile);
-  static_assert(cute::size<0>(typename Generation::TileShape{}) * Generation::kTilesAcross == kLowerTile);
+  static_assert(cute::size<0>(typename Generation::TileShape{}) * Generation::kShapesOfTile == kLowerTile);
   using Source = cute::conditional_t<adds, Element, void>;
   using Descriptor = typename Generation::template EpilogueDescriptor<Source>;
   using Mirror = typename Generation::template StoreDescriptor<Descriptor, ByColumns>;

@@ -6,7 +6,7 @@ namespace torchdion::linalg::cuda {
 struct Blackwell {
   using Arch = cutlass::arch::Sm100;
   using TileShape = cute::Shape<cute::_256, cute::_256, cute::_64>;  // of both blocks
-  static constexpr int kTilesAcross = 1;
+  static constexpr int kShapesOfTile = 1;
   using EpilogueSchedule = cutlass::epilogue::TmaWarpSpecialized2Sm;
   using MainloopSchedule = cutlass::gemm::KernelTmaWarpSpecialized2SmSm100;
   using Stride = cutlass::detail::TagToStrideC_t<ByRows>;
