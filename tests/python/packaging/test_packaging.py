@@ -147,7 +147,7 @@ def test_demanding_cuda_without_nvcc_is_refused_with_what_to_do(tmp_path: Path, 
         # which have no such kernel
         pytest.param("4.2.1", "-DCMAKE_CUDA_ARCHITECTURES=80-real;86", "none", marks=pytest.mark.long),
         pytest.param("4.1.0", "-DCMAKE_CUDA_ARCHITECTURES=90", "none", marks=pytest.mark.long),
-        (None, "-DCMAKE_CUDA_ARCHITECTURES=90", None),
+        pytest.param(None, "-DCMAKE_CUDA_ARCHITECTURES=90", None, marks=pytest.mark.long),
     ],
 )
 def test_configuring_takes_cutlass_from_a_folder(
