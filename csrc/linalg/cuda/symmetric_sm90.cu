@@ -6,7 +6,7 @@ namespace torchdion::linalg::cuda {
 struct Hopper {
   using Arch = cutlass::arch::Sm90;
   using TileShape = cute::Shape<cute::_128, cute::_256, cute::_64>;  // of a block
-  static constexpr int kShapesOfTile = kBlocks;  // one above the other
+  static constexpr int kShapesOfTile = kBlocks;                      // one above the other
   using EpilogueSchedule = cutlass::epilogue::TmaWarpSpecializedCooperative;
   using MainloopSchedule = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
   template <class Source>
