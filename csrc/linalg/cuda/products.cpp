@@ -17,7 +17,7 @@ int64_t size_of(Storage storage) {
   }
 }
 
-// Which kernels, and what they compute in: 16-bit operands are rounded no further.
+// The kernels and what they compute in: 16-bit operands are rounded no further.
 const char* name_of(const Product& product) {
   if (product.symmetric) return "symmetric BF16";
   if (product.A.storage == Storage::bfloat16) return "cuBLAS BF16";

@@ -54,7 +54,7 @@ struct Product {
 
 void multiply(const Product& product, int device);
 
-// Whether the device has a kernel for symmetric products, which computes the tiles on and below the diagonal alone.
+// True where the device has a kernel for symmetric products, which computes the tiles on and below the diagonal alone.
 bool multiplies_symmetric(int device);
 
 // Bytes of operands that are one matrix, or the same as each other, count once.

@@ -46,7 +46,7 @@ Operand operand(const at::Tensor& stack, bool transposed) {
   return {stack.data_ptr(), stride, nullptr, stack.stride(1), transposed, Storage::bfloat16};
 }
 
-// Whether C = 2 A Aᵀ − D is what cuBLAS makes of it in FP32. A stack of matrices with contiguous rows is, to both of
+// Compares C = 2 A Aᵀ − D with what cuBLAS makes of it in FP32. A stack of matrices with contiguous rows is, to both of
 // them, one of transposes: `A_transposed` and `B_transposed` turn these back.
 bool is_right(const at::Tensor& A, bool A_transposed, bool B_transposed, const at::Tensor& addend, int device) {
   const at::Tensor given = A.to(at::kFloat), left = A_transposed ? given : given.mT();
@@ -75,15 +75,15 @@ bool is_right(const at::Tensor& A, bool A_transposed, bool B_transposed, const a
 // Sides that are no multiples of a tile; more tiles than a B200 has clusters at once, and one matrix within a larger
 // one.
 bool are_right(int device) {
-  const at::Tensor S = small_integers({52, 264, 264}, device).tril();
+  const at::Tensor half = small_integers({52, 264, 264}, device).tril(), S = (half + half.mT()).contiguous();
   return is_right(small_integers({26, 520, 72}, device), true, false, {}, device) &&
          is_right(small_integers({1, 72, 272}, device).narrow(2, 0, 264), false, true, {}, device) &&
-         is_right(S + S.mT(), false, false, S + S.mT(), device);
+         is_right(S, false, false, S, device);
 }
 
 enum class Answer { unknown, no, yes };
 
-// Where memory is short the answer stays unknown, and cuBLAS does the work until there is more.
+// The answer stays unknown while memory is short, and cuBLAS does the work meanwhile.
 Answer ask(int device) {
   const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(device);
   if (!kernel_of(properties)) return Answer::no;

@@ -51,8 +51,8 @@ class LowerTileScheduler : public cutlass::gemm::kernel::detail::StaticPersisten
   CUTLASS_DEVICE explicit LowerTileScheduler(const Params& params) : Base(params) {}
   CUTLASS_DEVICE LowerTileScheduler(CLCResponse*, const Params& params, dim3) : Base(params) {}
 
-  // Where the tile lies that has `before` others before it in its matrix, in units of blocks: the upper one of its two
-  // blocks, or this one.
+  // Row and column, in units of blocks, of the tile with `before` others before it in its matrix: those of its upper
+  // block, or of this one.
   static CUTLASS_DEVICE cute::tuple<int32_t, int32_t> get_work_idx_m_and_n(uint64_t before,
                                                                            const cutlass::FastDivmodU64Pow2&,
                                                                            const cutlass::FastDivmodU64Pow2&,
@@ -251,7 +251,7 @@ void multiply_symmetric(const Product& product, int processors, Stream stream) {
   throw std::runtime_error(std::string("torchdion: CUTLASS says: ") + cutlassGetStatusString(status));
 }
 
-// Where an inner dimension is contiguous in one operand and not in the other, both are symmetric, and each is read as
+// Both operands are symmetric where an inner dimension is contiguous in one and not in the other, and each is read as
 // its own transpose.
 template <class Generation>
 void multiply_symmetric_on(const Product& product, int processors, Stream stream) {

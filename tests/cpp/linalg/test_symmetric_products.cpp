@@ -128,7 +128,7 @@ TEST_F(SymmetricProducts, AreWholeWhereThatIsSoonerOrNoTilesFit) {
   EXPECT_EQ(recorder.launches().front().name, "cuBLAS BF16");
 }
 
-// Of a matrix whose columns are contiguous there is no kernel that adds.
+// No kernel adds to the product of a matrix whose columns are contiguous.
 TEST_F(SymmetricProducts, AreWholeWithAnAddendWhereNoInnerDimensionIsContiguous) {
   const at::Tensor X = laid_out(normal({kCount, kSide, kInner}, 1, at::kBFloat16), true), exact = X.to(at::kDouble);
   const at::Tensor half = normal({kCount, kSide, kSide}, 2, at::kBFloat16), D = half + half.mT();
