@@ -1,7 +1,7 @@
 """Draws the documentation's figures: `python docs/figures/draw.py [NAME ...]` writes docs/figures/NAME.svg."""
 
+import argparse
 import importlib
-import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -18,13 +18,14 @@ NAMES = (
 )
 
 
-def main(names: list[str]) -> int:
-    for name in names or NAMES:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    for name in parser.parse_args().names or NAMES:
         path = HERE / f"{name}.svg"
         path.write_text(importlib.import_module(name).drawing().svg())
         print(path.relative_to(HERE.parent.parent))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()
