@@ -8,7 +8,9 @@ or DistributedDataParallel; with it they stay where they are, and the optimizer 
 Muon the momentum of a matrix on the way to the process that orthonormalizes it.
 """
 
+import atexit
 import os
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,9 @@ class ManyProcesses(OneProcess):
         if self._began:
             # gloo for what lies on the CPU: the words of checkpoints, and what the optimizer's ranks agree on.
             _meet("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
+            # gloo's threads may still hold tensors. One that frees a tensor while Python shuts down aborts the process
+            # (pytorch#190489), so they get time to do it before.
+            atexit.register(time.sleep, 0.1)
         else:
             dist.barrier()  # until all have looked what the folder holds, the first must not write there
         self.mesh = init_device_mesh(device_type, (job.dp, job.fs, job.tp), mesh_dim_names=("dp", "fs", "tp"))

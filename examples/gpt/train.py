@@ -97,6 +97,7 @@ def main(arguments: list[str]) -> int:
     had_all = trainer.step >= recipe.steps
     interrupted = train_to_the_end(trainer, session, fingerprint)
     if had_all and other is None:
+        ranks.finish()
         return 0
     text = None if interrupted or tokenizer is None else sample_of(trainer, tokenizer, session)
     if interrupted is None and other is not None:

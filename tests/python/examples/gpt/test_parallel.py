@@ -109,29 +109,43 @@ def test_compressed_replicas_that_accumulate_gradients_have_the_losses_of_one_pr
     assert losses(tmp_path) == pytest.approx(alone(flags), rel=1e-9)
 
 
+def torchrun(count: int, script: Path, *arguments: str) -> str:
+    """What the processes print; none may fail."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "--"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    result = subprocess.run(
+        [*command, str(script), *arguments], capture_output=True, text=True, env=environment, timeout=240
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
 @pytest.mark.long
 def test_torchrun_starts_eight_processes_of_which_one_speaks(
     alone: Callable[[str], list[float]], tmp_path: Path
 ) -> None:
     flags = f"{OPTIMIZERS['dion']} --dtype float32 --clip 0"
     own = [*SMALL, *flags.split(), "--compress", *job(2, 2, 2), "--run", str(tmp_path), "--sample-length", "8"]
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "8",
-        "--",
-        str(EXAMPLE),
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    result = subprocess.run([*command, *own], capture_output=True, text=True, env=environment, timeout=240)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
+    lines = torchrun(8, EXAMPLE, *own).splitlines()
     assert [bool(re.match(r"step \d+/10: ", line)) for line in lines[:12]] == [True] * 12
     assert sum(line.startswith("step 10/10: validation loss ") for line in lines) == 1
     assert losses(tmp_path) == pytest.approx(alone(flags), rel=1e-5)
+
+
+# Without the wait for gloo's threads about half of the attempts fail.
+@pytest.mark.long
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_process_that_ends_during_an_exchange_is_not_aborted(tmp_path: Path, attempt: int) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(EXAMPLE.parent)!r})\n"
+        "import processes, torch\n"
+        "processes.start(processes.Job(fs=2), 'cpu')\n"
+        "torch.distributed.barrier()\n"
+        "torch.distributed.all_reduce(torch.ones(100_000), async_op=True)\n"
+    )
+    torchrun(2, script)
 
 
 @pytest.mark.parametrize(
