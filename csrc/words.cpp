@@ -36,6 +36,33 @@ std::string shown(c10::ScalarType dtype) {
   return in_python() ? std::string(c10::getDtypeNames(dtype).first) : c10::toString(dtype);
 }
 
+std::string shown_type(c10::ScalarType dtype) { return (in_python() ? "torch." : "") + shown(dtype); }
+
+std::string shown(c10::Layout layout) {
+  if (!in_python()) return c10::str(layout);
+  switch (layout) {
+    case c10::Layout::Sparse:
+      return "torch.sparse_coo";
+    case c10::Layout::SparseCsr:
+      return "torch.sparse_csr";
+    case c10::Layout::SparseCsc:
+      return "torch.sparse_csc";
+    case c10::Layout::SparseBsr:
+      return "torch.sparse_bsr";
+    case c10::Layout::SparseBsc:
+      return "torch.sparse_bsc";
+    default:
+      return c10::str("torch.", layout);
+  }
+}
+
+std::string shown(c10::IntArrayRef sizes) {
+  if (!in_python()) return c10::str(sizes);
+  std::string all;
+  for (const int64_t size : sizes) all += c10::str(all.empty() ? "" : ", ", size);
+  return c10::str("(", all, sizes.size() == 1 ? ",)" : ")");
+}
+
 std::string shown(bool value) {
   if (in_python()) return value ? "True" : "False";
   return value ? "true" : "false";

@@ -43,6 +43,9 @@ std::string called(const at::Tensor& X);
 
 // Values as the language writes them: "BFloat16" or "bfloat16"; "true" or "True"; "none" or "None".
 std::string shown(c10::ScalarType dtype);
+std::string shown_type(c10::ScalarType dtype);  // as its object is written: "Long" or "torch.int64"
+std::string shown(c10::Layout layout);
+std::string shown(c10::IntArrayRef sizes);  // [2, 3] or (2, 3)
 std::string shown(bool value);
 std::string shown_none();
 std::string shown_name(const std::string& name);  // 'fc.weight' in Python, without quotes in C++

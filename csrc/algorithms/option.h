@@ -110,6 +110,7 @@ class Options {
   double number(std::string_view name) const { return std::get<double>(at(name)); }
   Pair pair(std::string_view name) const { return std::get<Pair>(at(name)); }
   std::string_view text(std::string_view name) const { return std::get<std::string_view>(at(name)); }
+  const std::vector<std::pair<std::string_view, Value>>& all() const { return values_; }
   // None: 0.
   int64_t integer_or_zero(std::string_view name) const;
   // Of an option with none, and of no option (an empty name): the fallback.

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "engine/groups.h"
 #include "words.h"
 
 namespace torchdion::bindings {
@@ -20,6 +21,14 @@ struct PythonWords {
   Speaking python{{front(), Language::python}};
 };
 
+// The options of a group, checked. Of a whole one none may be missing; `where` names it in sentences.
+engine::GroupOptions read_group(const py::dict& group, const std::string& where, bool whole);
+
+// The value of an option that was read from a program, and as Python writes it.
+algorithms::Value value_of(const algorithms::Option& option, py::handle given);
+py::object as_python(const algorithms::Value& value);
+
+void bind_core(py::module_& m);
 void bind_options(py::module_& m);
 void bind_layout(py::module_& m);
 void bind_engine(py::module_& m);

@@ -17,26 +17,6 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Of what may wait for a thread at its end, which may need Python's lock.
-struct WithoutLock {
-  template <class T>
-  void operator()(T* object) const {
-    const py::gil_scoped_release released;
-    delete object;
-  }
-};
-using InFlightHolder = std::unique_ptr<engine::InFlight, WithoutLock>;
-using StepHolder = std::unique_ptr<engine::Step, WithoutLock>;
-
-py::object as_python(const engine::Count& count) {
-  if (count.on_devices.empty()) return py::cast(count.known);
-  at::Tensor sum = count.on_devices.front();
-  for (std::size_t i = 1; i < count.on_devices.size(); ++i) {
-    sum = sum.add(count.on_devices[i].to(sum.device(), /*non_blocking=*/true));
-  }
-  return py::cast(count.known == 0 ? sum : sum.add(count.known));
-}
-
 // What a parameter costs, by the names of axes.
 py::dict as_python(const engine::ParameterCost& cost) {
   const Layout& layout = cost.layout;
@@ -66,10 +46,6 @@ void bind_plan(py::module_& m) {
         }
         return costs;
       },
-      py::arg("groups"), py::call_guard<PythonWords>());
-  m.def(
-      "expected_traffic",
-      [](const engine::Groups& groups) { return engine::plan_of(engine::SharedGroups(groups)).expected_traffic; },
       py::arg("groups"), py::call_guard<PythonWords>());
 }
 
@@ -115,23 +91,6 @@ void bind_state(py::module_& m) {
       py::arg("algorithm"), py::arg("name"), py::arg("sizes"), py::arg("local"), py::arg("options"), py::arg("layout"),
       py::call_guard<PythonWords>());
   m.def(
-      "start_of",
-      [](const std::string& algorithm, const std::string& name, std::vector<int64_t> sizes, std::vector<int64_t> local,
-         const engine::GroupOptions& options, int64_t parameter, at::ScalarType dtype, c10::Device device,
-         const Layout& layout) {
-        return engine::start_of(state_of(algorithm, name), sizes, local, options.values, parameter,
-                                at::TensorOptions(dtype).device(device), layout);
-      },
-      py::arg("algorithm"), py::arg("name"), py::arg("sizes"), py::arg("local"), py::arg("options"),
-      py::arg("parameter"), py::arg("dtype"), py::arg("device"), py::arg("layout"),
-      py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def(
-      "resized_factor",
-      [](const std::string& algorithm, const std::string& name, const at::Tensor& Q, int64_t r, int64_t seed,
-         int64_t parameter) { return engine::resized_factor(state_of(algorithm, name), Q, r, seed, parameter); },
-      py::arg("algorithm"), py::arg("name"), py::arg("Q"), py::arg("r"), py::arg("seed"), py::arg("parameter"),
-      py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def(
       "check_state_names",
       [](const std::string& algorithm, const std::vector<std::string>& names, std::vector<int64_t> sizes,
          const std::string& name) { engine::check_state_names(algorithms::algorithm(algorithm), names, sizes, name); },
@@ -174,14 +133,6 @@ void bind_state(py::module_& m) {
       py::arg("algorithm"), py::arg("name"), py::arg("sizes"), py::arg("parameter"), py::arg("options"),
       py::call_guard<PythonWords>());
   m.def(
-      "decoupled_states",
-      [](const std::string& algorithm, std::vector<int64_t> sizes, const std::vector<int64_t>& ranks,
-         const engine::GroupOptions& options, const Layout& layout) {
-        return engine::decoupled_states(algorithms::algorithm(algorithm), sizes, ranks, options.values, layout);
-      },
-      py::arg("algorithm"), py::arg("sizes"), py::arg("ranks"), py::arg("options"), py::arg("layout"),
-      py::call_guard<PythonWords>());
-  m.def(
       "check_layout",
       [](const std::string& algorithm, std::vector<int64_t> sizes, const std::vector<std::vector<int64_t>>& factors,
          const engine::GroupOptions& options, const Layout& layout, const std::string& name) {
@@ -214,12 +165,6 @@ void bind_state_owners(py::module_& m) {
         return engine::owned_part(state, parameter, comm::own_share(axis, shares));
       },
       py::arg("state"), py::arg("parameter"), py::arg("axis"), py::arg("shares"));
-  m.def(
-      "gather_owned",
-      [](const at::Tensor& part, std::vector<int64_t> state, std::vector<int64_t> parameter, const Axis& axis,
-         const comm::Shares& shares) { return engine::gather_owned(part, state, parameter, axis, shares); },
-      py::arg("part"), py::arg("state"), py::arg("parameter"), py::arg("axis"), py::arg("shares"),
-      py::call_guard<py::gil_scoped_release, PythonWords>());
 }
 
 }  // namespace
@@ -257,40 +202,13 @@ void bind_engine(py::module_& m) {
           py::arg("layouts") = std::vector<Layout>(),
           py::arg("whole_factors") = std::vector<std::vector<std::vector<int64_t>>>(),
           py::arg("shares") = std::vector<comm::Shares>());
-  py::class_<engine::Report>(m, "Report")
-      .def_property_readonly("skipped",
-                             [](const engine::Report& report) -> py::object {
-                               if (!report.left_out.defined()) return py::cast(report.skipped);
-                               return py::cast(report.left_out);
-                             })
-      .def_property_readonly("nonfinite", [](const engine::Report& report) { return as_python(report.nonfinite); })
-      .def_property_readonly("without_signal",
-                             [](const engine::Report& report) { return as_python(report.without_signal); })
-      .def_property_readonly("in_margin", [](const engine::Report& report) { return as_python(report.in_margin); })
-      .def_readonly("batches", &engine::Report::batches)
-      .def_readonly("workspace_bytes", &engine::Report::workspace_bytes)
-      .def_readonly("expected_traffic", &engine::Report::expected_traffic);
-  py::class_<engine::InFlight, InFlightHolder>(m, "InFlight")
-      .def("wait", &engine::InFlight::wait, py::call_guard<py::gil_scoped_release, PythonWords>())
-      .def_property_readonly("batches", &engine::InFlight::batches)
-      .def_property_readonly("completed", &engine::InFlight::completed);
-  py::class_<engine::Step, StepHolder>(m, "Step")
-      .def(py::init([](engine::Groups groups, Nonfinite nonfinite, std::optional<at::Tensor> grad_scale,
-                       std::optional<at::Tensor> found_inf) {
-             engine::GradientScaling scaling{grad_scale.value_or(at::Tensor()), found_inf.value_or(at::Tensor())};
-             return StepHolder(new engine::Step(std::move(groups), nonfinite, std::move(scaling)));
+  py::class_<engine::Step>(m, "Step")
+      .def(py::init([](engine::Groups groups, Nonfinite nonfinite) {
+             return std::make_unique<engine::Step>(std::move(groups), nonfinite);
            }),
-           py::arg("groups"), py::arg("nonfinite"), py::arg("grad_scale") = py::none(),
-           py::arg("found_inf") = py::none(), py::call_guard<PythonWords>())
-      .def("run", &engine::Step::run, py::call_guard<py::gil_scoped_release, PythonWords>())
-      .def("axes_without_group",
-           [](engine::Step& self) {
-             return self.in_flight() ? self.in_flight()->axes_without_group() : std::vector<Axis>();
-           })
-      .def("take_in_flight", [](engine::Step& self) { return InFlightHolder(self.take_in_flight().release()); })
-      .def_property_readonly("wrote", &engine::Step::wrote)
-      .def_property_readonly("batches", &engine::Step::batches)
-      .def_property_readonly("completed", &engine::Step::completed);
+           py::arg("groups"), py::arg("nonfinite"), py::call_guard<PythonWords>())
+      .def(
+          "run", [](engine::Step& self) { self.run(); }, py::call_guard<py::gil_scoped_release, PythonWords>());
   bind_plan(m);
   bind_state(m);
   bind_state_owners(m);

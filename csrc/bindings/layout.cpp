@@ -7,7 +7,6 @@
 #include "comm/line.h"
 #include "comm/pieces.h"
 #include "engine/agreement.h"
-#include "engine/claims.h"
 
 namespace torchdion::bindings {
 
@@ -30,26 +29,6 @@ void bind_agreement(py::module_& m) {
            }),
            py::arg("name"), py::arg("properties"), py::arg("axes"), py::kw_only(), py::arg("is_parameter") = true,
            py::arg("gradient") = py::none(), py::arg("shared") = std::vector<Axis>());
-  py::class_<engine::Held>(m, "Held").def(
-      py::init([](std::string name, std::size_t group, std::vector<int64_t> sizes, at::ScalarType dtype,
-                  std::string device, std::string layout, bool requires_grad, std::optional<double> steps,
-                  std::vector<std::tuple<std::string, at::ScalarType, std::vector<int64_t>>> states,
-                  std::vector<Axis> axes, std::optional<at::ScalarType> gradient, std::vector<Axis> shared) {
-        engine::Held held{
-            std::move(name), group, std::move(sizes), dtype,    std::move(device), std::move(layout), requires_grad,
-            steps,           {},    std::move(axes),  gradient, std::move(shared)};
-        for (auto& [state, of_state, whole] : states) held.states.push_back({state, of_state, std::move(whole)});
-        return held;
-      }),
-      py::kw_only(), py::arg("name"), py::arg("group"), py::arg("sizes"), py::arg("dtype"), py::arg("device"),
-      py::arg("layout"), py::arg("requires_grad"), py::arg("steps"), py::arg("states"), py::arg("axes"),
-      py::arg("gradient") = py::none(), py::arg("shared") = std::vector<Axis>());
-  m.def(
-      "claims_of",
-      [](const std::vector<engine::Held>& held, const std::vector<const engine::GroupOptions*>& groups,
-         std::vector<std::pair<std::string, std::string>> optimizer,
-         engine::Operation operation) { return engine::claims_of(held, groups, std::move(optimizer), operation); },
-      py::arg("held"), py::arg("groups"), py::arg("optimizer"), py::arg("operation"), py::call_guard<PythonWords>());
   m.def("average", &comm::average, py::arg("tensor"), py::arg("axis"),
         py::call_guard<py::gil_scoped_release, PythonWords>());
   m.def("differing", &comm::differing, py::arg("tensors"), py::arg("axis"),
@@ -75,7 +54,6 @@ void bind_agreement(py::module_& m) {
       py::arg("operation"), py::arg("refuses"), py::arg("claims"), py::arg("provide") = py::none(), py::kw_only(),
       py::arg("compares") = false, py::arg("copies") = py::none(),
       py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def("sentence_of_apart", &engine::sentence_of_apart, py::arg("names"), py::call_guard<PythonWords>());
 }
 
 }  // namespace

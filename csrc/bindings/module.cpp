@@ -75,6 +75,7 @@ PYBIND11_MODULE(_C, m) {
   bind_options(m);
   bind_layout(m);
   bind_engine(m);
+  bind_core(m);
   bind_routing(m);
   bind_trace(m);
   m.def("launches_of", &launches_of, py::arg("step"), py::arg("device_type") = "cuda");

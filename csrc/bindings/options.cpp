@@ -17,15 +17,6 @@ using algorithms::Value;
 
 namespace {
 
-py::object as_python(const Value& value) {
-  if (const auto* flag = std::get_if<bool>(&value)) return py::bool_(*flag);
-  if (const auto* integer = std::get_if<int64_t>(&value)) return py::int_(*integer);
-  if (const auto* number = std::get_if<double>(&value)) return py::float_(*number);
-  if (const auto* pair = std::get_if<algorithms::Pair>(&value)) return py::make_tuple(pair->first, pair->second);
-  if (const auto* text = std::get_if<std::string_view>(&value)) return py::str(std::string(*text));
-  return py::none();
-}
-
 // A number of Python's own; an integer where it has 64 bits.
 std::optional<Value> number_of(py::handle given) {
   if (PyBool_Check(given.ptr())) return std::nullopt;
@@ -104,19 +95,16 @@ Value read(const Option& option, py::handle given, const std::string& where, at:
   return *taken;
 }
 
-engine::GroupOptions read_group(const py::dict& group, const std::string& where, bool whole) {
-  engine::GroupOptions options;
-  for (const Option& option : algorithms::options()) {
-    const py::str name(option.name.data(), option.name.size());
-    if (!group.contains(name)) {
-      TORCH_CHECK_VALUE(!whole, prefix(), option.name, " must be in the group, which lacks it", where);
-      continue;
+// In the order of the table.
+const std::vector<PyObject*>& names_of_options() {
+  static const std::vector<PyObject*> names = [] {
+    std::vector<PyObject*> all;
+    for (const Option& option : algorithms::options()) {
+      all.push_back(PyUnicode_InternFromString(std::string(option.name).c_str()));
     }
-    at::Tensor* tensor = option.name == "lr" ? &options.lr : &options.weight_decay;
-    options.values.set(option.name, read(option, group[name], where, tensor));
-  }
-  engine::check_combinations(options.values, where);
-  return options;
+    return all;
+  }();
+  return names;
 }
 
 py::dict described(const Option& option) {
@@ -153,6 +141,33 @@ py::dict described(const algorithms::Algorithm& algorithm) {
 }
 
 }  // namespace
+
+engine::GroupOptions read_group(const py::dict& group, const std::string& where, bool whole) {
+  engine::GroupOptions options;
+  auto name = names_of_options().begin();
+  for (const Option& option : algorithms::options()) {
+    PyObject* given = PyDict_GetItem(group.ptr(), *name++);
+    if (!given) {
+      TORCH_CHECK_VALUE(!whole, prefix(), option.name, " must be in the group, which lacks it", where);
+      continue;
+    }
+    at::Tensor* tensor = option.name == "lr" ? &options.lr : &options.weight_decay;
+    options.values.set(option.name, read(option, given, where, tensor));
+  }
+  engine::check_combinations(options.values, where);
+  return options;
+}
+
+py::object as_python(const Value& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return py::bool_(*flag);
+  if (const auto* integer = std::get_if<int64_t>(&value)) return py::int_(*integer);
+  if (const auto* number = std::get_if<double>(&value)) return py::float_(*number);
+  if (const auto* pair = std::get_if<algorithms::Pair>(&value)) return py::make_tuple(pair->first, pair->second);
+  if (const auto* text = std::get_if<std::string_view>(&value)) return py::str(std::string(*text));
+  return py::none();
+}
+
+Value value_of(const Option& option, py::handle given) { return read(option, given, "", nullptr); }
 
 void bind_options(py::module_& m) {
   m.def("options", [] {

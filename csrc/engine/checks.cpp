@@ -80,7 +80,7 @@ void check_steps(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>
     TORCH_CHECK_VALUE(step.is_cpu() && step.numel() == 1 && counts && linalg::has_memory(step), prefix(),
                       "the state step of ", called(X[i]), " must be one integer, FP32 or FP64 number on the CPU, got ",
                       step.toString(), " of shape ", step.sizes());
-    const double count = step.item<double>();
+    const double count = step.scalar_type() == at::kFloat ? *step.const_data_ptr<float>() : step.item<double>();
     TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53 && count == std::floor(count), prefix(), "the state step of ",
                       called(X[i]), " must be a whole number from 0, got ", count);
   }

@@ -16,7 +16,7 @@ std::vector<int64_t> stacked_sizes(at::IntArrayRef sizes, MatrixForm form) {
                     "a parameter of shape ", sizes, " has no matrices after ", form.batch_dims,
                     " leading dimensions (batch_dims)");
   const auto rows = sizes.begin() + form.batch_dims;
-  check_blocks(*rows, form.blocks, c10::str("a parameter of shape ", sizes));
+  if (form.blocks != 1) check_blocks(*rows, form.blocks, c10::str("a parameter of shape ", sizes));
   std::vector<int64_t> stacked(sizes.begin(), rows);
   if (form.blocks > 1) stacked.push_back(form.blocks);
   stacked.push_back(*rows / form.blocks);

@@ -149,4 +149,12 @@ at::Tensor gather_owned(const at::Tensor& part, at::IntArrayRef state, at::IntAr
   return parts.size() == 1 ? parts.front().clone().view(state) : at::cat(parts);
 }
 
+std::vector<int64_t> Part::sizes_of(at::IntArrayRef state) const { return owned_sizes(state, sizes, rows()); }
+
+at::Tensor Part::of(const at::Tensor& state) const { return owned_part(state, sizes, rows()); }
+
+at::Tensor Part::gather(const at::Tensor& part, at::IntArrayRef state) const {
+  return gather_owned(part, state, sizes, axis, shares);
+}
+
 }  // namespace torchdion::engine

@@ -21,6 +21,21 @@ struct Owned {
   Axis axis;
 };
 
+// Of a parameter and of states like it, what this rank keeps.
+struct Part {
+  Axis axis;
+  comm::Shares shares;         // entries of dimension 0, of each rank
+  std::vector<int64_t> sizes;  // of the whole parameter
+
+  // "1 of 4": this rank, as state dicts of its own name it.
+  std::string owner() const { return c10::str(axis.rank, " of ", axis.size); }
+  Piece rows() const { return comm::own_share(axis, shares); }
+  // Of states of these whole sizes: the sizes of this rank's part, the part itself, and the whole of all parts.
+  std::vector<int64_t> sizes_of(at::IntArrayRef state) const;
+  at::Tensor of(const at::Tensor& state) const;
+  at::Tensor gather(const at::Tensor& part, at::IntArrayRef state) const;  // waits for the other ranks
+};
+
 // Whether the states of a group's parameters have owners, as far as there are several ranks.
 bool has_owners(const algorithms::Options& group);
 

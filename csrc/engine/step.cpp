@@ -36,20 +36,39 @@ void check_multiplier(const at::Tensor& number, const char* what) {
 
 }  // namespace
 
-Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling)
+Step::Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling, KnownPlan* known)
     : policy_{nonfinite, scaling.found_inf}, scaling_(std::move(scaling)) {
   at::NoGradGuard no_grad;
   if (scaling_.scale.defined()) check_number(scaling_.scale, "grad_scale");
   if (scaling_.found_inf.defined()) check_number(scaling_.found_inf, "found_inf");
+  find_plan(std::move(groups), known);
+  make_tasks();
+}
+
+void Step::find_plan(Groups groups, KnownPlan* known) {
+  const auto allocate = [](Group& group) {
+    if (group.takes_matrices() && group.options.flag("skip_zero_gradients")) allocate_unchanged(group);
+  };
+  if (known) plan_ = known->plan_of(groups);
+  if (plan_) {
+    for (Group& group : groups.all) {
+      check_numbers(group, groups.capturable);
+      allocate(group);
+    }
+    groups_ = SharedGroups(std::move(groups));
+    return;
+  }
   for (Group& group : groups.all) {
     check(group, groups.capturable);
+    check_numbers(group, groups.capturable);
     materialize(group.G);
     check_gradients_and_states(group);
-    if (group.takes_matrices() && group.options.flag("skip_zero_gradients")) allocate_unchanged(group);
+    allocate(group);
   }
   groups_ = SharedGroups(std::move(groups));
-  plan_ = plan_of(groups_);
-  make_tasks();
+  const auto plan = std::make_shared<Plan>(plan_of(groups_));
+  plan_ = plan;
+  if (known) known->know(groups_.given(), plan);
 }
 
 void Step::check(const Group& group, bool capturable) const {
@@ -58,15 +77,15 @@ void Step::check(const Group& group, bool capturable) const {
   for (std::size_t k = 0; k < group.states.size(); ++k) {
     check_storage(group.X, group.states[k], title_of(group.algorithm->states[k]));
   }
-  if (capturable) {
-    TORCH_CHECK_VALUE(policy_.nonfinite != Nonfinite::raise, prefix(), raising(), " cannot be combined with ",
-                      captured(), ": the host would wait");
-    check_steps_on_devices(group.X, group.steps);
-    check_multiplier(group.multipliers.lr, "lr");
-    check_multiplier(group.multipliers.weight_decay, "weight_decay");
-  } else {
-    check_steps(group.X, group.steps);
-  }
+  TORCH_CHECK_VALUE(!capturable || policy_.nonfinite != Nonfinite::raise, prefix(), raising(),
+                    " cannot be combined with ", captured(), ": the host would wait");
+}
+
+void Step::check_numbers(const Group& group, bool capturable) const {
+  if (!capturable) return check_steps(group.X, group.steps);
+  check_steps_on_devices(group.X, group.steps);
+  check_multiplier(group.multipliers.lr, "lr");
+  check_multiplier(group.multipliers.weight_decay, "weight_decay");
 }
 
 void Step::check_gradients_and_states(const Group& group) const {
@@ -108,17 +127,17 @@ void Step::make_tasks() {
     }
   }
   check_capture();
-  std::vector<algorithms::Batch> batches = batches_of(plan_, groups_.updated(), copies_);
+  std::vector<algorithms::Batch> batches = batches_of(*plan_, groups_.updated(), copies_);
   for (const algorithms::Algorithm* algorithm : algorithms::all()) {  // in the order of the plan
     for (std::size_t g = 0; g < updated.size(); ++g) {
       if (updated[g].algorithm == algorithm) add_tasks(g, batches);
     }
   }
   for (DeviceTasks& tasks : devices_) {
-    tasks.allocate(!plan_.axes.empty());
+    tasks.allocate(!plan_->axes.empty());
     count_ += tasks.size();
   }
-  if (in_flight_) in_flight_->allocate(!plan_.axes.empty());
+  if (in_flight_) in_flight_->allocate(!plan_->axes.empty());
 }
 
 // Those of an updated group, from the batches of all.
@@ -131,15 +150,15 @@ void Step::add_tasks(std::size_t index, std::vector<algorithms::Batch>& batches)
   std::vector<algorithms::Batch> of_bucket;
   std::vector<int64_t> workspaces;
   for (std::size_t i = 0; i < batches.size(); ++i) {
-    const PlannedBatch& planned = plan_.batches[i];
-    const Alike& alike = plan_.alike[planned.alike];
+    const PlannedBatch& planned = plan_->batches[i];
+    const Alike& alike = plan_->alike[planned.alike];
     if (alike.group != index) continue;
     if (bucket) {
       of_bucket.push_back(std::move(batches[i]));
       workspaces.push_back(planned.cost.workspace);
       continue;
     }
-    std::string what = alike.layout.is_local() ? "" : plan_.description(planned, groups_.updated());
+    std::string what = alike.layout.is_local() ? "" : plan_->description(planned, groups_.updated());
     if (leaves_in_flight) in_flight_->add(batches[i], group, planned.cost.workspace_in_flight, what);
     DeviceTasks& tasks = tasks_on(group.X[alike.members.front()].device());
     tasks.add(std::move(batches[i]), group, planned.cost.workspace, std::move(what));
@@ -159,13 +178,13 @@ std::vector<at::Tensor> Step::gradients() const {
 bool Step::decide_whether_left_out(Report& report) {
   if (!policy_.may_leave_out() || devices_.empty()) return false;
   if (!groups_.given().capturable) {
-    const Decision decision = decide(policy_, gradients(), plan_.axes);
+    const Decision decision = decide(policy_, gradients(), plan_->axes);
     report.nonfinite.known = decision.nonfinite;
     return decision.left_out;
   }
   std::vector<at::Tensor> left_out;
   for (const DeviceTasks& tasks : devices_) left_out.push_back(tasks.left_out());
-  for (const at::Tensor& found : decide_on_devices(policy_, gradients(), plan_.axes, left_out)) {
+  for (const at::Tensor& found : decide_on_devices(policy_, gradients(), plan_->axes, left_out)) {
     report.nonfinite.add(found);
   }
   report.left_out = left_out.front();
@@ -173,7 +192,7 @@ bool Step::decide_whether_left_out(Report& report) {
 }
 
 void Step::find_zero_gradients() {
-  find_unchanged(groups_.given().all, plan_.axes, policy_.nonfinite == Nonfinite::zero);
+  find_unchanged(groups_.given().all, plan_->axes, policy_.nonfinite == Nonfinite::zero);
   for (const DeviceTasks& tasks : devices_) {
     if (tasks.left_out().defined()) leave_unchanged(groups_.given().all, tasks.left_out());
   }
@@ -191,7 +210,7 @@ Report Step::run() {
     in_flight_.reset();
     return report;
   }
-  report.expected_traffic = plan_.expected_traffic;
+  report.expected_traffic = plan_->expected_traffic;
 
   find_zero_gradients();
   wrote_ = true;

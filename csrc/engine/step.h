@@ -1,5 +1,5 @@
-// One optimizer step. The engine keeps nothing between steps: the fronts own parameters and state, and hand both over
-// here. A Step is made in two parts, so that all that can be refused or allocated is, before the first write.
+// One optimizer step. A Step is made in two parts, so that all that can be refused or allocated is, before the first
+// write.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include "engine/device_tasks.h"
 #include "engine/groups.h"
 #include "engine/in_flight.h"
+#include "engine/known_plan.h"
 #include "engine/nonfinite_policy.h"
 #include "engine/plan.h"
 
@@ -17,7 +18,8 @@ namespace torchdion::engine {
 class Step {
  public:
   // Checks, plans and allocates; writes nothing. Throws c10::Error with one sentence for what it refuses.
-  Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling = {});
+  // known: of the step before, which becomes that of this one.
+  Step(Groups groups, Nonfinite nonfinite, GradientScaling scaling = {}, KnownPlan* known = nullptr);
   Step(const Step&) = delete;  // its tasks point to its groups
 
   // Updates the parameters and their state. When it throws after wrote(), they are no longer what any step leaves.
@@ -33,7 +35,9 @@ class Step {
   std::size_t completed() const { return completed_; }
 
  private:
+  void find_plan(Groups groups, KnownPlan* known);
   void check(const Group& group, bool capturable) const;
+  void check_numbers(const Group& group, bool capturable) const;
   void check_gradients_and_states(const Group& group) const;
   void check_capture() const;
   DeviceTasks& tasks_on(c10::Device device);
@@ -47,7 +51,7 @@ class Step {
   SharedGroups groups_;
   NonfinitePolicy policy_;
   GradientScaling scaling_;
-  Plan plan_;
+  std::shared_ptr<const Plan> plan_;
   std::vector<DeviceTasks> devices_;  // in the order of the devices' first parameters
   std::unique_ptr<InFlight> in_flight_;
   Copies copies_;

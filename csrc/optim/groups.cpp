@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "engine/group_options.h"
+#include "engine/parameter.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
 #include "words.h"
@@ -14,10 +15,6 @@ using torch::optim::OptimizerParamGroup;
 
 std::string group_name(std::size_t index, const std::string& whose) {
   return " (parameter group " + std::to_string(index) + whose + ")";
-}
-
-std::string parameter_name(std::size_t index, std::size_t group) {
-  return "parameter " + std::to_string(index) + group_name(group);
 }
 
 const Options& options_of(const OptimizerParamGroup& group, std::size_t index) {
@@ -55,8 +52,8 @@ std::vector<engine::GroupOptions> checked(const ParamGroups& groups, const Optio
     values.push_back(values_of(options, group_name(i, whose)));
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
       const at::Tensor& param = groups[i].params()[k];
-      const std::string name = parameter_name(k, i);
-      check_parameter(param, options, name);
+      const std::string name = engine::parameter_name(k, i);
+      check_parameter(param, values.back(), name);
       TORCH_CHECK_VALUE(seen.insert(param.unsafeGetTensorImpl()).second, prefix(), name, " is given twice");
     }
   }

@@ -16,7 +16,8 @@ using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
 // " (parameter group 2)", " (parameter group 2 of the state dict)"; whose: kOfStateDict, of the second.
 std::string group_name(std::size_t index, const std::string& whose = "");
 inline constexpr char kOfStateDict[] = " of the state dict";
-std::string parameter_name(std::size_t index, std::size_t group);
+// The entry of a saved group that says whose parts its states are.
+inline constexpr auto kOwnedBy = "owned_by";
 
 // Throws c10::ValueError for those of another optimizer.
 const Options& options_of(const torch::optim::OptimizerParamGroup& group, std::size_t index);

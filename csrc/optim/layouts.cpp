@@ -62,42 +62,31 @@ void check_layout(const at::Tensor& param, const Layout& layout, const engine::G
                     param.sizes());
 }
 
-void check_factors(const at::Tensor& param, const Layout& layout, const algorithms::Algorithm& algorithm,
-                   const engine::GroupOptions& options, const std::string& name) {
-  const at::IntArrayRef sizes = engine::whole_sizes(param, layout);
-  std::vector<std::vector<int64_t>> factors;
-  for (const std::size_t k : algorithms::factors_of(algorithm)) {
-    factors.push_back(engine::whole_state_sizes(algorithm.states[k], sizes, options.values));
-  }
-  if (!factors.empty()) engine::check_layout(algorithm, sizes, factors, options.values, layout, name);
-}
-
-std::vector<int64_t> whole_sizes_of(const algorithms::State& state, const at::Tensor& piece, const at::Tensor& param,
-                                    const Layout& layout, const engine::GroupOptions& options,
-                                    const std::string& name) {
-  const at::IntArrayRef sizes = engine::whole_sizes(param, layout);
-  const engine::Cuts of_param = engine::cuts_of_parameter(param.dim(), options.values);
-  algorithms::Options values = options.values;
+std::vector<int64_t> whole_sizes_of(const algorithms::State& state, const at::Tensor& piece,
+                                    const engine::ParameterView& view, const algorithms::Options& options) {
+  const at::IntArrayRef sizes = view.sizes();
+  const engine::Cuts of_param = engine::cuts_of_parameter(view.param.dim(), options);
+  algorithms::Options values = options;
   std::vector<int64_t> expected;
   for (const bool other : {false, true}) {  // a loaded factor may be of the other orientation
     if (other && state.shape != algorithms::StateShape::factor) break;
-    const bool is_right = engine::starts_right(sizes, options.values) != other;
+    const bool is_right = engine::starts_right(sizes, options) != other;
     values.set("orientation", std::string_view(is_right ? "right" : "left"));
     std::vector<int64_t> whole = engine::whole_state_sizes(state, sizes, values);
     const auto dims = static_cast<int64_t>(whole.size());
     const engine::Cuts cuts = engine::cuts_of_state(state, dims, of_param, is_right);
-    const bool has_all_columns = cuts.cols == dims - 1 ? layout.cols.absent() : layout.rows.absent();
+    const bool has_all_columns = cuts.cols == dims - 1 ? view.layout.cols.absent() : view.layout.rows.absent();
     if (state.shape == algorithms::StateShape::factor && has_all_columns && piece.dim() > 0) {
       whole.back() = piece.size(-1);  // any rank; else that of the options
     }
-    std::vector<int64_t> own = engine::piece_sizes(whole, cuts, layout);
+    std::vector<int64_t> own = engine::piece_sizes(whole, cuts, view.layout);
     if (piece.sizes() == own) {
-      engine::check_loaded_sizes(state, whole, sizes, values, name);
+      engine::check_loaded_sizes(state, whole, sizes, values, view.name);
       return whole;
     }
     if (expected.empty()) expected = std::move(own);
   }
-  TORCH_CHECK_VALUE(false, prefix(), "the ", engine::title_of(state), " of ", name,
+  TORCH_CHECK_VALUE(false, prefix(), "the ", engine::title_of(state), " of ", view.name,
                     " must be this rank's piece of shape ", at::IntArrayRef(expected), " as its layout says, got ",
                     piece.sizes());
 }

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/groups.h"
+#include "engine/parameter.h"
 
 namespace torchdion::optim {
 
@@ -23,13 +23,10 @@ const Layout& layout_of(const Layouts& layouts, const at::Tensor& param);
 void check_layout(const at::Tensor& param, const Layout& layout, const engine::GroupOptions& options,
                   const std::string& name);
 
-// Throws c10::ValueError with one sentence where factors of the rank that the options ask for cannot follow the layout.
-void check_factors(const at::Tensor& param, const Layout& layout, const algorithms::Algorithm& algorithm,
-                   const engine::GroupOptions& options, const std::string& name);
-
-// The sizes of the whole state of which this rank has a piece. Throws c10::ValueError where it fits none.
-std::vector<int64_t> whole_sizes_of(const algorithms::State& state, const at::Tensor& piece, const at::Tensor& param,
-                                    const Layout& layout, const engine::GroupOptions& options, const std::string& name);
+// The sizes of the whole state of which this rank has a piece; options: of the parameter's group. Throws
+// c10::ValueError where it fits none.
+std::vector<int64_t> whole_sizes_of(const algorithms::State& state, const at::Tensor& piece,
+                                    const engine::ParameterView& view, const algorithms::Options& options);
 
 // What the axes of all layouts have carried, by their names.
 std::map<std::string, AxisTraffic> traffic_of(const Layouts& layouts);

@@ -14,11 +14,9 @@
 
 #include "engine/checks.h"
 #include "engine/loaded_state.h"
-#include "engine/shapes.h"
 #include "engine/state.h"
 #include "linalg/memory.h"
 #include "one_sentence.h"
-#include "optim/capturable.h"
 #include "optim/entries.h"
 #include "optim/groups.h"
 #include "optim/nesting.h"
@@ -27,7 +25,7 @@
 #include "optim/other_optimizers.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
-#include "optim/whole.h"
+#include "optim/rates.h"
 #include "words.h"
 
 namespace torchdion {
@@ -124,7 +122,7 @@ std::map<Key, IValue> to_states(const GenericDict& saved) {
 }
 
 // Refuses parts of another rank, which may be as large as this one's.
-void check_owner(const IValue& owner, const optim::Part* part, const std::string& where) {
+void check_owner(const IValue& owner, const engine::Part* part, const std::string& where) {
   if (owner.isNone() || (part && owner.isString() && owner.toStringRef() == part->owner())) return;
   TORCH_CHECK_VALUE(false, prefix(), "the states must be whole", part ? " or those of rank " + part->owner() : "",
                     ", got what is owned by rank ", owner.isString() ? owner.toStringRef() : optim::entry_text(owner),
@@ -148,37 +146,34 @@ void check_is_state(const IValue& saved, const std::string& name) {
 // The saved state of one parameter: checked, copied, in the dtypes that the options ask for.
 class SavedState {
  public:
-  SavedState(GenericDict saved, const SavedGroup& group, const at::Tensor& param, const Layout& layout,
-             const optim::Part* part, const engine::GroupOptions& options, std::string name)
+  // options: of the group that is loaded.
+  SavedState(GenericDict saved, const SavedGroup& group, const engine::ParameterView& view,
+             const algorithms::Options& options)
       : saved_(std::move(saved)),
         has_torchs_buffer_(optim::rename_state_of_others(saved_, group.saver)),
         step_of_group_(group.step),
-        param_(param),
-        layout_(layout),
-        part_(part),
-        options_(options),
-        algorithm_(algorithms::algorithm_of(param.dim(), options.values)),
-        name_(std::move(name)) {}
+        view_(view),
+        options_(options) {}
 
   std::unique_ptr<ParamState> load() const {
-    engine::check_state_names(algorithm_, names(), param_.sizes(), name_);
-    const at::IntArrayRef sizes = engine::whole_sizes(param_, layout_);
+    engine::check_state_names(*view_.algorithm, names(), view_.tensor.sizes(), view_.name);
+    const at::IntArrayRef sizes = view_.sizes();
     // A whole state is told by one like the parameter: a piece that is as large as the whole has whole others too.
     bool whole = true;
-    for (const algorithms::State& state : algorithm_.states) {
+    for (const algorithms::State& state : view_.algorithm->states) {
       if (state.shape == algorithms::StateShape::like_parameter) whole = whole && source(state).sizes() == sizes;
     }
-    whole = whole || layout_.is_local();  // of which there are no pieces
+    whole = whole || view_.layout.is_local();  // of which there are no pieces
     auto loaded = std::make_unique<ParamState>();
     loaded->tensor("step", step());
-    for (const algorithms::State& state : algorithm_.states) {
-      const at::ScalarType dtype = options_.values.dtype_or(state.dtype_option, param_.scalar_type());
+    for (const algorithms::State& state : view_.algorithm->states) {
+      const at::ScalarType dtype = options_.dtype_or(state.dtype_option, view_.tensor.scalar_type());
       at::Tensor piece = piece_of(state, whole, *loaded);
       if (has_torchs_buffer_ && state.name == "momentum") {  // never in a half, which may not hold it
         const at::ScalarType wide = piece.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-        piece = at::div(piece.to(wide), 1 - options_.values.number("mu"));
+        piece = at::div(piece.to(wide), 1 - options_.number("mu"));
       }
-      loaded->tensor(std::string(state.name), engine::stored_as(piece, dtype, param_.device()).contiguous());
+      loaded->tensor(std::string(state.name), engine::stored_as(piece, dtype, view_.tensor.device()).contiguous());
     }
     return loaded;
   }
@@ -195,9 +190,9 @@ class SavedState {
   at::Tensor source(const algorithms::State& state) const {
     const std::string key(state.name);
     const IValue saved = saved_.at(key);
-    TORCH_CHECK_VALUE(saved.isTensor(), prefix(), "the state ", key, " of ", name_, " must be a tensor, got ",
+    TORCH_CHECK_VALUE(saved.isTensor(), prefix(), "the state ", key, " of ", view_.name, " must be a tensor, got ",
                       optim::kind_of(saved));
-    engine::check_loaded_tensor(saved.toTensor(), key, name_);
+    engine::check_loaded_tensor(saved.toTensor(), key, view_.name);
     return saved.toTensor();
   }
 
@@ -205,24 +200,24 @@ class SavedState {
   at::Tensor piece_of(const algorithms::State& state, bool whole, ParamState& loaded) const {
     const at::Tensor saved = source(state);
     const bool is_factor = state.shape == algorithms::StateShape::factor;
-    if (part_) return owned_part_of(state, saved);
+    if (view_.part) return owned_part_of(state, saved);
     if (!whole) {
-      std::vector<int64_t> sizes = optim::whole_sizes_of(state, saved, param_, layout_, options_, name_);
+      std::vector<int64_t> sizes = optim::whole_sizes_of(state, saved, view_, options_);
       if (is_factor) loaded.whole_factor(std::string(state.name), std::move(sizes));
       return saved;
     }
-    const at::IntArrayRef sizes = engine::whole_sizes(param_, layout_);
-    engine::check_loaded_sizes(state, saved.sizes(), sizes, options_.values, name_);
-    if (is_factor && !layout_.is_local()) loaded.whole_factor(std::string(state.name), saved.sizes().vec());
-    return engine::piece_of(saved, optim::cuts_of(state, saved.sizes(), param_, layout_, options_), layout_);
+    const at::IntArrayRef sizes = view_.sizes();
+    engine::check_loaded_sizes(state, saved.sizes(), sizes, options_, view_.name);
+    if (is_factor && !view_.layout.is_local()) loaded.whole_factor(std::string(state.name), saved.sizes().vec());
+    return engine::piece_of(saved, engine::cuts_of(state, saved.sizes(), view_, options_), view_.layout);
   }
 
   // Of a saved part, which must be this rank's, or a whole state.
   at::Tensor owned_part_of(const algorithms::State& state, const at::Tensor& saved) const {
-    const std::vector<int64_t> whole = engine::whole_state_sizes(state, param_.sizes(), options_.values);
-    if (saved.sizes() == whole) return part_->of(saved);
-    const std::vector<int64_t> own = part_->sizes_of(whole);
-    TORCH_CHECK_VALUE(saved.sizes() == own, prefix(), "the ", engine::title_of(state), " of ", name_,
+    const std::vector<int64_t> whole = engine::whole_state_sizes(state, view_.sizes(), options_);
+    if (saved.sizes() == whole) return view_.part->of(saved);
+    const std::vector<int64_t> own = view_.part->sizes_of(whole);
+    TORCH_CHECK_VALUE(saved.sizes() == own, prefix(), "the ", engine::title_of(state), " of ", view_.name,
                       " must be whole, of shape ", at::IntArrayRef(whole), ", or what this rank owns, of shape ",
                       at::IntArrayRef(own), ", got ", saved.sizes());
     return saved;
@@ -230,7 +225,7 @@ class SavedState {
 
   at::Tensor step() const {
     const auto found = saved_.find("step");
-    TORCH_CHECK_VALUE(found != saved_.end() || !step_of_group_.isNone(), prefix(), "the state of ", name_,
+    TORCH_CHECK_VALUE(found != saved_.end() || !step_of_group_.isNone(), prefix(), "the state of ", view_.name,
                       " lacks 'step'");
     const IValue saved = found != saved_.end() ? found->value() : step_of_group_;
     const bool is_read = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
@@ -241,20 +236,16 @@ class SavedState {
     const double count = is_number ? number.toScalar().toDouble() : std::nan("");
     const std::string got =
         number.isTensor() ? c10::str("a Tensor of shape ", number.toTensor().sizes()) : optim::entry_text(number);
-    engine::check_loaded_step(count, got, name_);
-    const c10::Device device = options_.values.flag("capturable") ? param_.device() : c10::Device(c10::kCPU);
+    engine::check_loaded_step(count, got, view_.name);
+    const c10::Device device = options_.flag("capturable") ? view_.tensor.device() : c10::Device(c10::kCPU);
     return at::full({}, count, at::TensorOptions(at::kFloat).device(device));
   }
 
   GenericDict saved_;
   bool has_torchs_buffer_;
   IValue step_of_group_;
-  const at::Tensor& param_;
-  const Layout& layout_;
-  const optim::Part* part_;  // null: this rank has all of its piece
-  const engine::GroupOptions& options_;
-  const algorithms::Algorithm& algorithm_;
-  std::string name_;
+  const engine::ParameterView& view_;
+  const algorithms::Options& options_;
 };
 
 }  // namespace
@@ -264,7 +255,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   words.language = Language::python;  // whose values a state dict holds
   const Speaking speaking(std::move(words));
   try {  // what is loaded may be of this optimizer
-    held().flush();
+    held().core.flush();
   } catch (const c10::Error&) {  // its states go; where this is refused, the optimizer stays broken
   }
   optim::check_nesting(state_dict, prefix() + "the state dict");
@@ -280,43 +271,48 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   const std::map<Key, IValue> saved_states = to_states(saved_state.toGenericDict());
 
   std::vector<OptimizerParamGroup> groups = param_groups();
+  std::vector<engine::ParameterGroup> views;
+  int64_t index = 0;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
+    views.push_back(optim::shown(groups[i], i, index, optim::values_of(own, optim::group_name(i)), held().layouts));
+    index += static_cast<int64_t>(groups[i].params().size());
+  }
   std::vector<Entries> unknown;
   std::vector<optim::SaidOptions> said;
   std::decay_t<decltype(state())> states;
   std::set<Key> known;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::string where = optim::group_name(i, optim::kOfStateDict);
-    const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
-    std::vector<at::IntArrayRef> shapes;
-    for (const at::Tensor& param : groups[i].params()) {
-      if (optim::is_passed_over(param)) continue;
-      shapes.push_back(engine::whole_sizes(param, optim::layout_of(held().layouts, param)));
-    }
-    const SavedGroup group(saved_groups.toListRef()[i], shapes, own, where);
-    const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
     auto& options = static_cast<Options&>(groups[i].options());
+    std::vector<at::IntArrayRef> shapes;
+    for (const engine::ParameterView& view : views[i].parameters) {
+      if (!engine::is_passed_over(view.param)) shapes.push_back(view.sizes());
+    }
+    const SavedGroup group(saved_groups.toListRef()[i], shapes, options, where);
+    const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(group.options, options, where));
     optim::check_other_names(unknown.back(), options, where);
     const engine::GroupOptions values = optim::values_of(options, where);
     said.push_back(optim::said_by(groups[i], values));
-    const optim::Parts parts = optim::parts_of(groups, held().layouts);  // no later group changes those of this one
-    check_owner(group.owner, optim::part_of(parts, groups[i].params()), where);
+    views[i].options = values;
+    engine::resolve(views);  // no later group changes the owners of this one
+    const auto owned = std::find_if(views[i].parameters.begin(), views[i].parameters.end(),
+                                    [](const engine::ParameterView& view) { return view.part.has_value(); });
+    check_owner(group.owner, owned == views[i].parameters.end() ? nullptr : &*owned->part, where);
     for (std::size_t k = 0; k < keys.size(); ++k) {
-      const at::Tensor& param = groups[i].params()[k];
-      const std::string name = optim::parameter_name(k, i);
+      const engine::ParameterView& view = views[i].parameters[k];
       const auto found = saved_states.find(keys[k]);
-      if (found != saved_states.end()) check_is_state(found->second, name);
+      if (found != saved_states.end()) check_is_state(found->second, view.name);
       const bool is_stepped = found != saved_states.end() && is_of_some_step(found->second.toGenericDict(), group);
-      optim::check_parameter(param, options, name);
-      if (is_stepped) optim::check_trained(param, name);
-      if (optim::is_passed_over(param)) continue;
-      const Layout& layout = optim::layout_of(held().layouts, param);
-      optim::check_layout(param, layout, values, name);
+      optim::check_parameter(view.param, values, view.name);
+      if (is_stepped) engine::check_trained(view.param, view.name);
+      if (engine::is_passed_over(view.param)) continue;
+      optim::check_layout(view.param, view.layout, values, view.name);
       if (!is_stepped) continue;
-      const optim::Part* part = optim::part_of(parts, param);
-      states[param.unsafeGetTensorImpl()] =
-          SavedState(found->second.toGenericDict(), group, param, layout, part, values, name).load();
+      states[view.param.unsafeGetTensorImpl()] =
+          SavedState(found->second.toGenericDict(), group, view, values.values).load();
     }
   }
   optim::checked(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);
@@ -326,10 +322,10 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   state_ = std::move(states);
   held().unknown = std::move(unknown);
   held().said = std::move(said);
-  held().broken.clear();
+  held().seen = {};
   for (std::size_t i = 0; i < param_groups().size(); ++i) optim::write_rates(optim::options_of(param_groups()[i], i));
-  held().momenta_are_equal(*this);
-  held().agreed = held().compared = false;
+  optim::Front front = held().front(*this);
+  held().core.loaded(front, optim::first_options(param_groups(), static_cast<const Options&>(defaults())).capturable());
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }

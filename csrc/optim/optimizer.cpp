@@ -3,15 +3,9 @@
 #include <algorithm>
 #include <memory>
 
-#include "engine/shapes.h"
-#include "engine/state.h"
 #include "engine/state_owners.h"
-#include "engine/step.h"
 #include "one_sentence.h"
-#include "optim/agreement.h"
-#include "optim/capturable.h"
 #include "optim/groups.h"
-#include "optim/inputs.h"
 #include "optim/options.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
@@ -29,7 +23,7 @@ Words Optimizer::Private::words(const Optimizer& optimizer) const {
               const std::vector<at::Tensor>& params = groups[i].params();
               const auto found =
                   std::find_if(params.begin(), params.end(), [&](const at::Tensor& p) { return p.is_same(param); });
-              if (found != params.end()) return optim::parameter_name(found - params.begin(), i);
+              if (found != params.end()) return engine::parameter_name(found - params.begin(), i);
             }
             return {};
           }};
@@ -94,7 +88,6 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
   // Newer versions of LibTorch merge a group's options with the defaults, and take those for options of a type that is
   // not their own.
   if (param_group.has_options()) param_groups().back().set_options(param_group.options().clone());
-  held().agreed = held().compared = false;
   const std::size_t index = param_groups().size() - 1;
   const OptimizerParamGroup& group = param_groups()[index];
   const Options& options = options_of(group, index);
@@ -105,7 +98,7 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
     held().said.back().told.emplace(name, optim::Reason::ignored);
   }
   for (std::size_t k = 0; k < group.params().size(); ++k) {
-    optim::warn_of_a_likely_stack(group.params()[k], options, optim::parameter_name(k, index));
+    optim::warn_of_a_likely_stack(group.params()[k], options, engine::parameter_name(k, index));
   }
 }
 
@@ -116,16 +109,16 @@ void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
     const auto found =
         std::find_if(params.begin(), params.end(), [&](const at::Tensor& p) { return p.is_same(param); });
     if (found == params.end()) continue;
-    const std::string name = optim::parameter_name(found - params.begin(), i);
+    const std::string name = engine::parameter_name(found - params.begin(), i);
     TORCH_CHECK_VALUE(state().count(param.unsafeGetTensorImpl()) == 0, prefix(), "the layout of ", name,
                       " must be set before its state exists: before its first step and before a checkpoint is loaded");
     const Options& given = options_of(param_groups()[i], i);
     const engine::GroupOptions options = optim::values_of(given, optim::group_name(i));
     optim::check_layout(param, layout, options, name);
     if (engine::has_owners(options.values)) engine::axis_of_owners(layout, name);
-    optim::check_factors(param, layout, optim::algorithm_of(param, given), options, name);
+    engine::check_factors({.name = name, .param = param, .tensor = param, .layout = layout}, options.values);
     held().layouts[param.unsafeGetTensorImpl()] = std::move(layout);
-    held().agreed = held().compared = false;
+    held().seen = {};
     return;
   }
   TORCH_CHECK_VALUE(false, prefix(), "a layout must be set for a parameter of the optimizer, got ",
@@ -145,106 +138,17 @@ at::Tensor Optimizer::step(LossClosure closure) {
   return loss;
 }
 
-void Optimizer::Private::step(Optimizer& optimizer) try {
+void Optimizer::Private::step(const Optimizer& optimizer) try {
   const Speaking speaking(words(optimizer));
-  at::NoGradGuard no_grad;
-  optim::Planned planned = plan(optimizer);
-  may_decouple(optimizer, planned.inputs->averages());
-  const bool is_captured = optim::is_captured(optimizer.param_groups());
-  try {
-    engine::Report report = planned.step->run();
-    planned.inputs->keep_new_states();
-    count(std::move(report), is_captured);
-    in_flight = planned.step->take_in_flight();
-  } catch (...) {
-    if (planned.step->wrote() && !is_captured) {
-      broken = "the last step failed after " + std::to_string(planned.step->completed()) + " of " +
-               std::to_string(planned.step->batches()) + " batches";
-    }
-    throw;
-  }
+  optim::Front front = this->front(optimizer);
+  core.step(front);
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }
 
-void Optimizer::Private::flush() {
-  const std::unique_ptr<engine::InFlight> ending = std::move(in_flight);
-  if (!ending) return;
-  try {
-    const engine::Report report = ending->wait();
-    without_signal.add(report.without_signal);
-    in_margin.add(report.in_margin);
-  } catch (...) {
-    broken = "what the last step had left in flight failed after " + std::to_string(ending->completed()) + " of " +
-             std::to_string(ending->batches()) + " batches";
-    throw;
-  }
-}
-
-// Checked on this rank, and on all others.
-optim::Planned Optimizer::Private::plan(Optimizer& optimizer) {
-  const std::vector<OptimizerParamGroup>& groups = optimizer.param_groups();
-  const auto& defaults = static_cast<const Options&>(optimizer.defaults());
-  optim::Planned planned;
-  const auto plan = [&](optim::Missing missing) {
-    std::vector<engine::GroupOptions> options = optim::checked(groups, defaults);  // anyone may have written to them
-    optim::look_at(optimizer, layouts, options, said);
-    planned.inputs.emplace(optimizer.state(), layouts, optim::parts_of(groups, layouts), std::move(missing));
-    planned.inputs->groups.capturable = optim::first_options(groups, defaults).capturable();
-    for (std::size_t i = 0; i < groups.size(); ++i) planned.inputs->add(groups[i], i, options[i]);
-    planned.step =
-        std::make_unique<engine::Step>(planned.inputs->groups, optim::first_options(groups, defaults).nonfinite());
-    if (planned.step->in_flight()) planned.step->in_flight()->check_axes();
-  };
-  // A captured step has no time for what ranks have to say, once they have compared their parameters.
-  if (agreed && optim::first_options(groups, defaults).capturable()) {
-    refuse_if_broken();
-    plan(optim::missing_when_alone(optimizer, layouts));
-    return planned;
-  }
-  optim::Handshake handshake{engine::Operation::step};
-  handshake.check = [&] {
-    refuse_if_broken();
-    refuse_other_holders(optimizer);
-    plan({});
-  };
-  optim::Missing missing_here;
-  handshake.provide = [&](optim::Missing missing) {
-    missing_here = std::move(missing);
-    if (!missing_here.empty()) plan(missing_here);
-  };
-  handshake.compares = !compared;
-  handshake.common = [&] { return common(optimizer); };
-  if (const optim::Apart apart = agree(optimizer, handshake)) {
-    planned.step.reset();  // with its copies of weights that will be others, and its memory
-    start_alike(optimizer, *apart);
-    plan(missing_here);
-  }
-  compared = true;
-  agreed = optim::first_options(groups, defaults).capturable();
-  return planned;
-}
-
-optim::Apart Optimizer::Private::agree(const Optimizer& optimizer, const optim::Handshake& handshake) const {
-  return optim::agree(optimizer, layouts, handshake, [&] { return may_be_decoupled(optimizer); });
-}
-
-void Optimizer::Private::count(engine::Report report, bool is_captured) {
-  stats.steps += 1;
-  stats.batches = report.batches;
-  stats.workspace_bytes = report.workspace_bytes;
-  stats.expected_traffic = std::move(report.expected_traffic);
-  if (is_captured) return;  // a replay would not add to the rest
-  skipped.known += report.skipped;
-  if (report.left_out.defined()) skipped.add(report.left_out);
-  nonfinite.add(report.nonfinite);
-  without_signal.add(report.without_signal);
-  in_margin.add(report.in_margin);
-}
-
 const ParamState& Optimizer::state_of(const at::Tensor& param) const try {
   const Speaking speaking(held().words(*this));
-  held().flush();
+  held().core.flush();
   const auto found = state().find(param.unsafeGetTensorImpl());
   TORCH_CHECK_VALUE(found != state().end(), prefix(),
                     param.defined() ? c10::str("a parameter of shape ", param.sizes()) : "an undefined parameter",
@@ -256,12 +160,17 @@ const ParamState& Optimizer::state_of(const at::Tensor& param) const try {
 
 Stats Optimizer::stats() const try {
   const Speaking speaking(held().words(*this));
-  held().flush();
-  Stats stats = held().stats;
-  stats.skipped_steps = held().skipped.total();
-  stats.nonfinite_entries = held().nonfinite.total();
-  stats.columns_without_signal = held().without_signal.total();
-  stats.columns_in_margin = held().in_margin.total();
+  held().core.flush();
+  const engine::Counts& counts = held().core.memory().counts;
+  Stats stats;
+  stats.steps = counts.steps;
+  stats.skipped_steps = counts.skipped.total();
+  stats.nonfinite_entries = counts.nonfinite.total();
+  stats.columns_without_signal = counts.without_signal.total();
+  stats.columns_in_margin = counts.in_margin.total();
+  stats.batches = counts.batches;
+  stats.workspace_bytes = counts.workspace_bytes;
+  stats.expected_traffic = counts.expected_traffic;
   stats.traffic = optim::traffic_of(held().layouts);
   return stats;
 } catch (const c10::Error&) {

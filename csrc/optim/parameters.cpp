@@ -2,13 +2,10 @@
 
 #include <c10/util/accumulate.h>
 
-#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
-#include "engine/checks.h"
-#include "engine/matrix_form.h"
-#include "linalg/backend.h"
+#include "engine/parameter.h"
 #include "routing/guesses.h"
 #include "words.h"
 
@@ -18,11 +15,6 @@ namespace {
 
 const algorithms::Algorithm& own_algorithm(const Options& options) {
   return options.algorithm().empty() ? *algorithms::all().front() : algorithms::algorithm(options.algorithm());
-}
-
-// Steps compute with dense tensors of these dtypes alone.
-bool has_numbers(const at::Tensor& param) {
-  return param.layout() == at::kStrided && !param.is_nested() && engine::is_computed(param.scalar_type());
 }
 
 }  // namespace
@@ -46,38 +38,10 @@ void keep_each_once(std::vector<at::Tensor>& params, const std::string& where) {
   params = std::move(kept);
 }
 
-bool is_left_alone(const at::Tensor& param) { return !param.requires_grad() && !param.grad().defined(); }
-
-bool is_passed_over(const at::Tensor& param) {
-  return is_left_alone(param) && !(has_numbers(param) && linalg::has_backend(param.device().type()));
-}
-
-bool may_have_states(const at::Tensor& param, const Options& options) {
-  if (!has_numbers(param)) return false;
-  return !algorithm_of(param, options).takes_matrices() ||
-         param.size(options.batch_dims().value_or(0)) % options.blocks() == 0;
-}
-
-void check_trained(const at::Tensor& param, const std::string& name) {
-  TORCH_CHECK_VALUE(param.layout() == at::kStrided && !param.is_nested(), prefix(), name, " must be dense, got ",
-                    param.is_nested() ? "nested" : c10::str(param.layout()));
-  TORCH_CHECK_VALUE(engine::is_computed(param.scalar_type()), prefix(), name, " must be real floating-point, got ",
-                    param.scalar_type());
-  TORCH_CHECK_NOT_IMPLEMENTED(linalg::has_backend(param.device().type()), prefix(), name, " is on ", param.device(),
-                              ", which this build has no kernels for");
-}
-
-void check_parameter(const at::Tensor& param, const Options& options, const std::string& name) {
+void check_parameter(const at::Tensor& param, const engine::GroupOptions& options, const std::string& name) {
   TORCH_CHECK_VALUE(param.defined(), prefix(), name, " must be a tensor, got an undefined one");
   TORCH_CHECK_VALUE(param.is_leaf(), prefix(), name, " must be a leaf of the graph");
-  if (is_left_alone(param)) return;
-  check_trained(param, name);
-  const int64_t batch_dims = options.batch_dims().value_or(0);
-  TORCH_CHECK_VALUE(batch_dims <= param.dim() || !own_algorithm(options).takes_matrices(), prefix(),
-                    "batch_dims must be at most the number of dimensions of ", name, " of shape ", param.sizes(),
-                    ", got ", batch_dims);
-  if (!algorithm_of(param, options).takes_matrices()) return;
-  engine::check_blocks(param.size(options.batch_dims().value_or(0)), options.blocks(), name);
+  engine::check_parameter(param, options.values, name);
 }
 
 void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name) {
@@ -92,20 +56,6 @@ const ParamState& ours(const torch::optim::OptimizerParamState& state) {
   const auto* own = dynamic_cast<const ParamState*>(&state);
   TORCH_CHECK_VALUE(own, prefix(), "the state of a parameter must be a torchdion::ParamState");
   return *own;
-}
-
-bool is_begun(const ParamState& state) {
-  const auto has = [&](std::string_view name) { return state.tensor(std::string(name)).defined(); };
-  const auto& ours = algorithms::states();
-  return has("step") || std::any_of(ours.begin(), ours.end(), has);
-}
-
-std::vector<std::string> names_of(const ParamState& state) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : state.tensors()) {
-    if (name != "step" && tensor.defined()) names.push_back(name);
-  }
-  return names;
 }
 
 }  // namespace torchdion::optim

@@ -2,6 +2,8 @@
 // hold is in state_dict.cpp.
 #include <torch/serialize/archive.h>
 
+#include <atomic>
+
 #include "algorithms/all.h"
 #include "optim/options.h"
 
@@ -23,7 +25,13 @@ const at::Tensor& ParamState::tensor(const std::string& name) const {
   return found == tensors_.end() ? none : found->second;
 }
 
+void ParamState::change() {
+  static std::atomic<uint64_t> changes = 0;
+  version_ = ++changes;
+}
+
 ParamState& ParamState::tensor(const std::string& name, at::Tensor value) {
+  change();
   tensors_[name] = std::move(value);
   return *this;
 }
@@ -34,6 +42,7 @@ std::vector<int64_t> ParamState::whole_sizes(const std::string& name) const {
 }
 
 ParamState& ParamState::whole_factor(const std::string& name, std::vector<int64_t> sizes) {
+  change();
   whole_factors_[name] = std::move(sizes);
   return *this;
 }
@@ -45,6 +54,7 @@ void ParamState::serialize(torch::serialize::OutputArchive& archive) const {
 }
 
 void ParamState::serialize(torch::serialize::InputArchive& archive) {
+  change();
   const auto read = [&](std::string_view state) {
     const std::string name(state);
     at::Tensor tensor;

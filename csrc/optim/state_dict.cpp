@@ -5,13 +5,11 @@
 #include <torch/serialize/archive.h>
 
 #include "one_sentence.h"
-#include "optim/agreement.h"
 #include "optim/groups.h"
 #include "optim/options.h"
 #include "optim/other_names.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
-#include "optim/whole.h"
 #include "words.h"
 
 namespace torchdion {
@@ -25,11 +23,13 @@ namespace {
 using Tensors = c10::Dict<std::string, at::Tensor>;
 using GenericDict = c10::impl::GenericDict;
 
-Tensors to_tensors(const ParamState& state) {
+// own: what there is on this rank, also what a program keeps there; ours: what is to be in its place.
+Tensors to_tensors(const ParamState& own, const engine::ParameterState& ours) {
   Tensors tensors;
-  for (const auto& [name, tensor] : state.tensors()) {
+  for (const auto& [name, tensor] : own.tensors()) {
     if (tensor.defined()) tensors.insert(name, tensor);
   }
+  for (const engine::StateTensor& one : ours.tensors) tensors.insert_or_assign(one.name, one.tensor);
   return tensors;
 }
 
@@ -41,51 +41,45 @@ GenericDict to_dict(const Entries& entries) {
 
 }  // namespace
 
-IValue Optimizer::state_dict() const { return state_dict_of(false); }
-
-IValue Optimizer::whole_state_dict() try {
+IValue Optimizer::state_dict() const try {
   const Speaking speaking(held().words(*this));
-  held().agree(*this, {engine::Operation::whole_state_dict, [&] { held().check(*this); }});
-  held().average_momenta(*this);
-  return state_dict_of(true);
+  optim::Front front = held().front(*this);
+  return state_dict_of(held().core.states(front), /*whole=*/false);
 } catch (const c10::Error&) {
   rethrow_in_one_sentence();
 }
 
-IValue Optimizer::state_dict_of(bool whole) const try {
+IValue Optimizer::whole_state_dict() try {
   const Speaking speaking(held().words(*this));
-  held().refuse_if_broken();
-  held().refuse_if_decoupled(*this);
+  optim::Front front = held().front(*this);
+  return state_dict_of(held().core.whole_states(front), /*whole=*/true);
+} catch (const c10::Error&) {
+  rethrow_in_one_sentence();
+}
+
+// Of parameters in the order of the core's.
+IValue Optimizer::state_dict_of(const std::vector<engine::ParameterState>& own, bool whole) const {
   const at::NoGradGuard no_grad;
   c10::Dict<int64_t, Tensors> states;
   c10::impl::GenericList groups(c10::AnyType::get());
-  const optim::Parts parts = optim::parts_of(param_groups(), held().layouts);
-  int64_t index = 0;
-  for (std::size_t i = 0; i < param_groups().size(); ++i) {
-    const Options options = optim::with_kept_sides(*this, held().layouts, i, held().said);
-    const engine::GroupOptions values = optim::values_of(options, optim::group_name(i));
-    Entries entries = optim::to_entries(options);
-    if (i < held().unknown.size()) entries.insert(held().unknown[i].begin(), held().unknown[i].end());
+  for (std::size_t g = 0; g < param_groups().size(); ++g) {
+    Entries entries = optim::to_entries(optim::options_of(param_groups()[g], g));
+    if (g < held().unknown.size()) entries.insert(held().unknown[g].begin(), held().unknown[g].end());
     optim::unite_names(entries);
     c10::impl::GenericList indices(c10::AnyType::get());
-    for (const at::Tensor& param : param_groups()[i].params()) {
-      const auto found = state().find(param.unsafeGetTensorImpl());
-      if (found != state().end()) {
-        const auto& own = optim::ours(*found->second);
-        const Layout& layout = optim::layout_of(held().layouts, param);
-        const optim::Part* part = optim::part_of(parts, param);
-        states.insert(index, to_tensors(whole ? optim::gather_state(param, own, layout, part, values) : own));
-      }
-      indices.push_back(index++);
+    const engine::Part* part = nullptr;  // that of the first of them which has one
+    auto param = param_groups()[g].params().begin();
+    for (const engine::ParameterView& view : held().core.groups[g].parameters) {
+      const auto found = state().find((param++)->unsafeGetTensorImpl());
+      if (found != state().end()) states.insert(view.index, to_tensors(optim::ours(*found->second), own[view.index]));
+      indices.push_back(view.index);
+      if (!part && view.part) part = &*view.part;
     }
     entries["params"] = indices;
-    const optim::Part* part = optim::part_of(parts, param_groups()[i].params());
     if (part && !whole) entries[optim::kOwnedBy] = part->owner();
     groups.push_back(to_dict(entries));
   }
   return to_dict({{"state", states}, {"param_groups", groups}});
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
 }
 
 void Optimizer::save(torch::serialize::OutputArchive& archive) const {

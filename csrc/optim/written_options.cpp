@@ -190,7 +190,7 @@ SaidOptions said_by(const torch::optim::OptimizerParamGroup& group, const engine
 }
 
 void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
-             std::vector<SaidOptions>& said) {
+             std::vector<SaidOptions>& said, bool resizes) {
   std::vector<SaidOptions> now;
   for (std::size_t i = 0; i < options.size(); ++i) {
     algorithms::Options& values = options[i].values;
@@ -213,29 +213,12 @@ void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::G
         values.set(option.name, before);
         write_back(option, before, static_cast<Options&>(group.options()));
       }
-      if (warning) warn_once(now[i], std::string(option.name), *warning);
+      if (warning && !(resizes && warning->reason == Reason::rank))
+        warn_once(now[i], std::string(option.name), *warning);
     }
     now[i].values = values;
   }
   said = std::move(now);
-}
-
-Options with_kept_sides(const Optimizer& optimizer, const Layouts& layouts, std::size_t index,
-                        const std::vector<SaidOptions>& said) {
-  const torch::optim::OptimizerParamGroup& group = optimizer.param_groups()[index];
-  Options options = options_of(group, index);
-  const engine::GroupOptions written = values_of(options, group_name(index));
-  const SaidOptions* last = said_of(said_by(group, written).params, index, said);
-  if (!last) return options;
-  std::optional<std::vector<Existing>> existing;
-  for (const char* name : {"orientation", "fan_in_first"}) {
-    const Option& option = *algorithms::option(name);
-    const algorithms::Value before = last->values.at(name);
-    if (written.values.at(name) == before) continue;
-    if (!existing) existing = existing_states(optimizer, group.params(), layouts, written.values);
-    if (kept_by(option, *existing)) write_back(option, before, options);
-  }
-  return options;
 }
 
 }  // namespace torchdion::optim

@@ -29,12 +29,9 @@ SaidOptions said_by(const torch::optim::OptimizerParamGroup& group, const engine
 // Warns of options that were written since: that no algorithm of the group has, that are those of states that are
 // still to be made, or that let an algorithm go on with the states of another. Options that choose the side of a matrix
 // to which existing states belong stay what they were.
-// options: of the groups, as checked; gets what holds. said: at the last step; gets that of these groups.
+// options: of the groups, as checked; gets what holds. said: at the last step; gets that of these groups. resizes:
+// states get the ranks that were written.
 void look_at(Optimizer& optimizer, const Layouts& layouts, std::vector<engine::GroupOptions>& options,
-             std::vector<SaidOptions>& said);
-
-// The options of a group between steps; those that choose a side are what the last look found, as in look_at().
-Options with_kept_sides(const Optimizer& optimizer, const Layouts& layouts, std::size_t index,
-                        const std::vector<SaidOptions>& said);
+             std::vector<SaidOptions>& said, bool resizes);
 
 }  // namespace torchdion::optim

@@ -15,6 +15,13 @@
 
 namespace torchdion {
 
+namespace engine {
+struct ParameterState;
+}
+namespace optim {
+class Front;
+}
+
 // The options of one parameter group. docs and defaults: csrc/algorithms; symbols are those of arXiv 2504.05295.
 class Options : public torch::optim::OptimizerCloneableOptions<Options> {
  public:
@@ -102,8 +109,12 @@ class ParamState : public torch::optim::OptimizerCloneableParamState<ParamState>
   void serialize(torch::serialize::OutputArchive& archive) const override;
 
  private:
+  friend class optim::Front;
+  void change();
+
   std::map<std::string, at::Tensor> tensors_;
   std::map<std::string, std::vector<int64_t>> whole_factors_;  // of cut parameters
+  uint64_t version_ = 0;                                       // another one after each change, of no other state
 };
 
 // What an optimizer has done since it was made. No replay of a CUDA graph is counted.
@@ -244,7 +255,7 @@ class Optimizer : public torch::optim::Optimizer {
 
   Private& held() const;  // throws c10::Error where it was moved from
   void add_checked(const torch::optim::OptimizerParamGroup& param_group);
-  c10::IValue state_dict_of(bool whole) const;
+  c10::IValue state_dict_of(const std::vector<engine::ParameterState>& own, bool whole) const;
 
   std::unique_ptr<Private> private_;
 };

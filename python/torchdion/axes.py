@@ -50,13 +50,6 @@ class Axes:
             self._axes[key] = _C.Axis(line.group, name=line.name)
         return self._axes[key]
 
-    def of_equals(self, group: dict[str, Any]) -> _C.Axis:
-        """The ranks whose copies of a group's parameters a step keeps equal, once they are; absent where it does not.
-
-        Copies that share work alone keep what others have made equal.
-        """
-        return self.of_replicate_mesh if group["owners"] == "shard" else self.replicas
-
     def of(self, param: Tensor) -> list[_C.Axis]:
         """The lines of all ranks that hold a parameter too: of its mesh, whether they cut it or not, and of replicas.
 

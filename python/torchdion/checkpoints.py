@@ -2,56 +2,39 @@
 
 from contextlib import suppress
 from typing import Any
-from weakref import ref
 
 import torch
-from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from torchdion import _C
-from torchdion.agreement import begin
-from torchdion.dtensor import is_dtensor
-from torchdion.layouts import Layouts, check_factors
+from torchdion.layouts import Layouts
 from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
 from torchdion.optimizer_wide import check_of_run
 from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas
 from torchdion.owners import whole_sizes_of_states
-from torchdion.pieces import piece_of_state, whole_state
-from torchdion.replicas import ReplicatedOptimizer, decoupled_momenta
-from torchdion.state import check_keys, is_begun
-from torchdion.stats import NO_STEPS
-from torchdion.table import algorithm_of, options_of
-from torchdion.words import front, speaking
+from torchdion.replicas import ReplicatedOptimizer
+from torchdion.words import speaking
+from torchdion.wrappers import Writes
 from torchdion.written_keys import Snapshot, look_at
+
+_COUNTED = ("steps", "skipped_steps", "nonfinite_entries", "columns_without_signal", "columns_in_margin")
 
 
 class CheckpointedOptimizer(ReplicatedOptimizer):
     """State dicts have torch's form; states of DTensors are DTensors, which torch.distributed.checkpoint reshards."""
-
-    _agreed: bool
-    _compared: list[ref[Tensor]]
-    _counts: dict[str, Any]
-    _snapshots: list[Snapshot]
 
     @speaking
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
         with suppress(ValueError):  # the copy's step refuses it too, since it knows what was there before
             look_at(self.param_groups, self._snapshots, self.defaults, self.state)
-        # torch keeps none but its own
-        own = (
-            "_broken",
-            "_counts",
-            "_decoupled",
-            "_decoupled_as",
-            "_flatten",
-            "_layouts",
-            "_step_supports_amp_scaling",
-        )
+        own = ("_flatten", "_layouts", "_step_supports_amp_scaling")  # torch keeps none but its own
         return (
             super().__getstate__()
-            | {name: vars(self)[name] for name in (*own, "_steps_when_equal") if name in vars(self)}
+            | {name: vars(self)[name] for name in own if name in vars(self)}
+            | {"_memory": self._core.memory}
             | {"_snapshots": [(snapshot.values, snapshot.warned) for snapshot in self._snapshots]}
         )
 
@@ -60,11 +43,11 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         # What was saved before an option existed gets its default.
         rename_saved_options(self.defaults)
         self.defaults = DEFAULTS | self.defaults
-        self._broken = self.__dict__.get("_broken")
-        self._agreed, self._compared = False, []
-        self._in_flight = None
+        if "_core" not in vars(self):  # a copy, not one that loads a state dict
+            self._core, self._writes = _C.Core(), Writes()
+            self._core.memory = _memory_of(vars(self))
+        self._core.parameters_changed()
         self._flatten = self.__dict__.get("_flatten")
-        self._counts = dict(NO_STEPS) | self.__dict__.get("_counts", {})
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
             rename_saved_options(group)
@@ -96,18 +79,8 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             state_dict = super().state_dict()
         finally:
             hook.remove()
-        self._refuse_decoupled()  # now that hooks have run, one of which may synchronize
+        self._core.refuse_if_decoupled(self)  # now that hooks have run, one of which may synchronize
         return state_dict
-
-    def _refuse_states_of_no_group(self) -> None:
-        """For parameters that others have taken out of their groups: a state dict has no key for them."""
-        known = {id(param) for group in self.param_groups for param in group["params"]}
-        for param in self.state:
-            if isinstance(param, Tensor) and id(param) not in known:
-                raise ValueError(
-                    f"{front()}: optimizer.state must be of parameters of its groups, got that of a parameter of shape "
-                    f"{tuple(param.shape)} that is in none; take its state out too"
-                )
 
     @torch.no_grad()
     @speaking
@@ -121,34 +94,14 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             ValueError: as of ``state_dict()``, or ranks differ in options, shapes or steps taken.
             RuntimeError: a step failed after it had begun to write, another rank refused, or does something else.
         """
-
-        def prepare() -> list[Tensor]:
-            self._refuse_if_broken()
-            self._refuse_states_of_no_group()
-            for name, param, group in self._members():
-                if is_begun(self.state.get(param)):
-                    check_keys(param, self.state[param], algorithm_of(param, group), name)
-            return list(decoupled_momenta(self))
-
-        momenta = begin(self, self._layouts, _C.Operation.whole_state_dict, prepare)
-        self._average(momenta)
+        self._refuse_if_broken()
+        whole = iter(self._core.whole_states(self))
         state_dict = self.state_dict()
-        parts = self._layouts.parts(self.param_groups)
         states = {}
-        for key, (name, param, group) in enumerate(self._members()):
-            own = self.state.get(param)
-            if not own or key not in state_dict["state"]:
-                continue
-            states[key] = dict(state_dict["state"][key])
-            if not is_begun(own):
-                continue
-            for declared in algorithm_of(param, group).states:
-                if param in parts:
-                    sizes = whole_sizes_of_states(param, group)[declared.name]
-                    states[key][declared.name] = parts[param].whole(own[declared.name], sizes, param)
-                elif is_dtensor(param):
-                    piece = self._layouts.of(param, group, name)
-                    states[key][declared.name] = whole_state(own[declared.name], declared.name, param, group, piece)
+        for key, (_, param, _) in enumerate(self._members()):
+            tensors = {} if is_lazy(param) else next(whole)
+            if self.state.get(param) and key in state_dict["state"]:
+                states[key] = state_dict["state"][key] | tensors
         return {**state_dict, "state": states}
 
     @speaking
@@ -188,33 +141,26 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         """
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = as_plain_numbers({name: value for name, value in given.items() if value is not None})
-
-        def check() -> None:
-            self._refuse_if_broken()
-            for name, param, group in self._members():
-                if is_begun(self.state.get(param, {})):
-                    check_factors(param, group | options, self._layouts.of(param, group, name).layout, name)
-
-        begin(self, self._layouts, _C.Operation.resize_rank, check, options)
-        for snapshot in self._snapshots:
-            snapshot.remember()
-        self.synchronize_for_checkpoint()
+        self._refuse_if_broken()
+        self._core.resize_rank(self, options)
         for group in self.param_groups:
             group |= options
         for snapshot in self._snapshots:
             snapshot.remember()
-        for index, (name, param, group) in enumerate(self._members()):
-            state, algorithm = self.state.get(param, {}), algorithm_of(param, group)
-            for key in (factor.name for factor in algorithm.factors):
-                if key not in state or param.numel() == 0:
-                    continue
-                r = _C.whole_state_sizes(algorithm.name, key, list(param.shape), options_of(group))[-1]
-                if state[key].shape[-1] != r:
-                    piece = self._layouts.of(param, group, name)
-                    whole = whole_state(state[key], key, param, group, piece).cpu()
-                    resized = _C.resized_factor(algorithm.name, key, whole, r, group["seed"], index)
-                    state[key] = piece_of_state(resized.to(param.device), key, param, group, piece)
-        self._agreed = False
+
+
+def _memory_of(pickled: dict[str, Any]) -> dict[str, Any]:
+    """What the core of a copy remembers, also of a pickle of version 0.2."""
+    counts: dict[str, Any] = dict.fromkeys((*_COUNTED, "batches", "workspace_bytes"), 0) | {"expected_traffic": {}}
+    of_before = {
+        "broken": pickled.pop("_broken", None) or "",
+        "counts": counts | pickled.pop("_counts", {}),
+        "decoupled": pickled.pop("_decoupled", False),
+        "decoupled_as": [list(said.values()) for said in pickled.pop("_decoupled_as", ())],
+        "steps_when_equal": pickled.pop("_steps_when_equal", 0.0),
+    }
+    memory: dict[str, Any] = pickled.pop("_memory", of_before)
+    return memory
 
 
 def _as_saved(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:

@@ -38,8 +38,7 @@ def local_part(tensor: Tensor) -> Tensor:
     """This rank's piece of a DTensor, in place, once what is still on its way has arrived; a plain tensor itself."""
     if not is_dtensor(tensor):
         return tensor
-    with torch.no_grad():
-        local = tensor.to_local()
+    local = tensor._local_tensor  # the tensor itself: to_local() gives others of the same memory
     return local.wait() if hasattr(local, "wait") else local
 
 

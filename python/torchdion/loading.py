@@ -57,8 +57,7 @@ def load_checked(
             group |= {name: optimizer.defaults[name] for name in OF_RUN}
         for param, state in states.items():
             optimizer.state[param] = state | optimizer.state.get(param, {})
-        optimizer._broken = None
-        optimizer._momenta_are_equal()
+        optimizer._core.loaded(optimizer, optimizer.defaults["capturable"])
 
     hooks = [  # around torch's part: the last before it, which sees what the others made of it, the first after it
         optimizer.register_load_state_dict_pre_hook(check),

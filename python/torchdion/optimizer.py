@@ -1,20 +1,12 @@
 """What all optimizers are: they own parameters and state, and give both to the C++ engine once a step."""
 
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from operator import is_
 from typing import Any, ClassVar, overload
-from weakref import ref
 
 import torch
-from torch import Tensor
-from torch.nn.parameter import is_lazy
 
 from torchdion import _C, dion_package
-from torchdion.agreement import Missing, agree, missing_when_alone, refusing
 from torchdion.checkpoints import CheckpointedOptimizer
-from torchdion.inputs import engine_groups, gradient_scaling
 from torchdion.layouts import Layouts
 from torchdion.meshes import read_meshes
 from torchdion.mixed_precision import name_dtypes, state_dtypes
@@ -34,13 +26,11 @@ from torchdion.parameters import (
     is_passed_over,
     tensor_of,
 )
-from torchdion.replicas import digests_of_common
-from torchdion.state import forget, is_recorded
-from torchdion.stats import NO_STEPS, CountedOptimizer, count
+from torchdion.stats import CountedOptimizer
 from torchdion.torch_versions import disable_dynamo
 from torchdion.words import front, speaking
 from torchdion.wrappers import Writes
-from torchdion.written_keys import Snapshot, look_at, look_at_added_group
+from torchdion.written_keys import Snapshot, look_at_added_group
 
 
 class Optimizer(CheckpointedOptimizer, CountedOptimizer):
@@ -86,11 +76,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         check_options(defaults, "")
         check_params(params)
         name_dtypes(defaults)
-        self._broken: str | None = None
-        self._agreed = False  # ranks have compared what they take the parameters for
-        # The parameters whose weights and states replicas have compared since they were given, added or loaded.
-        self._compared: list[ref[Tensor]] = []
-        self._counts = dict(NO_STEPS)
+        self._core, self._writes = _C.Core(), Writes()
         self._snapshots: list[Snapshot] = []
         replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
         self._layouts = Layouts(read_meshes(replicate, outer, inner, given["replicate_mesh_grad_sync"]))
@@ -140,7 +126,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         if is_first:
             self.defaults |= wide
         self._snapshots.append(snapshot)
-        self._agreed, self._compared = False, []
+        self._core.parameters_changed()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -171,68 +157,4 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
     @disable_dynamo  # a compiled function calls the engine; there is nothing in it to trace
     @speaking
     def _update(self) -> None:
-        step = None
-        created: list[Tensor] = []
-        try:
-            step, writes = self._planned_step(created)
-            self._may_decouple()
-            report = step.run()
-            self._leave(step.take_in_flight())
-            if isinstance(report.skipped, Tensor) or not report.skipped:
-                writes.finish()
-        except BaseException:
-            if step is not None and step.wrote and not is_recorded(self):
-                self._leave(step.take_in_flight())
-                with suppress(Exception):  # this error says more
-                    self._flush()
-                self._broken = f"the last step failed after {step.completed} of {step.batches} batches"
-            else:
-                for param in created:
-                    forget(self.state, param)
-            raise
-        count(self._counts, report)
-
-    def _planned_step(self, created: list[Tensor]) -> tuple[_C.Step, Writes]:
-        """The next step, checked on this rank and on all others.
-
-        Args:
-            created: gets the parameters whose states it makes, for the caller to forget them where it is refused.
-        """
-        # Others may have appended parameters to a group, or replaced some; a lazy module's has no numbers yet.
-        params = [param for group in self.param_groups for param in group["params"] if not is_lazy(param)]
-        is_known = len(params) == len(self._compared) and all(map(is_, params, [one() for one in self._compared]))
-        # A captured step has no time for what ranks have to say, once they have compared their parameters.
-        is_alone = self._agreed and is_known and self.defaults["capturable"]
-
-        def plan(missing: Missing) -> tuple[_C.Step, Writes]:
-            self._refuse_if_broken()
-            look_at(self.param_groups, self._snapshots, self.defaults, self.state)
-            self._refuse_other_holders()
-            writes = Writes()
-            scaling = gradient_scaling(self, self._layouts)
-            groups = engine_groups(self, self._layouts, created, writes, missing)
-            return _C.Step(groups, _C.Nonfinite.__members__[self.param_groups[0]["nonfinite"]], *scaling), writes
-
-        if is_alone:
-            return plan(missing_when_alone(self, self._layouts))
-        with refusing(self, self._layouts):
-            planned = plan({})
-        missing_here: Missing = {}
-
-        def provide(missing: Missing) -> None:
-            nonlocal planned, missing_here
-            if missing:
-                missing_here, planned = missing, plan(missing)
-
-        digests = partial(digests_of_common, self)
-        apart = agree(self, self._layouts, provide=provide, digests=digests, compares=not is_known)
-        if apart is not None:
-            del planned  # with its copies of weights that will be others, and its memory
-            self._start_alike(apart)
-            planned = plan(missing_here)
-        self._agreed = True
-        if not is_known:
-            self._compared = list(map(ref, params))
-        for axis in planned[0].axes_without_group():
-            self._layouts.axes.open_in_flight(axis)
-        return planned
+        self._step_once()

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from torchdion import _C
-from torchdion.options import DEFAULTS, OF_RUN, OPTIMIZER_WIDE, check_group
+from torchdion.options import DEFAULTS, OF_RUN, OPTIMIZER_WIDE
 from torchdion.words import front
 
 
@@ -43,14 +42,6 @@ def check_optimizer_wide(group: dict[str, Any], wide: dict[str, Any], where: str
     for name, value in wide.items():
         if group[name] != value:
             raise ValueError(f"{front()}: {name} holds for the whole optimizer, got {group[name]!r}{where}")
-
-
-def check_groups(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> list[_C.GroupOptions]:
-    """What a step asks of all groups, and of what holds for the whole optimizer; returns the options of each."""
-    options = [check_group(group, f" (parameter group {index})") for index, group in enumerate(groups)]
-    optimizer_wide(groups)
-    check_of_run(groups, defaults)
-    return options
 
 
 def check_of_run(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torchdion import _C
 from torchdion.plain_values import plain, plain_numbers
-from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, options_of
+from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES
 from torchdion.words import front, shown
 
 Orientation = Literal["right", "left", "short"]
@@ -66,6 +66,11 @@ def is_share(value: Any) -> bool:
 def check_options(options: dict[str, Any], where: str) -> None:
     """Raises ValueError with one sentence for the first option outside its range; ``where`` names the group."""
     _C.check_options(options, where)
+    check_beside_table(options, where)
+
+
+def check_beside_table(options: dict[str, Any], where: str) -> None:
+    """The same for what a group may have beside the options of the table."""
     for name in _BETAS:
         value = options.get(name)
         if value is not None and not is_share(value):
@@ -73,13 +78,6 @@ def check_options(options: dict[str, Any], where: str) -> None:
     if options.get("differentiable", False) is not False:
         value = shown(options["differentiable"])
         raise ValueError(f"{front()}: differentiable must be False (no graph goes through a step), got {value}{where}")
-
-
-def check_group(group: dict[str, Any], where: str) -> _C.GroupOptions:
-    """What a step asks of a group, whose options anyone may have changed since it was added."""
-    options = options_of(group, where)
-    check_options(group, where)
-    return options
 
 
 def near_misses(keys: Iterable[Any], where: str) -> dict[str, str]:

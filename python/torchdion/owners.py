@@ -36,10 +36,6 @@ class Part(NamedTuple):
         """The part of a whole state, a view."""
         return _C.owned_part(whole, list(param.shape), self.axis, self.shares)
 
-    def whole(self, part: Tensor, state: list[int], param: Tensor) -> Tensor:
-        """Of the parts of all ranks, which must all call this."""
-        return _C.gather_owned(part, state, list(param.shape), self.axis, self.shares)
-
     def shown(self, part: Tensor, state: list[int]) -> OwnedTensor:
         """A state as a state dict has it."""
         begin = sum(self.shares[: self.axis.rank]) if part.numel() > 0 and part.shape != tuple(state) else 0
@@ -117,8 +113,15 @@ class SharesStates:
 
     _layouts: Any
 
+    def _step_once(self) -> None:
+        self._refuse_if_alone()
+        super()._step_once()  # type: ignore[misc]
+
     def _refuse_if_broken(self) -> None:
         super()._refuse_if_broken()  # type: ignore[misc]
+        self._refuse_if_alone()
+
+    def _refuse_if_alone(self) -> None:
         ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         if self._layouts.meshes.replicas is None and ranks > 1:
             raise RuntimeError(

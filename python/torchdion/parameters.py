@@ -134,10 +134,14 @@ def check_named_algorithm(entries: list[Any], given: dict[str, Any], where: str)
             )
 
 
-def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
-    param = tensor_of(entry)
+def check_is_tensor(param: Any, name: str) -> None:
     if not isinstance(param, Tensor):
         raise TypeError(f"{front()}: {name} must be a tensor, got {type(param).__name__}")
+
+
+def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
+    param = tensor_of(entry)
+    check_is_tensor(param, name)
     if any(hasattr(param, mark) for mark in _FSDP1_MARKS) or type(param).__name__ == "FlatParameter":
         raise ValueError(
             f"{front()}: {name} is FSDP1's FlatParameter or a piece of one, which hides the matrices; use "

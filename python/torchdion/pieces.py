@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from torchdion import _C
-from torchdion.dtensor import is_dtensor, local_part, state_like
+from torchdion.dtensor import is_dtensor, state_like
 from torchdion.layout import Piece
 from torchdion.state import placements_of_state
 from torchdion.table import State, algorithm_of, options_of
@@ -24,14 +24,6 @@ def piece_of_state(whole: Tensor, key: str, param: Tensor, group: dict[str, Any]
     return state_like(_cut(whole, piece.layout, sides), param, whole.shape, placements)
 
 
-def whole_state(state: Tensor, key: str, param: Tensor, group: dict[str, Any], piece: Piece) -> Tensor:
-    """Of the pieces of all ranks, which must all call this."""
-    if not is_dtensor(param):
-        return state
-    _, sides = _sides_of(key, state.shape, param, group, piece)
-    return _gathered(local_part(state), state.shape, piece.layout, sides)
-
-
 def _sides_of(
     key: str, sizes: Iterable[int], param: Tensor, group: dict[str, Any], piece: Piece
 ) -> tuple[State, Sides]:
@@ -47,10 +39,3 @@ def _cut(whole: Tensor, layout: _C.Layout, sides: Sides) -> Tensor:
         begin, size = getattr(layout, side).piece(whole.shape[dim])
         whole = whole.narrow(dim, begin, size)
     return whole.contiguous()
-
-
-def _gathered(piece: Tensor, shape: Iterable[int], layout: _C.Layout, sides: Sides) -> Tensor:
-    lengths = list(shape)
-    for side, dim in sides.items():
-        piece = _C.gather_pieces(piece, dim, lengths[dim], getattr(layout, side))
-    return piece

@@ -2,61 +2,17 @@
 
 from typing import Any
 
-from torch import Tensor
-from torch.optim.optimizer import Optimizer
-
-from torchdion import _C
-from torchdion.layouts import Layouts
+from torchdion.core_optimizer import CoreOptimizer
 from torchdion.parameters import parameters_by_algorithm
-from torchdion.state import is_capturing, state_bytes
+from torchdion.state import state_bytes
 from torchdion.words import speaking
 
 # Counts that a device may still be computing: numbers or tensors of one.
 _LAZY = ("skipped_steps", "nonfinite_entries", "columns_without_signal", "columns_in_margin")
 
-NO_STEPS: dict[str, Any] = {
-    **dict.fromkeys(("steps", *_LAZY, "batches", "workspace_bytes"), 0),
-    "expected_traffic": {},
-}
-"""Before the first one."""
 
-
-def count(counts: dict[str, Any], report: _C.Report) -> None:
-    """Adds a step."""
-    counts["steps"] += 1
-    _add(counts, "skipped_steps", report.skipped)
-    _add(counts, "nonfinite_entries", report.nonfinite)
-    count_signal(counts, report)
-    counts |= {name: getattr(report, name) for name in ("batches", "workspace_bytes", "expected_traffic")}
-
-
-def count_signal(counts: dict[str, Any], report: _C.Report) -> None:
-    """Adds the columns of a step's factors, or of what it had left in flight."""
-    _add(counts, "columns_without_signal", report.without_signal)
-    _add(counts, "columns_in_margin", report.in_margin)
-
-
-def _add(counts: dict[str, Any], name: str, more: Any) -> None:
-    if isinstance(more, Tensor) and is_capturing(more):
-        return  # a replay would not add to it
-    if isinstance(more, Tensor) and isinstance(counts[name], Tensor):
-        more = more.to(counts[name].device)
-    counts[name] = counts[name] + more
-
-
-def as_numbers(counts: dict[str, Any]) -> dict[str, Any]:
-    """Waits for the devices that are still counting."""
-    return {**counts, **{name: int(counts[name]) for name in _LAZY}}
-
-
-class CountedOptimizer(Optimizer):
+class CountedOptimizer(CoreOptimizer):
     """An optimizer that tells what it has done."""
-
-    _counts: dict[str, Any]
-    _layouts: Layouts
-
-    def _flush(self) -> None:
-        """Nothing is under way."""
 
     @speaking
     def stats(self) -> dict[str, Any]:
@@ -86,8 +42,10 @@ class CountedOptimizer(Optimizer):
         Waits for what the last step of a delayed :class:`torchdion.DoubleDion` has left in flight.
         """
         self._flush()
+        counts = self._core.counts
         return {
-            **as_numbers(self._counts),
+            **counts,
+            **{name: int(counts[name]) for name in _LAZY},  # waits for the devices that are still counting
             "parameters": parameters_by_algorithm(self.param_groups),
             "state_bytes": state_bytes(self.state),
             "traffic": self._layouts.axes.traffic(),

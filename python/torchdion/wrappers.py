@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torchdion import _C
-from torchdion.dtensor import is_dtensor, is_plain
+from torchdion.dtensor import is_plain
 from torchdion.words import front
 
 
@@ -52,10 +52,9 @@ def check_plain(tensor: Tensor, what: str) -> None:
 
 
 class Writes:
-    """Tensors to be written, and those that stand in for what has no memory until :meth:`finish`."""
+    """Tensors that stand in for what has no memory, until :meth:`finish`."""
 
     def __init__(self) -> None:
-        self.params: list[Tensor] = []  # that are written to, also where their pieces are
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._inside: list[Tensor] = []
 
@@ -85,16 +84,15 @@ class Writes:
         self._copies.append((tensor, plain))
         return plain
 
+    def has_any(self) -> bool:
+        return bool(self._copies or self._inside)
+
     @torch.no_grad()
     def finish(self) -> None:
-        """Writes to what has no memory, and lets a later backward() see that all of them have changed.
-
-        Of a DTensor the piece alone was written.
-        """
+        """Writes to what has no memory, and lets a later backward() see that all of them have changed."""
         for tensor, plain in self._copies:
             tensor.copy_(plain)
-        unseen = [*self._inside, *filter(is_dtensor, self.params)]
-        torch.autograd.graph.increment_version([tensor for tensor in unseen if not tensor.is_inference()])
+        torch.autograd.graph.increment_version([tensor for tensor in self._inside if not tensor.is_inference()])
 
 
 _PROVEN: MutableMapping[Tensor, str] = WeakIdKeyDictionary()

@@ -70,7 +70,7 @@ TEST(FrozenParameters, TakeNoStateOfACheckpoint) {
   X.mutable_grad() = normal({6, 4}, 2);
   optimizer.step();
   EXPECT_EQ(message_of([&] { other.load_state_dict(optimizer.state_dict()); }),
-            "torchdion::Dion: parameter 0 (parameter group 0) must be real floating-point, got Long");
+            "torchdion::Dion: parameter 0 (parameter group 0) must be real floating-point, got torch.int64");
 }
 
 TEST(FrozenParameters, OfReplicasAreComparedAndMadeEqualInTheirBytes) {

@@ -170,7 +170,7 @@ TEST(WrittenOptions, HaveAWarningForEachReason) {
   EXPECT_NE(warnings.messages[1].find("until resize_rank() is called"), std::string::npos);
 }
 
-TEST(WrittenOptions, ThatChooseASideOfASquareAreNotSavedBeforeAStepHasRefusedThem) {
+TEST(WrittenOptions, ThatChooseASideOfASquareAreRefusedBeforeTheyAreSaved) {
   const at::Tensor X = start({9, 9}), other = start({9, 9}), twin = start({9, 9});
   const DionOptions options = DionOptions(0.1).rank_fraction(0.5);
   Dion optimizer({X}, options), loaded({other}, options), reference({twin}, options);
@@ -180,6 +180,7 @@ TEST(WrittenOptions, ThatChooseASideOfASquareAreNotSavedBeforeAStepHasRefusedThe
   };
   step(optimizer, X, 1);
   step(reference, twin, 1);
+  Warnings warnings;
   first_options(optimizer).orientation(Orientation::left);
   loaded.load_state_dict(optimizer.state_dict());
   EXPECT_EQ(first_options(loaded).orientation(), Orientation::right);
@@ -194,7 +195,6 @@ TEST(WrittenOptions, ThatChooseASideOfASquareAreNotSavedBeforeAStepHasRefusedThe
   optimizer.resize_rank();
   reference.resize_rank();
   EXPECT_EQ(optimizer.state_of(X).Q().sizes(), reference.state_of(twin).Q().sizes());
-  Warnings warnings;
   step(optimizer, X, 2);
   ASSERT_EQ(warnings.messages.size(), 1u);
   EXPECT_NE(warnings.messages[0].find("orientation(Orientation::left) (parameter group 0) is not taken"),

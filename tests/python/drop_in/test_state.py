@@ -102,7 +102,7 @@ def test_what_was_saved_before_an_option_existed_gets_its_default(option):
     twins, another = trained(0, [Parameter(X.detach().clone()) for X in params])
     another.load_state_dict(old)
     state = copy.deepcopy(optimizer).__getstate__()
-    del state["defaults"][option], state["param_groups"][0][option], state["_counts"], state["_broken"]
+    del state["defaults"][option], state["param_groups"][0][option], state["_memory"]
     unpickled = torchdion.Dion.__new__(torchdion.Dion)
     unpickled.__setstate__(state)
     copies = unpickled.param_groups[0]["params"]

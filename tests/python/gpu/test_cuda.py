@@ -13,8 +13,6 @@ from torch.profiler import ProfilerActivity, profile
 
 import torchdion
 from torchdion import _C
-from torchdion.inputs import engine_groups
-from torchdion.wrappers import Writes
 
 pytestmark = needs_gpu
 
@@ -113,7 +111,7 @@ def test_Q_starts_with_the_bits_of_the_cpus(dtype: torch.dtype) -> None:
 def starts_of_Q(device: str, dtype: torch.dtype) -> dict[str, Tensor]:
     _, optimizer = trained(device, dtype, 0)
     give_gradients(optimizer, 0)
-    engine_groups(optimizer, optimizer._layouts, [], Writes(), {})
+    optimizer._core.make_states(optimizer)
     states = {
         name: optimizer.state[group["params"][0]] for name, group in zip(SHAPES, optimizer.param_groups, strict=True)
     }

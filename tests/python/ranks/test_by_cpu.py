@@ -18,10 +18,8 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 import torchdion
 from torchdion import by_cpu
-from torchdion.inputs import engine_groups
 from torchdion.verification.command import parser, trainings_of
 from torchdion.verification.verify import verify
-from torchdion.wrappers import Writes
 
 ROOT = Path(__file__).parents[3]
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
@@ -132,9 +130,9 @@ def hand_over(rank: int, world: int) -> None:
         raise Taken(tensor)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchdion.inputs.readable", take)
+        patch.setattr("torchdion.core_optimizer.readable", take)
         with pytest.raises(Taken) as taken:
-            engine_groups(optimizer, optimizer._layouts, [], Writes(), {})
+            optimizer._local_gradient(param, "parameter 0", [3, 4])
     [given] = taken.value.args
     total = numbers(6, 4, seed=0) + numbers(6, 4, seed=1)
     assert torch.equal(given.held, total[3 * rank : 3 * rank + 3])

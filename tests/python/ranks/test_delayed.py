@@ -46,12 +46,12 @@ def what_waits(rank: int, world_size: int) -> dict[str, bool]:
     for name, wait in WAITS.items():
         training = Training(REPLICAS, algorithm=DELAYED)
         training.run(0, 3)
-        assert training.optimizer._in_flight is not None
+        assert training.optimizer._core.has_in_flight
         try:
             wait(training.optimizer)
         except RuntimeError as error:
             assert name == "state_dict" and "synchronize_for_checkpoint" in str(error), name
-        found[name] = training.optimizer._in_flight is None and all(
+        found[name] = not training.optimizer._core.has_in_flight and all(
             torch.equal(training.optimizer.state[own]["momentum"], ended.optimizer.state[other]["momentum"])
             for own, other in zip(training.model.parameters(), ended.model.parameters(), strict=True)
         )
@@ -216,14 +216,13 @@ params = [torch.nn.Parameter(torch.zeros(60, 60)) for _ in range(3)]
 optimizer = torchdion.DoubleDion(params, lr=0.1, replicate_rank_fraction=0.1, delayed=True,
                                  replicate_mesh=dist.group.WORLD)
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(optimizer))  # no one ends it before the process does
-plan = optimizer._planned_step
-def plan_late(created):
-    planned = plan(created)
+open_groups = optimizer._open_groups
+def open_late(axes):
     time.sleep(3)
-    return planned
+    open_groups(axes)
 for step in range(2):
     if rank == step == 1:
-        optimizer._planned_step = plan_late
+        optimizer._open_groups = open_late
     for param in params:
         param.grad = torch.randn(60, 60, generator=torch.Generator().manual_seed(rank + 2 * step))
     optimizer.step()

@@ -15,8 +15,6 @@ from torch.nn import Parameter
 
 import torchdion
 from torchdion.dtensor import local_part
-from torchdion.inputs import engine_groups
-from torchdion.wrappers import Writes
 
 HALF = torchdion.DionMixedPrecisionConfig(momentum_dtype=torch.bfloat16, Q_dtype=torch.float64)
 STRIDED, S0, S1, S2, S3 = (_StridedShard(0, split_factor=2), *map(Shard, range(4)))
@@ -26,7 +24,7 @@ def states_of(param: Parameter, **options: Any) -> dict[str, Any]:
     """As they are before the first step."""
     param.grad = torch.zeros_like(param)
     optimizer = torchdion.Dion([{"params": [param], **options}])
-    engine_groups(optimizer, optimizer._layouts, [], Writes(), {})
+    optimizer._core.make_states(optimizer)
     return optimizer.state[param]
 
 
@@ -91,7 +89,7 @@ def prepared(config: Any = None, orientation: str = "right") -> tuple[list[Param
     ]
     optimizer = torchdion.Dion(params, rank_fraction=0.25, mixed_precision_config=config, orientation=orientation)
     give_gradients(params, 1.0)
-    engine_groups(optimizer, optimizer._layouts, [], Writes(), {})  # creates the states
+    optimizer._core.make_states(optimizer)
     for state in optimizer.state.values():
         local_part(state["momentum"]).normal_()
         state["step"] += 3
@@ -138,7 +136,7 @@ def test_a_loaded_Q_keeps_its_orientation_and_with_it_its_placements():
         Q = optimizer.state[params[0]]["Q"]
         assert (Q.shape, Q.placements) == ((12, 2), (S1, S0))
         give_gradients(params, 1.0)
-        engine_groups(optimizer, optimizer._layouts, [], Writes(), {})
+        optimizer._core.make_states(optimizer)
 
 
 def other_placements(value: DTensor) -> DTensor:

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from broken import break_
 from ranks import run_ranks
 from small_optimizers import cut_parameters, give_gradients, give_other_gradients, params_of, replicated, whole
 from torch import Tensor
@@ -45,7 +46,7 @@ def write_the_count(optimizer: torchdion.Dion, param: Tensor) -> None:
 
 
 def break_it(optimizer: torchdion.Dion, param: Tensor) -> None:
-    optimizer._broken = "the last step failed after 1 of 2 batches"
+    break_(optimizer, "the last step failed after 1 of 2 batches")
 
 
 def refusal(rank: int, own: str, operation: str, call: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from broken import break_
 from ranks import run_ranks
 from runs import error
 from torch import Tensor
@@ -102,7 +103,7 @@ def test_a_wrong_option_changes_nothing() -> None:
             training.optimizer.resize_rank(**options)
     assert training.optimizer.param_groups[0]["rank_fraction"] == 0.25
     assert training.optimizer.state[training.model.up.weight]["Q"] is Q
-    training.optimizer._broken = "the last step failed after 1 of 3 batches"
+    break_(training.optimizer, "the last step failed after 1 of 3 batches")
     with pytest.raises(RuntimeError, match="load a checkpoint"):
         training.optimizer.resize_rank()
 

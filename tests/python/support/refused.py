@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from broken import why_broken
 from runs import follow, normals
 from torch import Tensor
 from torch.nn import Parameter
@@ -63,7 +64,7 @@ def assert_refused_before_any_write(
             assert_same(optimizer.state[param][key], value)
     for group, before in zip(optimizer.param_groups, options, strict=True):
         assert all(group[key] is value for key, value in before.items())
-    assert optimizer._broken is None
+    assert not why_broken(optimizer)
 
 
 def assert_same(value: object, before: object) -> None:

@@ -14,11 +14,9 @@ from torch.nn import Parameter
 
 import torchdion
 from torchdion.dtensor import local_part, local_piece
-from torchdion.inputs import engine_groups
 from torchdion.layouts import Layouts
 from torchdion.meshes import Meshes, read_meshes
 from torchdion.options import DEFAULTS
-from torchdion.wrappers import Writes
 
 PARTS = {
     "FSDP2": ({"fs": 4}, {"shards": ("fs",)}, "fs", ""),
@@ -187,7 +185,8 @@ def test_householder_qr_takes_what_leaves_the_rows_of_P_whole():
         for options, dim in ((QR, 0), (LEFT, 1)):
             param = placed(torch.zeros(6, 8), mesh_of(fs=2), Shard(dim))
             param.grad = torch.zeros_like(param)
-            engine_groups(torchdion.Dion([param], **options), Layouts(Meshes()), [], Writes(), {})
+            optimizer = torchdion.Dion([param], **options)
+            optimizer._core.make_states(optimizer)
 
 
 def test_a_split_factor_that_no_mesh_dimensions_make_up_is_refused():

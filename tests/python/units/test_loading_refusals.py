@@ -5,6 +5,7 @@ import io
 
 import pytest
 import torch
+from broken import break_
 from refused import assert_refused_before_any_write, matrix, trained, untrained
 from runs import follow
 from spoiled import Q_SHAPE, SPOILED
@@ -114,7 +115,7 @@ def test_what_a_hook_makes_of_a_state_dict_is_checked():
 def test_a_refused_checkpoint_does_not_mend_a_broken_optimizer():
     optimizer = trained()[1]
     saved = copy.deepcopy(optimizer.state_dict())
-    optimizer._broken = "the last step failed after 1 of 3 batches"
+    break_(optimizer, "the last step failed after 1 of 3 batches")
     with pytest.raises(ValueError, match="must have the dict 'state'"):
         optimizer.load_state_dict({"param_groups": saved["param_groups"]})
     with pytest.raises(RuntimeError, match=r"after 1 of 3 batches; load a checkpoint$"):

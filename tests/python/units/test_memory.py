@@ -112,7 +112,7 @@ def test_the_workspace_is_a_tenth_of_a_gpt_whatever_the_number_of_threads(thread
     steps = [torch.zeros(()) for _ in shapes]
     groups = torchdion._C.Groups()
     groups.add("dion", options_of(DEFAULTS), X, G, [M, Q], steps)
-    peak = peak_bytes(lambda: torchdion._C.Step(groups, torchdion._C.Nonfinite.propagate, None, None), tmp_path)
+    peak = peak_bytes(lambda: torchdion._C.Step(groups, torchdion._C.Nonfinite.propagate), tmp_path)
     assert 0 < peak <= 0.1 * 4 * sum(m * n for m, n in shapes)
 
 

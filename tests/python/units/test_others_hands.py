@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 import torchdion
-from torchdion.state import counter_of
 from torchdion.table import ALGORITHMS, STATE_DTYPES
 
 FOREIGN: dict[str, Callable[[Tensor], Any]] = {
@@ -244,20 +243,6 @@ def test_a_count_of_another_form_counts_on(counter, capturable):
     run(others, reference, 2, 4)
     assert all(map(torch.equal, params, others))  # of which AdamW's correction of its start follows the count
     assert [float(state["step"]) for state in optimizer.state.values()] == [4, 4]
-
-
-@pytest.mark.parametrize("capturable", [False, True])
-def test_a_count_lies_where_steps_count_it_and_as_they_do(capturable):
-    """The Meta device stands for a GPU: nothing can be read there, but what is to lie there is put there."""
-    param, group = Parameter(torch.ones(3, device="meta")), {"capturable": capturable}
-    state: dict[str, Any] = {"step": torch.tensor(5, dtype=torch.int32)}
-    found = counter_of(param, state, group)
-    assert found is state["step"]
-    assert (found.device.type, found.dtype) == (("meta", torch.float32) if capturable else ("cpu", torch.int32))
-    assert counter_of(param, state, group) is found
-    here = Parameter(torch.ones(3))
-    lost = {"step": torch.tensor(5.0, device="meta")}
-    assert counter_of(here, lost, group).is_meta  # for the step to refuse
 
 
 @pytest.mark.parametrize("capturable", [False, True])

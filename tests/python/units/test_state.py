@@ -9,7 +9,6 @@ from runs import error, follow, normals, run, start
 from torch.nn import Parameter
 
 import torchdion
-from torchdion.state import create_state
 
 HALF = torchdion.DionMixedPrecisionConfig(
     momentum_dtype=torch.bfloat16, Q_dtype=torch.float16, variance_dtype=torch.float64
@@ -120,16 +119,6 @@ def test_a_loaded_state_shares_no_memory_with_the_checkpoint():
     for index, state in checkpoint["state"].items():
         for key, value in state.items():
             assert torch.equal(value, kept[index][key]), f"{key} of parameter {index} was changed through the copy"
-
-
-def test_Q_is_drawn_on_the_device_of_its_parameter():
-    """Where no kernel can, rather than on the CPU, from where it would be copied."""
-    X = Parameter(torch.zeros(12, 8))
-    optimizer = torchdion.Dion([X])
-    [group] = optimizer.param_groups
-    place = optimizer._layouts.of(X, group, "X")
-    with pytest.raises(NotImplementedError, match="no kernels for meta"):
-        create_state(X.to("meta"), group, 0, place)
 
 
 @pytest.mark.parametrize("param_dtype", [torch.float32, torch.bfloat16])

@@ -82,7 +82,10 @@ CHANGES = {
         lambda X: (setattr(X, "data", torch.zeros(4, 5)), setattr(X, "grad", torch.zeros(4, 5))),
         "momentum of a parameter of shape .4, 5. must .* got (shape )?.5, 4.",
     ),
-    "complex": (lambda X: setattr(X, "data", torch.zeros(5, 4, dtype=torch.complex64)), "must be a dense"),
+    "complex": (
+        lambda X: setattr(X, "data", torch.zeros(5, 4, dtype=torch.complex64)),
+        "must be real floating-point, got torch.complex64",
+    ),
     "one row": (lambda X: setattr(X, "data", torch.zeros(4).expand(5, 4)), "must not share memory"),
     "overlapping rows": (lambda X: setattr(X, "data", torch.zeros(20).as_strided((5, 4), (2, 1))), "must not share"),
     "freed": (lambda X: X.untyped_storage().resize_(0), "the storage of a parameter of shape .5, 4. must hold its 80"),

@@ -1,4 +1,4 @@
-#include "optim/inputs.h"
+#include "optim/front.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,180 @@
+// What an optimizer is between steps.
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bindings/front.h"
+
+namespace torchdion::bindings {
+
+namespace {
+
+// A core and the front that shows it an optimizer.
+struct PythonCore {
+  engine::Core core;
+  PythonFront front;
+
+  // Calls f(core, front) for a method of the optimizer.
+  template <class F>
+  auto call(py::handle optimizer, const F& f) {
+    const PythonWords words;
+    const PythonFront::Call call(front, optimizer);
+    const py::gil_scoped_release released;
+    return f(core, front);
+  }
+
+  // Waits for what is in flight: there is no one to tell of an error.
+  ~PythonCore() {
+    const py::gil_scoped_release released;
+    try {
+      core.flush();
+    } catch (const std::exception&) {
+    }
+  }
+};
+
+py::object as_python(const engine::Count& count) {
+  if (count.on_devices.empty()) return py::cast(count.known);
+  at::Tensor sum = count.on_devices.front();
+  for (std::size_t i = 1; i < count.on_devices.size(); ++i) {
+    sum = sum.add(count.on_devices[i].to(sum.device(), /*non_blocking=*/true));
+  }
+  return py::cast(count.known == 0 ? sum : sum.add(count.known));
+}
+
+py::dict as_python(const engine::Counts& counts) {
+  return py::dict(py::arg("steps") = counts.steps, py::arg("skipped_steps") = as_python(counts.skipped),
+                  py::arg("nonfinite_entries") = as_python(counts.nonfinite),
+                  py::arg("columns_without_signal") = as_python(counts.without_signal),
+                  py::arg("columns_in_margin") = as_python(counts.in_margin), py::arg("batches") = counts.batches,
+                  py::arg("workspace_bytes") = counts.workspace_bytes,
+                  py::arg("expected_traffic") = counts.expected_traffic);
+}
+
+engine::Count count_of(const py::handle& counted) {
+  engine::Count count;
+  if (THPVariable_Check(counted.ptr())) {
+    count.add(THPVariable_Unpack(counted.ptr()));
+  } else {
+    count.known = counted.cast<int64_t>();
+  }
+  return count;
+}
+
+// What a pickle keeps of a core, in words of Python's own.
+py::dict as_python(const engine::Memory& memory) {
+  py::list said;
+  for (const engine::WhoseStates& group : memory.decoupled_as) {
+    py::list values;
+    for (const algorithms::Value& value : group) values.append(bindings::as_python(value));
+    said.append(values);
+  }
+  return py::dict(py::arg("broken") = memory.broken, py::arg("counts") = as_python(memory.counts),
+                  py::arg("decoupled") = memory.decoupled, py::arg("decoupled_as") = said,
+                  py::arg("steps_when_equal") = memory.steps_when_equal);
+}
+
+engine::Memory memory_of(const py::dict& kept) {
+  engine::Memory memory;
+  memory.broken = kept["broken"].cast<std::string>();
+  const py::dict counts = kept["counts"];
+  memory.counts = {
+      counts["steps"].cast<int64_t>(),           count_of(counts["skipped_steps"]),
+      count_of(counts["nonfinite_entries"]),     count_of(counts["columns_without_signal"]),
+      count_of(counts["columns_in_margin"]),     counts["batches"].cast<int64_t>(),
+      counts["workspace_bytes"].cast<int64_t>(), counts["expected_traffic"].cast<std::map<std::string, int64_t>>()};
+  memory.decoupled = kept["decoupled"].cast<bool>();
+  for (const py::handle group : kept["decoupled_as"]) {
+    engine::WhoseStates said;
+    std::size_t i = 0;
+    for (const py::handle value : group) {
+      said.at(i) = value_of(*algorithms::option(engine::kSayWhose[i]), value);
+      ++i;
+    }
+    memory.decoupled_as.push_back(said);
+  }
+  memory.steps_when_equal = kept["steps_when_equal"].cast<double>();
+  return memory;
+}
+
+py::list as_python(const std::vector<engine::ParameterState>& states) {
+  py::list all;
+  for (const engine::ParameterState& state : states) {
+    py::dict tensors;
+    for (const engine::StateTensor& one : state.tensors) tensors[py::str(one.name)] = one.tensor;
+    all.append(tensors);
+  }
+  return all;
+}
+
+}  // namespace
+
+void bind_core(py::module_& m) {
+  using engine::Core;
+  const auto method = [](auto f) {
+    return [f](PythonCore& self, const py::object& optimizer) {
+      return self.call(optimizer, [&](Core& core, PythonFront& front) { return f(core, front); });
+    };
+  };
+  py::class_<PythonCore>(m, "Core")
+      .def(py::init<>())
+      .def("step", method([](Core& core, PythonFront& front) { core.step(front); }))
+      .def("make_states", method([](Core& core, PythonFront& front) { core.make_states(front); }))
+      .def("synchronize_for_checkpoint",
+           method([](Core& core, PythonFront& front) { core.synchronize_for_checkpoint(front); }))
+      .def("refuse_if_decoupled", method([](Core& core, PythonFront& front) { core.refuse_if_decoupled(front); }))
+      .def(
+          "loaded",
+          [](PythonCore& self, const py::object& optimizer, bool capturable) {
+            self.call(optimizer, [&](Core& core, PythonFront& front) { core.loaded(front, capturable); });
+          },
+          py::arg("optimizer"), py::arg("capturable"))
+      .def("flush", method([](Core& core, PythonFront&) { core.flush(); }))
+      .def("refuse_if_broken", method([](Core& core, PythonFront&) { core.refuse_if_broken(); }))
+      .def(
+          "whole_states",
+          [](PythonCore& self, const py::object& optimizer) {
+            return as_python(
+                self.call(optimizer, [](Core& core, PythonFront& front) { return core.whole_states(front); }));
+          },
+          py::arg("optimizer"))
+      .def(
+          "resize_rank",
+          [](PythonCore& self, const py::object& optimizer, const py::dict& options) {
+            const auto of_group = [&](std::size_t group) {
+              const py::gil_scoped_acquire lock;
+              return read_group(options, engine::group_name(group), /*whole=*/false).values;
+            };
+            self.call(optimizer, [&](Core& core, PythonFront& front) { core.resize_rank(front, of_group); });
+          },
+          py::arg("optimizer"), py::arg("options"))
+      .def(
+          "check_replicas",
+          [](PythonCore& self, const py::object& optimizer, const Axis& copies) {
+            self.call(optimizer, [&](Core& core, PythonFront& front) { core.check_replicas(front, copies); });
+          },
+          py::arg("optimizer"), py::arg("copies"))
+      .def(
+          "synchronize_replicas",
+          [](PythonCore& self, const py::object& optimizer, const Axis& copies) {
+            self.call(optimizer, [&](Core& core, PythonFront& front) { core.synchronize_replicas(front, copies); });
+          },
+          py::arg("optimizer"), py::arg("copies"))
+      .def(
+          "decoupled_states",
+          [](PythonCore& self, const py::object& optimizer, const at::Tensor& param) {
+            return self.call(optimizer,
+                             [&](Core& core, PythonFront& front) { return core.decoupled_states_of(front, param); });
+          },
+          py::arg("optimizer"), py::arg("param"))
+      .def("show_parameters",
+           [](PythonCore& self, const py::list& groups) { self.front.show_parameters(self.core, groups); })
+      .def("show_contents", [](PythonCore& self, const py::list& contents,
+                               bool is_volatile) { self.front.show_contents(self.core, contents, is_volatile); })
+      .def("parameters_changed", [](PythonCore& self) { self.core.parameters_changed(); })
+      .def_property(
+          "memory", [](const PythonCore& self) { return as_python(self.core.memory()); },
+          [](PythonCore& self, const py::dict& memory) { self.core.remember(memory_of(memory)); })
+      .def_property_readonly("counts", [](const PythonCore& self) { return as_python(self.core.memory().counts); })
+      .def_property_readonly("has_in_flight", [](const PythonCore& self) { return self.core.has_in_flight(); });
+}
+
+}  // namespace torchdion::bindings

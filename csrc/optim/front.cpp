@@ -1,0 +1,134 @@
+#include "optim/front.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "engine/core.h"
+#include "optim/groups.h"
+#include "optim/options.h"
+#include "optim/parameters.h"
+#include "words.h"
+
+namespace torchdion::optim {
+
+using torch::optim::OptimizerParamGroup;
+
+namespace {
+
+std::string text(const Layout& layout) {
+  std::string all;
+  const auto add = [&](const char* side, const Axis& axis) {
+    if (!axis.absent()) all += c10::str(all.empty() ? "" : ", ", side, " over '", axis.name(), "' (", axis.size, ")");
+  };
+  add("rows", layout.rows);
+  add("columns", layout.cols);
+  add("stack", layout.batch);
+  add("replicas", layout.replicas);
+  add("copies", layout.copies);
+  return all;
+}
+
+}  // namespace
+
+engine::ParameterGroup shown(const OptimizerParamGroup& group, std::size_t group_index, int64_t index,
+                             const engine::GroupOptions& options, const Layouts& layouts) {
+  engine::ParameterGroup shown{options, {}};
+  for (std::size_t k = 0; k < group.params().size(); ++k) {
+    const at::Tensor& param = group.params()[k];
+    const Layout& layout = layout_of(layouts, param);
+    shown.parameters.push_back({engine::parameter_name(k, group_index),
+                                index++,
+                                group_index,
+                                param,
+                                param,
+                                layout,
+                                {layout.rows, layout.cols, layout.batch, layout.replicas, layout.copies},
+                                text(layout)});
+  }
+  return shown;
+}
+
+engine::ParameterState shown(const ParamState& state) {
+  engine::ParameterState shown;
+  shown.step = state.step();
+  for (const std::string_view name : algorithms::states()) {
+    const at::Tensor& tensor = state.tensor(std::string(name));
+    if (tensor.defined()) shown.set(name, tensor, state.whole_sizes(std::string(name)));
+  }
+  return shown;
+}
+
+bool Front::has_other_parameters() const {
+  const std::vector<OptimizerParamGroup>& groups = optimizer_.param_groups();
+  const auto is_same = [](const OptimizerParamGroup& group, const std::vector<const void*>& seen) {
+    return std::equal(group.params().begin(), group.params().end(), seen.begin(), seen.end(),
+                      [](const at::Tensor& param, const void* impl) { return param.unsafeGetTensorImpl() == impl; });
+  };
+  return !std::equal(groups.begin(), groups.end(), seen_.params.begin(), seen_.params.end(), is_same);
+}
+
+void Front::update(engine::Core& core, engine::Operation operation) {
+  const std::vector<OptimizerParamGroup>& groups = optimizer_.param_groups();
+  if (core.has_lost() || has_other_parameters()) {
+    std::vector<engine::ParameterGroup> all;
+    seen_ = {};
+    int64_t index = 0;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      all.push_back(shown(groups[g], g, index, {}, layouts_));
+      index += static_cast<int64_t>(groups[g].params().size());
+      seen_.params.emplace_back();
+      for (const at::Tensor& param : groups[g].params()) seen_.params.back().push_back(param.unsafeGetTensorImpl());
+    }
+    seen_.states.resize(index);
+    core.groups = std::move(all);
+    core.all_shown();
+    core.parameters_changed();
+  }
+  const auto& defaults = static_cast<const Options&>(optimizer_.defaults());
+  std::vector<engine::GroupOptions> options = checked(groups, defaults);  // anyone may have written to them
+  auto seen = seen_.states.begin();
+  for (engine::ParameterGroup& group : core.groups) {
+    for (engine::ParameterView& view : group.parameters) {
+      const auto found = optimizer_.state().find(view.param.unsafeGetTensorImpl());
+      const ParamState* state = found == optimizer_.state().end() ? nullptr : &ours(*found->second);
+      const uint64_t version = state ? state->version_ : 0;
+      if (state != seen->state || version != seen->version) {
+        view.state = state ? shown(*state) : engine::ParameterState();
+        *seen = {state, version};
+      }
+      ++seen;
+    }
+  }
+  look_at(optimizer_, layouts_, options, said_, /*resizes=*/operation == engine::Operation::resize_rank);
+  for (std::size_t g = 0; g < groups.size(); ++g) core.groups[g].options = std::move(options[g]);
+  const Options& first = first_options(groups, defaults);
+  core.capturable = first.capturable();
+  core.nonfinite = first.nonfinite();
+}
+
+std::vector<at::Tensor> Front::gradients(const engine::Core& core) {
+  std::vector<at::Tensor> gradients;
+  for (const engine::ParameterGroup& group : core.groups) {
+    for (const engine::ParameterView& view : group.parameters) gradients.push_back(view.param.grad());
+  }
+  return gradients;
+}
+
+void Front::keep(const engine::ParameterView& view) {
+  std::unique_ptr<torch::optim::OptimizerParamState>& kept = optimizer_.state()[view.param.unsafeGetTensorImpl()];
+  if (!kept) kept = std::make_unique<ParamState>();
+  auto& state = static_cast<ParamState&>(*kept);
+  state.tensor("step", view.state.step);
+  for (const engine::StateTensor& one : view.state.tensors) {
+    state.tensor(one.name, one.tensor);
+    const int64_t k = algorithms::index_of(*view.algorithm, one.name);
+    const bool is_factor = k >= 0 && view.algorithm->states[k].shape == algorithms::StateShape::factor;
+    if (is_factor && !view.layout.is_local()) state.whole_factor(one.name, one.sizes);
+  }
+  seen_.states[view.index] = {&state, state.version_};
+}
+
+void Front::warn(const std::string& sentence) { TORCH_WARN(sentence); }
+
+}  // namespace torchdion::optim
