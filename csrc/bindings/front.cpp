@@ -156,7 +156,8 @@ void PythonFront::see_groups() {
 bool PythonFront::has_other_parameters(const engine::Core& core) const {
   if (!is_shown_ || is_volatile_ || core.has_lost()) return true;
   const py::object groups = optimizer_.attr("param_groups");
-  if (static_cast<std::size_t>(PyList_GET_SIZE(groups.ptr())) != groups_.size()) return true;
+  if (!PyList_Check(groups.ptr()) || PyList_GET_SIZE(groups.ptr()) != static_cast<Py_ssize_t>(groups_.size()))
+    return true;
   static const py::str params("params");
   auto seen = parameters_.begin();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -176,7 +177,8 @@ bool PythonFront::has_other_parameters(const engine::Core& core) const {
 
 bool PythonFront::has_other_states() const {
   const py::object state = optimizer_.attr("state");
-  if (static_cast<std::size_t>(PyDict_GET_SIZE(state.ptr())) != states_.size()) return true;
+  if (!PyDict_Check(state.ptr()) || PyDict_GET_SIZE(state.ptr()) != static_cast<Py_ssize_t>(states_.size()))
+    return true;
   PyObject *key = nullptr, *value = nullptr;
   auto seen = states_.begin();
   for (Py_ssize_t position = 0; PyDict_Next(state.ptr(), &position, &key, &value); ++seen) {

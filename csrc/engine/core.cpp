@@ -27,10 +27,6 @@ void for_each(Groups& groups, const F& f) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Calls f(tensor) for all that views hold, in one order.
 template <class F>
 void for_each_tensor(std::vector<ParameterGroup>& groups, const F& f) {
@@ -61,6 +57,7 @@ Core::Hold::Hold(Core& core) : core_(core), is_outer_(!core.is_held_) {
 Core::Hold::~Hold() {
   if (!is_outer_) return;
   core_.is_held_ = false;
+  core_.prepared_ = {};  // of a step that was refused
   core_.tensors_.clear();
   for_each_tensor(core_.groups, [&](at::Tensor& tensor) {
     core_.tensors_.emplace_back(tensor.getIntrusivePtr());

@@ -94,7 +94,6 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
             ValueError: as of ``state_dict()``, or ranks differ in options, shapes or steps taken.
             RuntimeError: a step failed after it had begun to write, another rank refused, or does something else.
         """
-        self._refuse_if_broken()
         whole = iter(self._core.whole_states(self))
         state_dict = self.state_dict()
         states = {}
@@ -141,7 +140,6 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         """
         given = {"rank_fraction": rank_fraction, "rank_multiple_of": rank_multiple_of}
         options = as_plain_numbers({name: value for name, value in given.items() if value is not None})
-        self._refuse_if_broken()
         self._core.resize_rank(self, options)
         for group in self.param_groups:
             group |= options

@@ -48,7 +48,10 @@ class CoreOptimizer(Optimizer):
     _writes: Writes
 
     def _step_once(self) -> None:
-        self._core.step(self)
+        try:
+            self._core.step(self)
+        finally:
+            self._writes.clear()  # copies of weights
         if self._core.has_in_flight:
             _UNDER_WAY.add(self)
 

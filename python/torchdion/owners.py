@@ -117,6 +117,10 @@ class SharesStates:
         self._refuse_if_alone()
         super()._step_once()  # type: ignore[misc]
 
+    def _look_at_groups(self, operation: str) -> None:
+        self._refuse_if_alone()
+        super()._look_at_groups(operation)  # type: ignore[misc]
+
     def _refuse_if_broken(self) -> None:
         super()._refuse_if_broken()  # type: ignore[misc]
         self._refuse_if_alone()

@@ -84,6 +84,10 @@ class Writes:
         self._copies.append((tensor, plain))
         return plain
 
+    def clear(self) -> None:
+        self._copies.clear()
+        self._inside.clear()
+
     def has_any(self) -> bool:
         return bool(self._copies or self._inside)
 

@@ -226,3 +226,19 @@ def stale_graph(rank: int, world_size: int, synchronizes: bool) -> None:
 @pytest.mark.parametrize("synchronizes", [False, True], ids=["step", "synchronize_replicas"])
 def test_a_graph_from_before_a_write_is_refused_also_where_the_gradient_was_missing(synchronizes: bool) -> None:
     run_ranks(stale_graph, 1 if synchronizes else 2, synchronizes, time_limit=30)
+
+
+def broken_on_one(rank: int, world_size: int, name: str) -> None:
+    optimizer = replicated()
+    give_gradients(optimizer, 0)
+    optimizer.step()
+    if rank == 1:
+        break_(optimizer, "the last step failed after 1 of 2 batches")
+    own = "the last step failed" if rank == 1 else f"another rank refused {name}"
+    with pytest.raises(RuntimeError, match=f"^torchdion.Dion: {own}"):
+        getattr(optimizer, name)()
+
+
+@pytest.mark.parametrize("name", ["whole_state_dict", "resize_rank", "synchronize_for_checkpoint"])
+def test_what_is_broken_on_one_rank_is_an_error_on_all(name: str) -> None:
+    run_ranks(broken_on_one, 2, name, time_limit=30)
