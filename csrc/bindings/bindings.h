@@ -26,7 +26,7 @@ engine::GroupOptions read_group(const py::dict& group, const std::string& where,
 
 // The value of an option that was read from a program, and as Python writes it.
 algorithms::Value value_of(const algorithms::Option& option, py::handle given);
-py::object as_python(const algorithms::Value& value);
+py::object to_python(const algorithms::Value& value);
 
 void bind_core(py::module_& m);
 void bind_options(py::module_& m);

@@ -64,7 +64,7 @@ py::dict as_python(const engine::Memory& memory) {
   py::list said;
   for (const engine::WhoseStates& group : memory.decoupled_as) {
     py::list values;
-    for (const algorithms::Value& value : group) values.append(bindings::as_python(value));
+    for (const algorithms::Value& value : group) values.append(to_python(value));
     said.append(values);
   }
   return py::dict(py::arg("broken") = memory.broken, py::arg("counts") = as_python(memory.counts),

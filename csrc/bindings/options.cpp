@@ -112,7 +112,7 @@ py::dict described(const Option& option) {
   for (const algorithms::Algorithm* algorithm : algorithms::all()) {
     if (algorithms::has_option(*algorithm, option.name)) algorithms.append(std::string(algorithm->name));
   }
-  return py::dict(py::arg("name") = std::string(option.name), py::arg("default") = as_python(option.initial),
+  return py::dict(py::arg("name") = std::string(option.name), py::arg("default") = to_python(option.initial),
                   py::arg("words") = algorithms::words_of(option), py::arg("doc") = std::string(option.doc),
                   py::arg("algorithms") = algorithms, py::arg("of_optimizer") = option.of_optimizer,
                   py::arg("of_run") = option.of_run, py::arg("may_be_tensor") = option.may_be_tensor);
@@ -136,8 +136,8 @@ py::dict described(const algorithms::Algorithm& algorithm) {
   }
   return py::dict(py::arg("name") = std::string(algorithm.name), py::arg("takes_matrices") = algorithm.takes_matrices(),
                   py::arg("shares_among_copies") = algorithm.shares_among_copies, py::arg("states") = states,
-                  py::arg("betas") = as_python(betas), py::arg("docs") = docs,
-                  py::arg("precision") = as_python(algorithms::options_of(algorithm, {}).at("precision")));
+                  py::arg("betas") = to_python(betas), py::arg("docs") = docs,
+                  py::arg("precision") = to_python(algorithms::options_of(algorithm, {}).at("precision")));
 }
 
 }  // namespace
@@ -158,7 +158,7 @@ engine::GroupOptions read_group(const py::dict& group, const std::string& where,
   return options;
 }
 
-py::object as_python(const Value& value) {
+py::object to_python(const Value& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return py::bool_(*flag);
   if (const auto* integer = std::get_if<int64_t>(&value)) return py::int_(*integer);
   if (const auto* number = std::get_if<double>(&value)) return py::float_(*number);

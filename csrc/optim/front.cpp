@@ -31,8 +31,8 @@ std::string text(const Layout& layout) {
 
 }  // namespace
 
-engine::ParameterGroup shown(const OptimizerParamGroup& group, std::size_t group_index, int64_t index,
-                             const engine::GroupOptions& options, const Layouts& layouts) {
+engine::ParameterGroup to_core(const OptimizerParamGroup& group, std::size_t group_index, int64_t index,
+                               const engine::GroupOptions& options, const Layouts& layouts) {
   engine::ParameterGroup shown{options, {}};
   for (std::size_t k = 0; k < group.params().size(); ++k) {
     const at::Tensor& param = group.params()[k];
@@ -49,7 +49,7 @@ engine::ParameterGroup shown(const OptimizerParamGroup& group, std::size_t group
   return shown;
 }
 
-engine::ParameterState shown(const ParamState& state) {
+engine::ParameterState to_core(const ParamState& state) {
   engine::ParameterState shown;
   shown.step = state.step();
   for (const std::string_view name : algorithms::states()) {
@@ -75,7 +75,7 @@ void Front::update(engine::Core& core, engine::Operation operation) {
     seen_ = {};
     int64_t index = 0;
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      all.push_back(shown(groups[g], g, index, {}, layouts_));
+      all.push_back(to_core(groups[g], g, index, {}, layouts_));
       index += static_cast<int64_t>(groups[g].params().size());
       seen_.params.emplace_back();
       for (const at::Tensor& param : groups[g].params()) seen_.params.back().push_back(param.unsafeGetTensorImpl());
@@ -94,7 +94,7 @@ void Front::update(engine::Core& core, engine::Operation operation) {
       const ParamState* state = found == optimizer_.state().end() ? nullptr : &ours(*found->second);
       const uint64_t version = state ? state->version_ : 0;
       if (state != seen->state || version != seen->version) {
-        view.state = state ? shown(*state) : engine::ParameterState();
+        view.state = state ? to_core(*state) : engine::ParameterState();
         *seen = {state, version};
       }
       ++seen;

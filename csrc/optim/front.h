@@ -13,9 +13,9 @@
 namespace torchdion::optim {
 
 // A group's parameters, without states. index: of the first among all of the optimizer.
-engine::ParameterGroup shown(const torch::optim::OptimizerParamGroup& group, std::size_t group_index, int64_t index,
-                             const engine::GroupOptions& options, const Layouts& layouts);
-engine::ParameterState shown(const ParamState& state);
+engine::ParameterGroup to_core(const torch::optim::OptimizerParamGroup& group, std::size_t group_index, int64_t index,
+                               const engine::GroupOptions& options, const Layouts& layouts);
+engine::ParameterState to_core(const ParamState& state);
 
 // A parameter's state as it was shown last.
 struct SeenState {

@@ -275,7 +275,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   int64_t index = 0;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
-    views.push_back(optim::shown(groups[i], i, index, optim::values_of(own, optim::group_name(i)), held().layouts));
+    views.push_back(optim::to_core(groups[i], i, index, optim::values_of(own, optim::group_name(i)), held().layouts));
     index += static_cast<int64_t>(groups[i].params().size());
   }
   std::vector<Entries> unknown;
