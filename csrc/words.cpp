@@ -41,6 +41,8 @@ std::string shown_type(c10::ScalarType dtype) { return (in_python() ? "torch." :
 std::string shown(c10::Layout layout) {
   if (!in_python()) return c10::str(layout);
   switch (layout) {
+    case c10::Layout::Strided:
+      return "torch.strided";
     case c10::Layout::Sparse:
       return "torch.sparse_coo";
     case c10::Layout::SparseCsr:

@@ -98,7 +98,7 @@ def optimizer_of(shapes: list[Shape], fraction: float, precision: Precision, **o
     [group] = optimizer.param_groups
     for param in params:
         param.grad = torch.empty_like(param)
-        Q = torch.empty(_C.whole_state_sizes("dion", "Q", list(param.shape), options_of(group)), device="meta")
+        Q = torch.empty(options_of(group).state_sizes(list(param.shape))["Q"], device="meta")
         optimizer.state[param] = {"step": torch.ones(()), "momentum": torch.empty_like(param), "Q": Q}
     return optimizer
 

@@ -31,7 +31,7 @@ py::object to_python(const algorithms::Value& value);
 void bind_core(py::module_& m);
 void bind_options(py::module_& m);
 void bind_layout(py::module_& m);
-void bind_engine(py::module_& m);
+void bind_states(py::module_& m);
 void bind_routing(py::module_& m);
 
 }  // namespace torchdion::bindings

@@ -137,6 +137,17 @@ void bind_core(py::module_& m) {
           },
           py::arg("optimizer"))
       .def(
+          "owned_states",
+          [](PythonCore& self, const py::object& optimizer) {
+            py::list all;
+            for (const engine::OwnedState& one :
+                 self.call(optimizer, [](Core&core, PythonFront&front) { return core.owned_states(front); })) {
+              all.append(py::make_tuple(one.parameter, one.name, one.whole, one.begin));
+            }
+            return all;
+          },
+          py::arg("optimizer"))
+      .def(
           "resize_rank",
           [](PythonCore& self, const py::object& optimizer, const py::dict& options) {
             const auto of_group = [&](std::size_t group) {

@@ -1,62 +1,11 @@
-// Axes and layouts, and what ranks agree on along them.
+// Axes and layouts.
 #include <torchdion/layout.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "bindings/bindings.h"
-#include "comm/copies.h"
 #include "comm/line.h"
-#include "comm/pieces.h"
-#include "engine/agreement.h"
 
 namespace torchdion::bindings {
-
-namespace {
-
-void bind_agreement(py::module_& m) {
-  py::enum_<engine::Operation>(m, "Operation")
-      .value("step", engine::Operation::step)
-      .value("resize_rank", engine::Operation::resize_rank)
-      .value("synchronize_for_checkpoint", engine::Operation::synchronize_for_checkpoint)
-      .value("check_replicas", engine::Operation::check_replicas)
-      .value("synchronize_replicas", engine::Operation::synchronize_replicas)
-      .value("whole_state_dict", engine::Operation::whole_state_dict);
-  py::class_<engine::Claim>(m, "Claim")
-      .def(py::init([](std::string name, std::vector<std::pair<std::string, std::string>> properties,
-                       std::vector<Axis> axes, bool is_parameter, std::optional<at::ScalarType> gradient,
-                       std::vector<Axis> shared) {
-             return engine::Claim{std::move(name), std::move(properties), std::move(axes), is_parameter,
-                                  gradient,        std::move(shared)};
-           }),
-           py::arg("name"), py::arg("properties"), py::arg("axes"), py::kw_only(), py::arg("is_parameter") = true,
-           py::arg("gradient") = py::none(), py::arg("shared") = std::vector<Axis>());
-  m.def("average", &comm::average, py::arg("tensor"), py::arg("axis"),
-        py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def("differing", &comm::differing, py::arg("tensors"), py::arg("axis"),
-        py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def("copy_from_first", &comm::copy_from_first, py::arg("tensor"), py::arg("axis"),
-        py::call_guard<py::gil_scoped_release, PythonWords>());
-  m.def("digest_of", &comm::digest_of, py::arg("tensor"), py::call_guard<py::gil_scoped_release, PythonWords>());
-  using Copies = std::vector<std::tuple<std::size_t, Axis, int64_t>>;
-  m.def(
-      "agree",
-      [](engine::Operation operation, bool refuses, const std::vector<engine::Claim>& claims,
-         const engine::Provide& provide, bool compares, const std::function<Copies()>& copies) {
-        engine::Comparison comparison{compares};
-        if (copies) {
-          comparison.copies = [&] {
-            std::vector<engine::Copy> all;
-            for (auto& [claim, axis, digest] : copies()) all.push_back({claim, axis, digest});
-            return all;
-          };
-        }
-        return engine::agree(operation, refuses, claims, provide, comparison).apart;
-      },
-      py::arg("operation"), py::arg("refuses"), py::arg("claims"), py::arg("provide") = py::none(), py::kw_only(),
-      py::arg("compares") = false, py::arg("copies") = py::none(),
-      py::call_guard<py::gil_scoped_release, PythonWords>());
-}
-
-}  // namespace
 
 void bind_layout(py::module_& m) {
   const auto counted = [](const Traffic& traffic) {
@@ -111,9 +60,6 @@ void bind_layout(py::module_& m) {
       .def_readonly("sizes", &Layout::sizes)
       .def_readonly("has_averaged_copies", &Layout::has_averaged_copies)
       .def_property_readonly("is_local", &Layout::is_local);
-  bind_agreement(m);
-  m.def("gather_pieces", &comm::gather_pieces, py::arg("piece"), py::arg("dim"), py::arg("length"), py::arg("axis"),
-        py::call_guard<py::gil_scoped_release, PythonWords>());
 }
 
 }  // namespace torchdion::bindings

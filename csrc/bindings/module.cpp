@@ -15,23 +15,23 @@ std::string& front() {
 
 namespace {
 
-// What the steps of this thread did, in order.
-comm::Trace trace;
+// Records for its lifetime what the steps of this thread do.
+struct Tracing {
+  comm::Trace trace;
+  Tracing() { comm::active_trace = &trace; }
+  ~Tracing() { comm::active_trace = nullptr; }
+};
 
-void bind_trace(py::module_& m) {
-  m.def("start_trace", [] {
-    trace = {};
-    comm::active_trace = &trace;
-  });
-  m.def("take_trace", [] {
-    comm::active_trace = nullptr;
-    py::list events;
-    for (const comm::Event& event : trace.events) {
-      events.append(py::dict(py::arg("what") = event.what, py::arg("task") = event.task, py::arg("axis") = event.axis,
-                             py::arg("kind") = event.kind, py::arg("elements") = event.elements));
-    }
-    return events;
-  });
+// The events of run(), in order.
+py::list trace_of(const py::function& run) {
+  const Tracing tracing;
+  run();
+  py::list events;
+  for (const comm::Event& event : tracing.trace.events) {
+    events.append(py::dict(py::arg("what") = event.what, py::arg("task") = event.task, py::arg("axis") = event.axis,
+                           py::arg("kind") = event.kind, py::arg("elements") = event.elements));
+  }
+  return events;
 }
 
 py::dict as_python(const linalg::Launches& each) {
@@ -74,13 +74,15 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "torchdion's C++ engine";
   bind_options(m);
   bind_layout(m);
-  bind_engine(m);
+  bind_states(m);
   bind_core(m);
   bind_routing(m);
-  bind_trace(m);
+  m.def("trace_of", &trace_of, py::arg("run"));
   m.def("launches_of", &launches_of, py::arg("step"), py::arg("device_type") = "cuda");
   m.def("has_memory", &linalg::has_memory);
   m.def("has_kernels_for", [](const std::string& type) { return linalg::has_backend(c10::Device(type).type()); });
-  m.def("front", [] { return front(); });
-  m.def("exchange_front", [](std::string called) { return std::exchange(front(), std::move(called)); });
+  m.def(
+      "front",
+      [](const std::optional<std::string>& called) { return called ? std::exchange(front(), *called) : front(); },
+      py::arg("called") = py::none());
 }

@@ -1,14 +1,21 @@
-// The table of options and algorithms, and the values of a group's options.
+// The table of options and algorithms, the options of a group, and what they make of its parameters.
 #include <c10/util/Exception.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "algorithms/all.h"
 #include "bindings/bindings.h"
+#include "engine/cuts.h"
 #include "engine/group_options.h"
+#include "engine/matrix_form.h"
+#include "engine/parameter.h"
+#include "engine/shapes.h"
+#include "engine/state.h"
 #include "linalg/memory.h"
+#include "routing/guesses.h"
 
 namespace torchdion::bindings {
 
@@ -169,6 +176,105 @@ py::object to_python(const Value& value) {
 
 Value value_of(const Option& option, py::handle given) { return read(option, given, "", nullptr); }
 
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+// A parameter of these whole sizes is updated by it.
+const algorithms::Algorithm& algorithm_under(const engine::GroupOptions& group, const Sizes& sizes) {
+  return algorithms::algorithm_of(static_cast<int64_t>(sizes.size()), group.values);
+}
+
+// By the names of states.
+py::dict state_sizes(const engine::GroupOptions& group, const Sizes& sizes) {
+  py::dict all;
+  for (const algorithms::State& state : algorithm_under(group, sizes).states) {
+    all[py::str(std::string(state.name))] = engine::whole_state_sizes(state, sizes, group.values);
+  }
+  return all;
+}
+
+py::dict piece_of_state_sizes(const engine::GroupOptions& group, const Sizes& sizes, const Sizes& piece,
+                              const Layout& layout) {
+  py::dict all;
+  for (const algorithms::State& state : algorithm_under(group, sizes).states) {
+    all[py::str(std::string(state.name))] = engine::piece_of_state_sizes(state, sizes, piece, group.values, layout);
+  }
+  return all;
+}
+
+// The sides of the parameter's layout that cut these dimensions.
+py::dict sides_of(const engine::GroupOptions& group, const Sizes& sizes, const Sizes& cut, const std::string& name) {
+  for (const int64_t dim : cut) engine::check_cut(dim, sizes, group.values, name);
+  const engine::Cuts cuts = engine::cuts_of_parameter(static_cast<int64_t>(sizes.size()), group.values);
+  py::dict sides;
+  const auto add = [&](const char* side, int64_t dim) {
+    if (std::find(cut.begin(), cut.end(), dim) != cut.end()) sides[side] = dim;
+  };
+  add("rows", cuts.rows);
+  add("cols", cuts.cols);
+  add("batch", cuts.batch);
+  return sides;
+}
+
+// The dimension of a state of these sizes that is cut where one of its parameter is; None: it is whole there.
+py::dict dims_of_state(const engine::GroupOptions& group, const Sizes& sizes, const std::string& name,
+                       const Sizes& of_state) {
+  const algorithms::Algorithm& algorithm = algorithm_under(group, sizes);
+  const algorithms::State& state = algorithm.states[algorithms::index_of(algorithm, std::string_view(name))];
+  const engine::Cuts cuts = engine::cuts_of_parameter(static_cast<int64_t>(sizes.size()), group.values);
+  const bool is_right =
+      state.shape == algorithms::StateShape::factor && engine::is_right(of_state, sizes, group.values);
+  const engine::Cuts own = engine::cuts_of_state(state, static_cast<int64_t>(of_state.size()), cuts, is_right);
+  py::dict dims;
+  const auto add = [&](int64_t from, int64_t to) {
+    if (from >= 0) dims[py::int_(from)] = to < 0 ? py::object(py::none()) : py::object(py::int_(to));
+  };
+  add(cuts.rows, own.rows);
+  add(cuts.cols, own.cols);
+  add(cuts.batch, own.batch);
+  return dims;
+}
+
+void bind_group_options(py::module_& m) {
+  using engine::GroupOptions;
+  const py::call_guard<PythonWords> speaking;
+  py::class_<GroupOptions>(m, "GroupOptions")
+      .def(py::init(&read_group), py::arg("group"), py::arg("where"), py::arg("whole") = true, speaking)
+      .def(
+          "matrix_sizes",
+          [](const GroupOptions& self, const Sizes& sizes) {
+            return engine::matrix_sizes(sizes, engine::form_of(self.values));
+          },
+          py::arg("sizes"), speaking)
+      .def(
+          "advice_on_stack",
+          [](const GroupOptions& self, const Sizes& sizes, const std::string& name) {
+            const bool is_open = algorithms::is_none(self.values.at("batch_dims"));
+            return is_open ? routing::advice_on_stack(sizes, name) : "";
+          },
+          py::arg("sizes"), py::arg("name"), speaking)
+      .def("state_sizes", &state_sizes, py::arg("sizes"), speaking)
+      .def("piece_of_state_sizes", &piece_of_state_sizes, py::arg("sizes"), py::arg("piece"), py::arg("layout"),
+           speaking)
+      .def("sides_of", &sides_of, py::arg("sizes"), py::arg("cut"), py::arg("name"), speaking)
+      .def("dims_of_state", &dims_of_state, py::arg("sizes"), py::arg("state"), py::arg("state_sizes"), speaking)
+      .def(
+          "check_factors",
+          [](const GroupOptions& self, const Sizes& sizes, const Layout& layout, const std::string& name) {
+            engine::check_factors(sizes, self.values, layout, name);
+          },
+          py::arg("sizes"), py::arg("layout"), py::arg("name"), speaking)
+      .def(
+          "check_parameter",
+          [](const GroupOptions& self, const at::Tensor& param, const std::string& name) {
+            engine::check_parameter(param, self.values, name);
+          },
+          py::arg("param"), py::arg("name"), speaking);
+}
+
+}  // namespace
+
 void bind_options(py::module_& m) {
   m.def("options", [] {
     const PythonWords words;
@@ -182,17 +288,12 @@ void bind_options(py::module_& m) {
     return all;
   });
   m.def(
-      "check_options", [](const py::dict& group, const std::string& where) { read_group(group, where, false); },
-      py::arg("group"), py::arg("where"), py::call_guard<PythonWords>());
-  py::class_<engine::GroupOptions>(m, "GroupOptions")
-      .def(py::init([](const py::dict& group, const std::string& where) { return read_group(group, where, true); }),
-           py::arg("group"), py::arg("where"), py::call_guard<PythonWords>());
-  m.def(
       "algorithm_of",
       [](int64_t dims, const std::string& algorithm, const std::string& scalar_algorithm, int64_t batch_dims) {
         return std::string(algorithms::algorithm_of(dims, algorithm, scalar_algorithm, batch_dims).name);
       },
       py::arg("dims"), py::arg("algorithm"), py::arg("scalar_algorithm"), py::arg("batch_dims"));
+  bind_group_options(m);
 }
 
 }  // namespace torchdion::bindings

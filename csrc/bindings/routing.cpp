@@ -1,6 +1,7 @@
 // The groups of a model's parameters, as the rules of routing make them of what Python says of it.
+#include <map>
+
 #include "bindings/bindings.h"
-#include "routing/guesses.h"
 #include "routing/route.h"
 
 namespace torchdion::bindings {
@@ -37,47 +38,62 @@ py::dict options_of(const routing::Form& form) {
   return options;
 }
 
+Layer layer_of(const std::string& name) {
+  static const std::map<std::string, Layer> layers{{"other", Layer::other},
+                                                   {"linear", Layer::linear},
+                                                   {"embedding", Layer::embedding},
+                                                   {"embedding_bag", Layer::embedding_bag},
+                                                   {"convolution", Layer::convolution},
+                                                   {"transposed_convolution", Layer::transposed_convolution},
+                                                   {"attention", Layer::attention}};
+  return layers.at(name);
+}
+
+// The entry of a dict; what it is where there is none stays.
+template <class T>
+void read(const py::dict& described, const char* name, T& value) {
+  if (described.contains(name)) value = described[name].cast<T>();
+}
+
+routing::Module module_of(const py::dict& described) {
+  routing::Module module;
+  read(described, "name", module.name);
+  read(described, "class_name", module.class_name);
+  module.layer = layer_of(described["layer"].cast<std::string>());
+  read(described, "width", module.width);
+  read(described, "shown_weight", module.shown_weight);
+  read(described, "experts", module.experts);
+  read(described, "gate_up_proj", module.gate_up_proj);
+  read(described, "down_proj", module.down_proj);
+  read(described, "is_transposed", module.is_transposed);
+  read(described, "is_concatenated", module.is_concatenated);
+  return module;
+}
+
+routing::Parameter parameter_of(const py::dict& described) {
+  routing::Parameter parameter;
+  read(described, "owner", parameter.owner);
+  read(described, "key", parameter.key);
+  read(described, "name", parameter.name);
+  read(described, "id", parameter.id);
+  read(described, "sizes", parameter.sizes);
+  read(described, "is_trained", parameter.is_trained);
+  read(described, "cut_dims", parameter.cut_dims);
+  return parameter;
+}
+
 }  // namespace
 
 void bind_routing(py::module_& m) {
-  py::enum_<Layer>(m, "Layer")
-      .value("other", Layer::other)
-      .value("linear", Layer::linear)
-      .value("embedding", Layer::embedding)
-      .value("embedding_bag", Layer::embedding_bag)
-      .value("convolution", Layer::convolution)
-      .value("transposed_convolution", Layer::transposed_convolution)
-      .value("attention", Layer::attention)
-      .value("normalization", Layer::normalization);
-  py::class_<routing::Module>(m, "ModelModule")
-      .def(py::init([](std::string name, std::string class_name, Layer layer, int64_t width) {
-             return routing::Module{
-                 .name = std::move(name), .class_name = std::move(class_name), .layer = layer, .width = width};
-           }),
-           py::kw_only(), py::arg("name"), py::arg("class_name"), py::arg("layer"), py::arg("width") = 0)
-      .def_readwrite("shown_weight", &routing::Module::shown_weight)
-      .def_readwrite("experts", &routing::Module::experts)
-      .def_readwrite("gate_up_proj", &routing::Module::gate_up_proj)
-      .def_readwrite("down_proj", &routing::Module::down_proj)
-      .def_readwrite("is_transposed", &routing::Module::is_transposed)
-      .def_readwrite("is_concatenated", &routing::Module::is_concatenated);
-  py::class_<routing::Parameter>(m, "ModelParameter")
-      .def(py::init([](std::size_t owner, std::string key, std::string name, int64_t id, std::vector<int64_t> sizes,
-                       bool is_trained, std::vector<int64_t> cut_dims) {
-             return routing::Parameter{owner,      std::move(key),     std::move(name), id, std::move(sizes),
-                                       is_trained, std::move(cut_dims)};
-           }),
-           py::kw_only(), py::arg("owner"), py::arg("key"), py::arg("name"), py::arg("id"), py::arg("sizes"),
-           py::arg("is_trained"), py::arg("cut_dims") = std::vector<int64_t>());
-  m.def("is_doubtful_kernel", routing::is_doubtful_kernel);
   m.def(
       "route",
-      [](std::vector<routing::Module> modules, std::vector<routing::Parameter> parameters,
+      [](const std::vector<py::dict>& modules, const std::vector<py::dict>& parameters,
          std::vector<std::size_t> declared, std::vector<std::string> absent,
          const std::optional<std::vector<std::string>>& heads, bool strict) {
-        const routing::Routing found =
-            routing::route({std::move(modules), std::move(parameters), std::move(declared), std::move(absent)},
-                           {.heads = heads, .is_strict = strict});
+        routing::Model model{{}, {}, std::move(declared), std::move(absent)};
+        for (const py::dict& described : modules) model.modules.push_back(module_of(described));
+        for (const py::dict& described : parameters) model.parameters.push_back(parameter_of(described));
+        const routing::Routing found = routing::route(std::move(model), {.heads = heads, .is_strict = strict});
         py::list groups;
         for (const routing::Group& group : found.groups) {
           groups.append(py::make_tuple(title_of(group.kind), options_of(group.form), group.parameters));

@@ -53,6 +53,14 @@ struct Replica {
   std::vector<at::Tensor> decoupled;  // each replica's own: the momentum of a compressed matrix
 };
 
+// A state of which this rank owns a part.
+struct OwnedState {
+  int64_t parameter;  // its index
+  std::string name;
+  std::vector<int64_t> whole;  // over all owners
+  int64_t begin;               // of the part in dimension 0
+};
+
 class Core {
  public:
   // What a front shows in Front::update(). Between the calls of the methods below no tensor of these is kept alive:
@@ -78,6 +86,7 @@ class Core {
   void synchronize_replicas(Front& front, const Axis& copies);
   // The states of all parameters, in their order, put together from all ranks' pieces. Averages momenta first.
   std::vector<ParameterState> whole_states(Front& front);
+  std::vector<OwnedState> owned_states(Front& front);
   // options(g): that group g gets before, once ranks have agreed.
   using OptionsOfGroup = std::function<algorithms::Options(std::size_t group)>;
   void resize_rank(Front& front, const OptionsOfGroup& options = {});

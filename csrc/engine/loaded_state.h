@@ -1,16 +1,40 @@
-// What a state that is loaded must be, and how it is stored.
+// States as checkpoints have them: what they must be, and how they are stored.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "algorithms/all.h"
+#include "engine/parameter.h"
 
 namespace torchdion::engine {
 
-// What FP32 counts to in ones, where a count of steps stays.
+// FP32 counts to it in ones: a count of steps beyond would stay.
 inline constexpr double kMostSteps = 0x1p24;
+
+// A tensor of a saved state.
+struct SavedTensor {
+  std::string name;
+  at::Tensor tensor;
+  // Over all ranks, where the tensor is this rank's piece or an owner's part; none: it is whole.
+  std::optional<std::vector<int64_t>> whole = {};
+  // Where the part begins in dimension 0; none: it is none.
+  std::optional<int64_t> begin = {};
+};
+
+// The state of a parameter as a checkpoint has it, by the names that states have here.
+struct SavedState {
+  std::vector<SavedTensor> tensors;  // in the order of algorithms::states()
+  double step = 0;
+  std::string shown_step = {};  // the count as a sentence shows it
+  double divisor = 1;           // of the momentum
+};
+
+// The state of a parameter that takes it: this rank's, copied, in the dtypes that the options of its group ask for.
+// Throws c10::ValueError for one that is not of the parameter's algorithm, nor of its shape.
+ParameterState loaded(const SavedState& saved, const ParameterView& view, const algorithms::Options& group);
 
 // Each throws c10::ValueError; `name` is the parameter's.
 

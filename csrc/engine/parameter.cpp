@@ -137,14 +137,15 @@ void check_state(ParameterView& view) {
   view.state.is_checked = true;
 }
 
-void check_factors(const ParameterView& view, const algorithms::Options& group) {
-  const algorithms::Algorithm& algorithm = algorithms::algorithm_of(view.param.dim(), group);
+void check_factors(at::IntArrayRef sizes, const algorithms::Options& group, const Layout& layout,
+                   const std::string& name) {
+  const algorithms::Algorithm& algorithm = algorithms::algorithm_of(static_cast<int64_t>(sizes.size()), group);
   std::vector<std::vector<int64_t>> factors;
   for (const std::size_t k : algorithms::factors_of(algorithm)) {
-    factors.push_back(whole_state_sizes(algorithm.states[k], view.sizes(), group));
+    factors.push_back(whole_state_sizes(algorithm.states[k], sizes, group));
   }
-  if (factors.empty() || view.numel() == 0) return;
-  check_layout(algorithm, view.sizes(), factors, group, view.layout, view.name);
+  if (factors.empty() || c10::multiply_integers(sizes) == 0) return;
+  check_layout(algorithm, sizes, factors, group, layout, name);
 }
 
 void resolve(std::vector<ParameterGroup>& groups) {

@@ -80,8 +80,10 @@ void check_parameters(const ParameterGroup& group);
 // Throws c10::ValueError where a state is not that of the algorithm which updates the parameter, or more than that.
 void check_state(ParameterView& view);
 
-// Throws c10::ValueError where factors of the rank that the options ask for cannot follow the parameter's layout.
-void check_factors(const ParameterView& view, const algorithms::Options& group);
+// Throws c10::ValueError where factors of the rank that the options ask for cannot follow the layout of a parameter of
+// these whole sizes.
+void check_factors(at::IntArrayRef sizes, const algorithms::Options& group, const Layout& layout,
+                   const std::string& name);
 
 // Gives each parameter the algorithm that updates it and what this rank owns of it, by the options of its group. Throws
 // c10::ValueError where states have owners, for a parameter that is cut, or that lies on one rank where others lie on

@@ -1,10 +1,13 @@
 #include "engine/parameter_costs.h"
 
+#include <ATen/ops/empty.h>
+
 #include <map>
 
 #include "algorithms/cost.h"
 #include "engine/owners.h"
 #include "engine/shapes.h"
+#include "engine/state.h"
 
 namespace torchdion::engine {
 
@@ -57,6 +60,44 @@ std::vector<ParameterCost> costs_of(const SharedGroups& groups) {
     }
   }
   return costs;
+}
+
+namespace {
+
+Group planned(const ParameterGroup& parameters) {
+  const algorithms::Options& options = parameters.options.values;
+  const algorithms::Algorithm& algorithm = *parameters.parameters.front().algorithm;
+  Group group = group_of(algorithm, parameters.options, at::kMeta);
+  group.states.resize(algorithm.states.size());
+  group.whole_factors.resize(algorithms::factors_of(algorithm).size());
+  for (const ParameterView& view : parameters.parameters) {
+    const at::TensorOptions like = view.tensor.options();
+    group.X.push_back(view.tensor);
+    group.G.push_back(view.tensor);
+    group.layouts.push_back(view.layout);
+    if (view.part) group.shares.push_back(view.part->shares);
+    if (view.part) group.steps.push_back(at::empty({}, like));
+    auto factors = group.whole_factors.begin();
+    for (std::size_t k = 0; k < algorithm.states.size(); ++k) {
+      const algorithms::State& state = algorithm.states[k];
+      std::vector<int64_t> sizes = piece_of_state_sizes(state, view.sizes(), view.tensor.sizes(), options, view.layout);
+      if (view.part) sizes = view.part->sizes_of(sizes);
+      const at::ScalarType dtype = options.dtype_or(state.dtype_option, view.tensor.scalar_type());
+      group.states[k].push_back(at::empty(sizes, like.dtype(dtype)));
+      if (state.shape != algorithms::StateShape::factor) continue;
+      factors++->push_back(whole_state_sizes(state, view.sizes(), options));
+    }
+  }
+  return group;
+}
+
+}  // namespace
+
+std::vector<ParameterCost> costs_of(std::vector<ParameterGroup> groups) {
+  resolve(groups);
+  Groups all;
+  for (const ParameterGroup& group : groups) all.all.push_back(planned(group));
+  return costs_of(SharedGroups(std::move(all)));
 }
 
 }  // namespace torchdion::engine

@@ -151,6 +151,11 @@ at::Tensor gather_owned(const at::Tensor& part, at::IntArrayRef state, at::IntAr
 
 std::vector<int64_t> Part::sizes_of(at::IntArrayRef state) const { return owned_sizes(state, sizes, rows()); }
 
+int64_t Part::begin_of(at::IntArrayRef state) const {
+  const std::vector<int64_t> own = sizes_of(state);
+  return own == state.vec() || c10::multiply_integers(own) == 0 ? 0 : rows().begin;
+}
+
 at::Tensor Part::of(const at::Tensor& state) const { return owned_part(state, sizes, rows()); }
 
 at::Tensor Part::gather(const at::Tensor& part, at::IntArrayRef state) const {

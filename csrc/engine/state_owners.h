@@ -32,6 +32,7 @@ struct Part {
   Piece rows() const { return comm::own_share(axis, shares); }
   // Of states of these whole sizes: the sizes of this rank's part, the part itself, and the whole of all parts.
   std::vector<int64_t> sizes_of(at::IntArrayRef state) const;
+  int64_t begin_of(at::IntArrayRef state) const;  // its first entry of dimension 0
   at::Tensor of(const at::Tensor& state) const;
   at::Tensor gather(const at::Tensor& part, at::IntArrayRef state) const;  // waits for the other ranks
 };

@@ -56,6 +56,23 @@ std::vector<ParameterState> Core::whole_states(Front& front) {
   return whole;
 }
 
+std::vector<OwnedState> Core::owned_states(Front& front) {
+  const Hold hold(*this);
+  update(front, Operation::check_replicas);
+  std::vector<OwnedState> owned;
+  for (const ParameterGroup& group : groups) {
+    for (const ParameterView& view : group.parameters) {
+      if (!view.part) continue;
+      for (const algorithms::State& state : view.algorithm->states) {
+        std::vector<int64_t> whole = whole_state_sizes(state, view.sizes(), group.options.values);
+        const int64_t begin = view.part->begin_of(whole);
+        owned.push_back({view.index, std::string(state.name), std::move(whole), begin});
+      }
+    }
+  }
+  return owned;
+}
+
 void Core::resize_rank(Front& front, const OptionsOfGroup& options) {
   const Hold hold(*this);
   std::vector<GroupOptions> before;
@@ -70,7 +87,7 @@ void Core::resize_rank(Front& front, const OptionsOfGroup& options) {
     check_states();
     for (const ParameterGroup& group : groups) {
       for (const ParameterView& view : group.parameters) {
-        if (view.state.is_begun()) check_factors(view, group.options.values);
+        if (view.state.is_begun()) check_factors(view.sizes(), group.options.values, view.layout, view.name);
       }
     }
   };

@@ -59,6 +59,16 @@ engine::ParameterState to_core(const ParamState& state) {
   return shown;
 }
 
+void write_state(const engine::ParameterView& view, ParamState& state) {
+  state.tensor("step", view.state.step);
+  for (const engine::StateTensor& one : view.state.tensors) {
+    state.tensor(one.name, one.tensor);
+    const int64_t k = algorithms::index_of(*view.algorithm, one.name);
+    const bool is_factor = k >= 0 && view.algorithm->states[k].shape == algorithms::StateShape::factor;
+    if (is_factor && !view.layout.is_local()) state.whole_factor(one.name, one.sizes);
+  }
+}
+
 bool Front::has_other_parameters() const {
   const std::vector<OptimizerParamGroup>& groups = optimizer_.param_groups();
   const auto is_same = [](const OptimizerParamGroup& group, const std::vector<const void*>& seen) {
@@ -119,13 +129,7 @@ void Front::keep(const engine::ParameterView& view) {
   std::unique_ptr<torch::optim::OptimizerParamState>& kept = optimizer_.state()[view.param.unsafeGetTensorImpl()];
   if (!kept) kept = std::make_unique<ParamState>();
   auto& state = static_cast<ParamState&>(*kept);
-  state.tensor("step", view.state.step);
-  for (const engine::StateTensor& one : view.state.tensors) {
-    state.tensor(one.name, one.tensor);
-    const int64_t k = algorithms::index_of(*view.algorithm, one.name);
-    const bool is_factor = k >= 0 && view.algorithm->states[k].shape == algorithms::StateShape::factor;
-    if (is_factor && !view.layout.is_local()) state.whole_factor(one.name, one.sizes);
-  }
+  write_state(view, state);
   seen_.states[view.index] = {&state, state.version_};
 }
 

@@ -16,6 +16,8 @@ namespace torchdion::optim {
 engine::ParameterGroup to_core(const torch::optim::OptimizerParamGroup& group, std::size_t group_index, int64_t index,
                                const engine::GroupOptions& options, const Layouts& layouts);
 engine::ParameterState to_core(const ParamState& state);
+// Gives a program what the engine has made of a parameter's state.
+void write_state(const engine::ParameterView& view, ParamState& state);
 
 // A parameter's state as it was shown last.
 struct SeenState {

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/parameter.h"
+#include "engine/loaded_state.h"
 
 namespace torchdion::optim {
 
@@ -23,10 +23,10 @@ const Layout& layout_of(const Layouts& layouts, const at::Tensor& param);
 void check_layout(const at::Tensor& param, const Layout& layout, const engine::GroupOptions& options,
                   const std::string& name);
 
-// The sizes of the whole state of which this rank has a piece; options: of the parameter's group. Throws
-// c10::ValueError where it fits none.
-std::vector<int64_t> whole_sizes_of(const algorithms::State& state, const at::Tensor& piece,
-                                    const engine::ParameterView& view, const algorithms::Options& options);
+// Says of each tensor of a saved state whether it is whole or this rank's piece, and of what: its shape alone tells.
+// options: of the parameter's group. Throws c10::ValueError for one that is neither.
+void tell_pieces(std::vector<engine::SavedTensor>& saved, const engine::ParameterView& view,
+                 const algorithms::Options& options);
 
 // What the axes of all layouts have carried, by their names.
 std::map<std::string, AxisTraffic> traffic_of(const Layouts& layouts);

@@ -1,8 +1,6 @@
 // Taking a state dict: all of it is checked before any of it is.
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
-#include <ATen/ops/div.h>
-#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,9 +10,7 @@
 #include <utility>
 #include <variant>
 
-#include "engine/checks.h"
 #include "engine/loaded_state.h"
-#include "engine/state.h"
 #include "linalg/memory.h"
 #include "one_sentence.h"
 #include "optim/entries.h"
@@ -143,110 +139,32 @@ void check_is_state(const IValue& saved, const std::string& name) {
                     optim::kind_of(saved));
 }
 
-// The saved state of one parameter: checked, copied, in the dtypes that the options ask for.
-class SavedState {
- public:
-  // options: of the group that is loaded.
-  SavedState(GenericDict saved, const SavedGroup& group, const engine::ParameterView& view,
-             const algorithms::Options& options)
-      : saved_(std::move(saved)),
-        has_torchs_buffer_(optim::rename_state_of_others(saved_, group.saver)),
-        step_of_group_(group.step),
-        view_(view),
-        options_(options) {}
-
-  std::unique_ptr<ParamState> load() const {
-    engine::check_state_names(*view_.algorithm, names(), view_.tensor.sizes(), view_.name);
-    const at::IntArrayRef sizes = view_.sizes();
-    // A whole state is told by one like the parameter: a piece that is as large as the whole has whole others too.
-    bool whole = true;
-    for (const algorithms::State& state : view_.algorithm->states) {
-      if (state.shape == algorithms::StateShape::like_parameter) whole = whole && source(state).sizes() == sizes;
-    }
-    whole = whole || view_.layout.is_local();  // of which there are no pieces
-    auto loaded = std::make_unique<ParamState>();
-    loaded->tensor("step", step());
-    for (const algorithms::State& state : view_.algorithm->states) {
-      const at::ScalarType dtype = options_.dtype_or(state.dtype_option, view_.tensor.scalar_type());
-      at::Tensor piece = piece_of(state, whole, *loaded);
-      if (has_torchs_buffer_ && state.name == "momentum") {  // never in a half, which may not hold it
-        const at::ScalarType wide = piece.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-        piece = at::div(piece.to(wide), 1 - options_.number("mu"));
-      }
-      loaded->tensor(std::string(state.name), engine::stored_as(piece, dtype, view_.tensor.device()).contiguous());
-    }
-    return loaded;
+// The saved state of one parameter, with the names that its tensors have here. options: of the group that is loaded.
+engine::SavedState as_saved(GenericDict saved, const SavedGroup& group, const engine::ParameterView& view,
+                            const algorithms::Options& options) {
+  engine::SavedState state;
+  if (optim::rename_state_of_others(saved, group.saver)) state.divisor = 1 - options.number("mu");
+  for (const std::string_view name : algorithms::states()) {
+    const auto found = saved.find(std::string(name));
+    if (found == saved.end()) continue;
+    TORCH_CHECK_VALUE(found->value().isTensor(), prefix(), "the state ", name, " of ", view.name,
+                      " must be a tensor, got ", optim::kind_of(found->value()));
+    state.tensors.push_back({std::string(name), found->value().toTensor()});
   }
-
- private:
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const std::string_view state : algorithms::states()) {
-      if (saved_.contains(std::string(state))) names.emplace_back(state);
-    }
-    return names;
-  }
-
-  at::Tensor source(const algorithms::State& state) const {
-    const std::string key(state.name);
-    const IValue saved = saved_.at(key);
-    TORCH_CHECK_VALUE(saved.isTensor(), prefix(), "the state ", key, " of ", view_.name, " must be a tensor, got ",
-                      optim::kind_of(saved));
-    engine::check_loaded_tensor(saved.toTensor(), key, view_.name);
-    return saved.toTensor();
-  }
-
-  // This rank's. Its shape is checked before its elements are copied: strides of 0 hold any number of them.
-  at::Tensor piece_of(const algorithms::State& state, bool whole, ParamState& loaded) const {
-    const at::Tensor saved = source(state);
-    const bool is_factor = state.shape == algorithms::StateShape::factor;
-    if (view_.part) return owned_part_of(state, saved);
-    if (!whole) {
-      std::vector<int64_t> sizes = optim::whole_sizes_of(state, saved, view_, options_);
-      if (is_factor) loaded.whole_factor(std::string(state.name), std::move(sizes));
-      return saved;
-    }
-    const at::IntArrayRef sizes = view_.sizes();
-    engine::check_loaded_sizes(state, saved.sizes(), sizes, options_, view_.name);
-    if (is_factor && !view_.layout.is_local()) loaded.whole_factor(std::string(state.name), saved.sizes().vec());
-    return engine::piece_of(saved, engine::cuts_of(state, saved.sizes(), view_, options_), view_.layout);
-  }
-
-  // Of a saved part, which must be this rank's, or a whole state.
-  at::Tensor owned_part_of(const algorithms::State& state, const at::Tensor& saved) const {
-    const std::vector<int64_t> whole = engine::whole_state_sizes(state, view_.sizes(), options_);
-    if (saved.sizes() == whole) return view_.part->of(saved);
-    const std::vector<int64_t> own = view_.part->sizes_of(whole);
-    TORCH_CHECK_VALUE(saved.sizes() == own, prefix(), "the ", engine::title_of(state), " of ", view_.name,
-                      " must be whole, of shape ", at::IntArrayRef(whole), ", or what this rank owns, of shape ",
-                      at::IntArrayRef(own), ", got ", saved.sizes());
-    return saved;
-  }
-
-  at::Tensor step() const {
-    const auto found = saved_.find("step");
-    TORCH_CHECK_VALUE(found != saved_.end() || !step_of_group_.isNone(), prefix(), "the state of ", view_.name,
-                      " lacks 'step'");
-    const IValue saved = found != saved_.end() ? found->value() : step_of_group_;
-    const bool is_read = saved.isTensor() && linalg::has_memory(saved.toTensor()) && saved.toTensor().numel() == 1 &&
-                         (at::isFloatingType(saved.toTensor().scalar_type()) ||
-                          at::isIntegralType(saved.toTensor().scalar_type(), /*includeBool=*/false));
-    const IValue number = is_read ? IValue(saved.toTensor().item<double>()) : saved;
-    const bool is_number = number.isInt() || number.isDouble();
-    const double count = is_number ? number.toScalar().toDouble() : std::nan("");
-    const std::string got =
-        number.isTensor() ? c10::str("a Tensor of shape ", number.toTensor().sizes()) : optim::entry_text(number);
-    engine::check_loaded_step(count, got, view_.name);
-    const c10::Device device = options_.flag("capturable") ? view_.tensor.device() : c10::Device(c10::kCPU);
-    return at::full({}, count, at::TensorOptions(at::kFloat).device(device));
-  }
-
-  GenericDict saved_;
-  bool has_torchs_buffer_;
-  IValue step_of_group_;
-  const engine::ParameterView& view_;
-  const algorithms::Options& options_;
-};
+  optim::tell_pieces(state.tensors, view, options);
+  const auto found = saved.find("step");
+  TORCH_CHECK_VALUE(found != saved.end() || !group.step.isNone(), prefix(), "the state of ", view.name,
+                    " lacks 'step'");
+  const IValue step = found != saved.end() ? found->value() : group.step;
+  const bool is_read = step.isTensor() && linalg::has_memory(step.toTensor()) && step.toTensor().numel() == 1 &&
+                       (at::isFloatingType(step.toTensor().scalar_type()) ||
+                        at::isIntegralType(step.toTensor().scalar_type(), /*includeBool=*/false));
+  const IValue number = is_read ? IValue(step.toTensor().item<double>()) : step;
+  state.step = number.isInt() || number.isDouble() ? number.toScalar().toDouble() : std::nan("");
+  state.shown_step =
+      number.isTensor() ? c10::str("a Tensor of shape ", number.toTensor().sizes()) : optim::entry_text(number);
+  return state;
+}
 
 }  // namespace
 
@@ -311,8 +229,12 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
       if (engine::is_passed_over(view.param)) continue;
       optim::check_layout(view.param, view.layout, values, view.name);
       if (!is_stepped) continue;
-      states[view.param.unsafeGetTensorImpl()] =
-          SavedState(found->second.toGenericDict(), group, view, values.values).load();
+      engine::ParameterView loaded = view;
+      loaded.state =
+          engine::loaded(as_saved(found->second.toGenericDict(), group, view, values.values), view, values.values);
+      auto& state = states[view.param.unsafeGetTensorImpl()];
+      state = std::make_unique<ParamState>();
+      optim::write_state(loaded, static_cast<ParamState&>(*state));
     }
   }
   optim::checked(groups, static_cast<const Options&>(defaults()), optim::kOfStateDict);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "engine/shapes.h"
 #include "engine/state_owners.h"
 #include "one_sentence.h"
 #include "optim/groups.h"
@@ -116,7 +117,7 @@ void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
     const engine::GroupOptions options = optim::values_of(given, optim::group_name(i));
     optim::check_layout(param, layout, options, name);
     if (engine::has_owners(options.values)) engine::axis_of_owners(layout, name);
-    engine::check_factors({.name = name, .param = param, .tensor = param, .layout = layout}, options.values);
+    engine::check_factors(engine::whole_sizes(param, layout), options.values, layout, name);
     held().layouts[param.unsafeGetTensorImpl()] = std::move(layout);
     held().seen = {};
     return;

@@ -1,7 +1,5 @@
 #include "optim/parameters.h"
 
-#include <c10/util/accumulate.h>
-
 #include <unordered_set>
 #include <utility>
 
@@ -47,9 +45,7 @@ void check_parameter(const at::Tensor& param, const engine::GroupOptions& option
 void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name) {
   if (param.is_nested() || options.batch_dims() || !routing::is_doubtful_kernel(param.sizes().vec())) return;
   if (!algorithm_of(param, options).takes_matrices()) return;
-  TORCH_WARN(prefix(), name, " has shape ", param.sizes(), " and is taken for a convolution, one matrix of ",
-             param.size(0), "×", c10::multiply_integers(param.sizes().slice(1)), "; set batch_dims(", param.dim() - 2,
-             ") in its group if it is a stack of matrices, batch_dims(0) if not");
+  TORCH_WARN(prefix(), routing::advice_on_stack(param.sizes().vec(), name));
 }
 
 const ParamState& ours(const torch::optim::OptimizerParamState& state) {

@@ -1,6 +1,11 @@
 #include "routing/guesses.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
+
+#include "algorithms/all.h"
+#include "words.h"
 
 namespace torchdion::routing {
 
@@ -46,6 +51,15 @@ bool is_doubtful_kernel(const Sizes& sizes) {
   if (sizes.size() < 4) return sizes.size() == 3;
   if (ends_in_a_kernel(sizes) && (sizes.size() == 4 || is_cubic(sizes))) return false;
   return sizes[0] == 1 || may_count_matrices(sizes);
+}
+
+std::string advice_on_stack(const Sizes& sizes, const std::string& name) {
+  if (!is_doubtful_kernel(sizes)) return "";
+  const algorithms::Option& option = *algorithms::option("batch_dims");
+  const int64_t columns = c10::multiply_integers(sizes.begin() + 1, sizes.end());
+  return c10::str(name, " has shape ", shown(at::IntArrayRef(sizes)), " and is taken for a convolution, one matrix of ",
+                  sizes[0], "×", columns, "; set ", algorithms::assigned(option, int64_t(sizes.size()) - 2),
+                  " in its group if it is a stack of matrices, ", algorithms::assigned(option, int64_t{0}), " if not");
 }
 
 }  // namespace torchdion::routing

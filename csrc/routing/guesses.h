@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace torchdion::routing {
@@ -16,5 +17,8 @@ std::optional<int64_t> batch_dims_by_shape(const std::vector<int64_t>& sizes, bo
 // True if a parameter that is taken for a convolution, one matrix of its first dimension, has the shape of something
 // else: all of three dimensions, and those of more which are no kernel and have one row or may be a stack.
 bool is_doubtful_kernel(const std::vector<int64_t>& sizes);
+
+// The advice about such a one of this name; empty: there is no doubt.
+std::string advice_on_stack(const std::vector<int64_t>& sizes, const std::string& name);
 
 }  // namespace torchdion::routing

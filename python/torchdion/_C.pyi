@@ -1,32 +1,30 @@
 """The pybind11 module of csrc/bindings/module.cpp: what the Python front calls."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, overload
+from typing import Any, overload
 
-from torch import Tensor, device, dtype
+from torch import Tensor, dtype
 from torch.distributed import ProcessGroup
 
-class _Enum:
-    __members__: ClassVar[dict[str, _Enum]]
-    def __init__(self, value: int) -> None: ...
-    def __int__(self) -> int: ...
-    def __index__(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
-class Nonfinite(_Enum):
-    # and "raise", which Python reserves: Nonfinite.__members__["raise"]
-    __members__: ClassVar[dict[str, Nonfinite]]  # type: ignore[assignment]
-    propagate: ClassVar[Nonfinite]
-    zero: ClassVar[Nonfinite]
-    skip_step: ClassVar[Nonfinite]
-
 class GroupOptions:
-    """The options of a group, checked: what a :class:`Groups` is given."""
+    """The options of a group, checked, and what they make of parameters, which are given by their whole sizes.
 
-    def __init__(self, group: dict[str, Any], where: str) -> None: ...
+    Args:
+        where: names the group in sentences.
+        whole: none may be missing.
+    """
+
+    def __init__(self, group: dict[str, Any], where: str, whole: bool = True) -> None: ...
+    def matrix_sizes(self, sizes: Sequence[int]) -> list[int]: ...
+    def state_sizes(self, sizes: Sequence[int]) -> dict[str, list[int]]: ...
+    def piece_of_state_sizes(
+        self, sizes: Sequence[int], piece: Sequence[int], layout: Layout
+    ) -> dict[str, list[int]]: ...
+    def sides_of(self, sizes: Sequence[int], cut: Sequence[int], name: str) -> dict[str, int]: ...
+    def dims_of_state(self, sizes: Sequence[int], state: str, state_sizes: Sequence[int]) -> dict[int, int | None]: ...
+    def advice_on_stack(self, sizes: Sequence[int], name: str) -> str: ...
+    def check_factors(self, sizes: Sequence[int], layout: Layout, name: str) -> None: ...
+    def check_parameter(self, param: Tensor, name: str) -> None: ...
 
 class Axis:
     @overload
@@ -84,23 +82,6 @@ class Layout:
     @property
     def is_local(self) -> bool: ...
 
-class Groups:
-    """Parameters by group and algorithm, with gradients, states and layouts: equally long lists."""
-
-    def __init__(self, capturable: bool = False) -> None: ...
-    def add(
-        self,
-        algorithm: str,
-        options: GroupOptions,
-        X: Sequence[Tensor],
-        G: Sequence[Tensor],
-        states: Sequence[Sequence[Tensor]],
-        steps: Sequence[Tensor],
-        layouts: Sequence[Layout] = ...,
-        whole_factors: Sequence[Sequence[Sequence[int]]] = ...,
-        shares: Sequence[Sequence[int]] = ...,
-    ) -> None: ...
-
 class Core:
     """What an optimizer is between steps. Its methods have the optimizer as an argument, whose methods they call."""
 
@@ -114,6 +95,7 @@ class Core:
     def check_replicas(self, optimizer: Any, copies: Axis) -> None: ...
     def synchronize_replicas(self, optimizer: Any, copies: Axis) -> None: ...
     def whole_states(self, optimizer: Any) -> list[dict[str, Tensor]]: ...
+    def owned_states(self, optimizer: Any) -> list[tuple[int, str, list[int], int]]: ...
     def resize_rank(self, optimizer: Any, options: dict[str, Any]) -> None: ...
     def decoupled_states(self, optimizer: Any, param: Tensor) -> list[str]: ...
     def refuse_if_decoupled(self, optimizer: Any) -> None: ...
@@ -128,130 +110,30 @@ class Core:
     @property
     def has_in_flight(self) -> bool: ...
 
-class Step:
-    """For tests: a step of lists of tensors."""
-
-    def __init__(self, groups: Groups, nonfinite: Nonfinite) -> None: ...
-    def run(self) -> None: ...
-
-class Operation(_Enum):
-    __members__: ClassVar[dict[str, Operation]]  # type: ignore[assignment]
-    step: ClassVar[Operation]
-    resize_rank: ClassVar[Operation]
-    synchronize_for_checkpoint: ClassVar[Operation]
-    check_replicas: ClassVar[Operation]
-    synchronize_replicas: ClassVar[Operation]
-    whole_state_dict: ClassVar[Operation]
-
-class Claim:
-    def __init__(
-        self,
-        name: str,
-        properties: Sequence[tuple[str, str]],
-        axes: Sequence[Axis],
-        *,
-        is_parameter: bool = True,
-        gradient: dtype | None = None,
-        shared: Sequence[Axis] = (),
-    ) -> None: ...
-
-def agree(
-    operation: Operation,
-    refuses: bool,
-    claims: Sequence[Claim],
-    provide: Callable[[list[dtype | None]], object] | None = None,
-    *,
-    compares: bool = False,
-    copies: Callable[[], list[tuple[int, Axis, int]]] | None = None,
-) -> list[bool]: ...
-def average(tensor: Tensor, axis: Axis) -> None: ...
-def digest_of(tensor: Tensor) -> int: ...
-def differing(tensors: Sequence[Tensor], axis: Axis) -> list[bool]: ...
-def copy_from_first(tensor: Tensor, axis: Axis) -> None: ...
-def gather_pieces(piece: Tensor, dim: int, length: int, axis: Axis) -> Tensor: ...
-
-# The table of csrc/algorithms, and rules that are read from it. Parameters are given by their whole sizes.
+# The table of csrc/algorithms.
 
 def options() -> list[dict[str, Any]]: ...
 def algorithms() -> list[dict[str, Any]]: ...
-def check_options(group: dict[str, Any], where: str) -> None: ...
 def algorithm_of(dims: int, algorithm: str, scalar_algorithm: str, batch_dims: int) -> str: ...
-def matrix_sizes(sizes: Sequence[int], options: GroupOptions) -> list[int]: ...
-def whole_state_sizes(algorithm: str, name: str, sizes: Sequence[int], options: GroupOptions) -> list[int]: ...
-def piece_of_state_sizes(
-    algorithm: str, name: str, sizes: Sequence[int], local: Sequence[int], options: GroupOptions, layout: Layout
-) -> list[int]: ...
-def shares_of(
-    parameters: Sequence[tuple[int, Sequence[int]]], options: Sequence[GroupOptions], axis: Axis
-) -> list[list[int]]: ...
-def owned_sizes(state: Sequence[int], parameter: Sequence[int], axis: Axis, shares: Sequence[int]) -> list[int]: ...
-def owned_part(state: Tensor, parameter: Sequence[int], axis: Axis, shares: Sequence[int]) -> Tensor: ...
-def stored_as(state: Tensor, dtype: dtype, device: device) -> Tensor: ...
-def check_state_names(algorithm: str, names: Sequence[str], sizes: Sequence[int], name: str) -> None: ...
-def check_blocks(rows: int, blocks: int, whose: str) -> None: ...
-def check_loaded_tensor(tensor: Tensor, state: str, name: str) -> None: ...
-def check_loaded_sizes(
-    algorithm: str, state: str, loaded: Sequence[int], sizes: Sequence[int], options: GroupOptions, name: str
-) -> None: ...
-def check_loaded_step(count: float, got: str, name: str) -> None: ...
-def check_cut(dim: int, sizes: Sequence[int], options: GroupOptions, name: str) -> None: ...
-def check_layout(
-    algorithm: str,
-    sizes: Sequence[int],
-    factors: Sequence[Sequence[int]],
-    options: GroupOptions,
-    layout: Layout,
-    name: str,
-) -> None: ...
-def cuts_of_parameter(dims: int, options: GroupOptions) -> dict[str, int]: ...
-def cuts_of_state(
-    algorithm: str, name: str, sizes: Sequence[int], parameter: Sequence[int], options: GroupOptions
-) -> dict[str, int]: ...
-def costs(groups: Groups) -> list[dict[str, Any]]: ...
-def front() -> str: ...
-def exchange_front(called: str) -> str: ...
-def start_trace() -> None: ...
-def take_trace() -> list[dict[str, str | int]]: ...
+
+# Parameters by the options of their groups: see csrc/bindings/states.cpp.
+
+def costs(
+    groups: Sequence[tuple[GroupOptions, Sequence[tuple[Sequence[int], dtype, Sequence[int], Layout]]]],
+) -> list[dict[str, Any]]: ...
+def loaded_states(
+    groups: Sequence[tuple[GroupOptions, Sequence[tuple[Any, ...]]]],
+) -> list[dict[str, tuple[Tensor, list[int]]] | None]: ...
+def front(called: str | None = None) -> str:
+    """What sentences call the program's class or function; ``called`` takes its place."""
+
+def trace_of(run: Callable[[], object]) -> list[dict[str, str | int]]: ...
 def launches_of(step: Callable[[], object], device_type: str = "cuda") -> list[dict[str, Any]]: ...
 def has_memory(tensor: Tensor) -> bool: ...
 def has_kernels_for(device_type: str, /) -> bool: ...
-
-class Layer:
-    other: ClassVar[Layer]
-    linear: ClassVar[Layer]
-    embedding: ClassVar[Layer]
-    embedding_bag: ClassVar[Layer]
-    convolution: ClassVar[Layer]
-    transposed_convolution: ClassVar[Layer]
-    attention: ClassVar[Layer]
-    normalization: ClassVar[Layer]
-
-class ModelModule:
-    shown_weight: int
-    experts: int
-    gate_up_proj: list[int]
-    down_proj: list[int]
-    is_transposed: bool
-    is_concatenated: bool
-    def __init__(self, *, name: str, class_name: str, layer: Layer, width: int = 0) -> None: ...
-
-class ModelParameter:
-    def __init__(
-        self,
-        *,
-        owner: int,
-        key: str,
-        name: str,
-        id: int,
-        sizes: Sequence[int],
-        is_trained: bool,
-        cut_dims: Sequence[int] = (),
-    ) -> None: ...
-
-def is_doubtful_kernel(sizes: Sequence[int]) -> bool: ...
 def route(
-    modules: Sequence[ModelModule],
-    parameters: Sequence[ModelParameter],
+    modules: Sequence[dict[str, Any]],
+    parameters: Sequence[dict[str, Any]],
     declared: Sequence[int],
     absent: Sequence[str],
     heads: Sequence[str] | None,

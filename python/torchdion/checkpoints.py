@@ -13,7 +13,7 @@ from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
 from torchdion.optimizer_wide import check_of_run
 from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas
-from torchdion.owners import whole_sizes_of_states
+from torchdion.owned_tensor import OwnedTensor
 from torchdion.replicas import ReplicatedOptimizer
 from torchdion.words import speaking
 from torchdion.wrappers import Writes
@@ -166,12 +166,10 @@ def _as_saved(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
 
     A group itself keeps its numbers: an array may be another's, who changes it in place.
     """
-    parts = optimizer._layouts.parts(optimizer.param_groups)
     states = dict(state_dict["state"])
-    for key, (_, param, group) in enumerate(optimizer._members()):
-        if param in parts and states.get(key):
-            sizes = whole_sizes_of_states(param, group)
-            own = states[key]
-            states[key] = own | {name: parts[param].shown(own[name], sizes[name]) for name in sizes if name in own}
+    if optimizer.defaults["owners"] == "shard":
+        for index, name, whole, begin in optimizer._core.owned_states(optimizer):
+            if name in states.get(index, ()):
+                states[index] = states[index] | {name: OwnedTensor(states[index][name], whole, begin)}
     groups = [as_plain_numbers(group) for group in state_dict["param_groups"]]
     return {**state_dict, "state": states, "param_groups": groups}

@@ -17,9 +17,10 @@ from torchdion.fixed_options import RANKS
 from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_of_run
 from torchdion.options import check_beside_table
+from torchdion.owners import check_owned
 from torchdion.parameters import check_gradient, check_is_tensor, check_trained, is_left_alone, name_of
 from torchdion.plain_values import plain
-from torchdion.state import check_is_state, check_keys, check_placements, is_begun, placements_of_state
+from torchdion.state import check_is_state, check_placements, is_begun, placements_of_state
 from torchdion.table import STATE_DTYPES, algorithm_of
 from torchdion.words import front, shown
 from torchdion.wrappers import Writes, check_plain, readable
@@ -98,7 +99,6 @@ class CoreOptimizer(Optimizer):
     def _show_contents(self) -> None:
         """Where parameters lie, this rank's pieces of them and of their states."""
         self._writes = Writes()
-        self._layouts.parts(self.param_groups)  # refuses those that cannot have owners
         contents: list[Any] = []
         has_lazy = False
         for index, group in enumerate(self.param_groups):
@@ -136,6 +136,8 @@ class CoreOptimizer(Optimizer):
         self._content_of(param, self.param_groups[group_index], name)
 
     def _content_of(self, param: Tensor, group: dict[str, Any], name: str) -> tuple[Any, ...]:
+        if group["owners"] == "shard":
+            check_owned(param, name)  # which a wrapper may have replaced
         piece = self._layouts.of(param, group, name)
         local = self._writes.to(local_piece(param, piece.shape), name)
         of_dtensor = (param._local_tensor, param._spec) if is_dtensor(param) else None
@@ -147,13 +149,20 @@ class CoreOptimizer(Optimizer):
         check_is_state(state, name)
         if not is_begun(state):
             return None
-        algorithm = algorithm_of(param, group)
-        check_keys(param, state, algorithm, name)
-        check_placements(state, param, group, name)
-        local = {key: local_part(state[key]) for key in (*(each.name for each in algorithm.states), "step")}
-        for key, tensor in local.items():
-            check_plain(tensor, f"the state {key} of {name}")
-        return {key: (tensor, list(state[key].shape)) for key, tensor in local.items()}
+        own = {declared.name for declared in algorithm_of(param, group).states}
+        kept = {}
+        for key in (*STATE_DTYPES, "step"):
+            value = state.get(key)
+            if isinstance(value, Tensor):
+                local = local_part(value)
+                check_plain(local, f"the state {key} of {name}")
+                kept[key] = local, list(value.shape)
+            elif key == "step" or (key in own and key in state):  # no tensor: none of another algorithm's either
+                kind = type(value).__name__
+                raise ValueError(f"{front()}: the state {key} of {name} must be a tensor, got {kind}")
+        if own <= kept.keys():
+            check_placements(state, param, group, name)
+        return kept
 
     def _local_gradient(self, param: Tensor, name: str, shape: list[int]) -> Tensor:
         """This rank's piece of a gradient, whose sum over ranks may be due yet (Partial)."""

@@ -3,7 +3,6 @@
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from torchdion import _C
 from torchdion.mixed_precision import dtype_of
 from torchdion.other_names import is_same
 from torchdion.state import is_begun
@@ -104,8 +103,7 @@ def _has_other_dtype(option: str, param: Tensor, group: Group, declared: State, 
 
 
 def _has_other_rank(param: Tensor, group: Group, declared: State, state: Tensor) -> bool:
-    algorithm = algorithm_of(param, group).name
-    whole = _C.whole_state_sizes(algorithm, declared.name, list(param.shape), options_of(group))
+    whole = options_of(group).state_sizes(list(param.shape))[declared.name]
     return state.shape[-1] != whole[-1]
 
 

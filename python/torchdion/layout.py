@@ -53,7 +53,4 @@ def sides_of(cuts: Cuts, param: Tensor, group: dict[str, Any], name: str) -> dic
         if len(cuts) > 3:
             raise ValueError(f"{front()}: {name} must be cut on at most three dimensions, got {len(cuts)}")
         return dict(zip(("rows", "cols", "batch"), cuts, strict=False))
-    options = options_of(group)
-    for dim in cuts:
-        _C.check_cut(dim, list(param.shape), options, name)
-    return {side: dim for side, dim in _C.cuts_of_parameter(param.dim(), options).items() if dim in cuts}
+    return options_of(group).sides_of(list(param.shape), list(cuts), name)

@@ -11,27 +11,13 @@ from torchdion.by_cpu import goes_by_cpu
 from torchdion.dtensor import Cuts, cuts_of, is_dtensor, local_piece
 from torchdion.layout import Piece, piece_of, sides_of
 from torchdion.meshes import Meshes
-from torchdion.owners import Owners, Parts
 from torchdion.parameters import form_of
-from torchdion.table import algorithm_of, options_of
+from torchdion.table import algorithm_of
 from torchdion.words import front
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
-
-
-def check_factors(param: Tensor, group: dict[str, Any], layout: _C.Layout, name: str) -> None:
-    """Checks whether factors of the rank that the group asks for can follow a layout.
-
-    Raises:
-        ValueError: they cannot; the sentence names the parameter.
-    """
-    algorithm, options, sizes = algorithm_of(param, group), options_of(group), list(param.shape)
-    if not algorithm.factors or param.numel() == 0:
-        return
-    factors = [_C.whole_state_sizes(algorithm.name, factor.name, sizes, options) for factor in algorithm.factors]
-    _C.check_layout(algorithm.name, sizes, factors, options, layout, name)
 
 
 class Layouts:
@@ -44,7 +30,6 @@ class Layouts:
     def __init__(self, meshes: Meshes) -> None:
         self.meshes = meshes
         self.axes = Axes(meshes)
-        self._owners = Owners()
         self._pieces: dict[tuple[Any, ...], Piece] = {}
         self._plain: dict[bool, _C.Layout] = {}  # of what is no DTensor, by whether copies share its work
         self._moved: set[tuple[DeviceMesh | None, str]] = set()  # what _check_device() has found good
@@ -54,10 +39,6 @@ class Layouts:
 
     def __reduce__(self) -> tuple[type["Layouts"], tuple[Meshes]]:
         return Layouts, (self.meshes,)
-
-    def parts(self, groups: list[dict[str, Any]]) -> Parts:
-        """What this rank owns of the parameters of an optimizer's groups; empty where all ranks have all states."""
-        return self._owners.parts(groups, self.axes.of_replicate_mesh)
 
     def of(self, param: Tensor, group: dict[str, Any], name: str) -> Piece:
         """Where a parameter lies. The first of its kind may create a process group, on every rank alike.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,18 +12,15 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from torchdion import _C
-from torchdion.dtensor import is_dtensor, is_plain, local_part, state_like
+from torchdion.dtensor import is_dtensor, local_part, local_piece, state_like
 from torchdion.layouts import Layouts
-from torchdion.mixed_precision import dtype_of, name_dtypes
-from torchdion.optimizer_wide import optimizer_wide
+from torchdion.mixed_precision import name_dtypes
 from torchdion.options import OF_RUN, as_plain_numbers, check_options, rename_saved_options
 from torchdion.other_muons import choose_algorithm
 from torchdion.other_optimizers import with_our_names
 from torchdion.owned_tensor import OwnedTensor
-from torchdion.owners import Part
-from torchdion.parameters import check_blocks, check_trained, name_of
-from torchdion.pieces import piece_of_state
-from torchdion.state import check_is_state, check_keys, check_placements, device_of_step, is_begun, without_own
+from torchdion.parameters import check_trained, name_of
+from torchdion.state import check_is_state, check_placements, is_begun, placements_of_state, without_own
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
 from torchdion.words import front, shortened, shown
 from torchdion.wrappers import is_freed, readable
@@ -114,12 +111,11 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
             name = name_of(group, position, f" (parameter group {index})")
             state = state_dict["state"].get(key, {})
             check_is_state(state, name)
-            for entry, value in state.items():
-                if isinstance(value, Tensor) and entry != "step":
-                    _check_tensor(value.part if isinstance(value, OwnedTensor) else value, entry, name)
             if _is_of_some_step(state, saved):
-                _check_state(state, param, options, name)
-    optimizer_wide([_options_of(optimizer, saved) for saved in groups], " of the state dict")
+                check_trained(param, name)
+            for entry, value in state.items():
+                if isinstance(value, Tensor) and entry not in ("step", *STATE_DTYPES):
+                    _check_foreign(value, entry, name)
 
 
 def check_is_state_dict(state_dict: Any) -> None:
@@ -173,72 +169,96 @@ def _is_of_some_step(state: dict[str, Any], saved: dict[str, Any]) -> bool:
     return is_begun(state) if "scalar_algorithm" in saved else bool(state)
 
 
-def _check_state(state: Any, param: Tensor, group: dict[str, Any], name: str) -> None:
-    check_trained(param, name)
-    _check_step(state.get("step", group.get("step", 0)), name)
-    if is_lazy(param):  # whose shape its module's first input tells
-        return
-    algorithm, options = algorithm_of(param, group), options_of(group)
-    check_blocks(param, group, name)
-    check_keys(param, state, algorithm, name, is_counted=False)
-    for declared in algorithm.states:
-        if param.numel() > 0 or declared.shape == "like_parameter":
-            sizes = list(state[declared.name].shape), list(param.shape)
-            _C.check_loaded_sizes(algorithm.name, declared.name, *sizes, options, name)
-    if not is_dtensor(param) or any(is_dtensor(state[declared.name]) for declared in algorithm.states):
-        check_placements(state, param, group, name)  # else they are whole
-
-
 def loaded_states(
     optimizer: "CheckpointedOptimizer", state_dict: dict[str, Any], divisors: dict[int | str, float]
 ) -> States:
-    """The tensors of a checked state dict as copies, in the configured dtypes, on the devices of their parameters.
+    """The tensors of a state dict as copies, in the configured dtypes, on the devices of their parameters.
 
     A whole state of a cut parameter is cut. A state without a step of its own (the ``dion`` package counts in the
     group) takes the group's.
 
     Args:
         divisors: of momenta, see :func:`with_our_names`.
+
+    Raises:
+        ValueError: a state is not that of its parameter and its algorithm.
     """
-    states: States = {}
-    groups = [_options_of(optimizer, saved) for saved in state_dict["param_groups"]]
-    own = [
-        {**options, "params": group["params"]} for options, group in zip(groups, optimizer.param_groups, strict=True)
-    ]
-    parts = optimizer._layouts.parts(own)
+    takers: list[_Taker] = []
+    groups = []
     for index, (group, saved) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=True)):
-        options = groups[index]
+        options = _options_of(optimizer, saved)
+        of_group = []
         for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             original = state_dict["state"].get(key)
-            if original and _is_of_some_step(original, saved):
-                name = name_of(group, position, f" (parameter group {index})")
-                layouts, divisor = optimizer._layouts, divisors.get(key, 1)
-                states[param] = _loaded_state(original, param, options, layouts, parts.get(param), name, divisor)
-    return states
+            state = original if original and _is_of_some_step(original, saved) else None
+            name = name_of(group, position, f" (parameter group {index})")
+            of_group.append(_Taker(param, options, state, name, divisors.get(key, 1)))
+        shown = [taker.shown(optimizer._layouts) for taker in of_group]
+        groups.append((options_of(options, f" (parameter group {index} of the state dict)"), shown))
+        takers += of_group
+    loaded = _C.loaded_states(groups)
+    return {
+        taker.param: taker.taken(tensors) for taker, tensors in zip(takers, loaded, strict=True) if tensors is not None
+    }
 
 
-@torch.no_grad()
-def _loaded_state(
-    original: dict[str, Any],
-    param: Tensor,
-    group: dict[str, Any],
-    layouts: Layouts,
-    part: Part | None,
-    name: str,
-    divisor: float,
-) -> dict[str, Tensor]:
-    step = float(original.get("step", group.get("step", 0)))
-    state = {"step": torch.tensor(step, dtype=torch.float32, device=device_of_step(param, group))}
-    for key in STATE_DTYPES:
-        if isinstance(original.get(key), Tensor):
-            owned = _owned(original[key].detach(), key, param, part, name)
-            lying = _lying(owned, key, param, group, layouts, name)
-            plain = readable(local_part(lying), f"the state {key} of {name}")
-            if key == "momentum" and divisor != 1:  # never in a half, which may not hold it
-                plain = (plain if plain.dtype == torch.float64 else plain.float()) / divisor
-            local = _C.stored_as(plain, dtype_of(key, param, group), param.device).contiguous()
-            state[key] = state_like(local, param, lying.shape, getattr(lying, "placements", None))
-    return state
+class _Taker(NamedTuple):
+    """A parameter under the options of a loaded group, and its saved state; None: there is none."""
+
+    param: Tensor
+    group: dict[str, Any]
+    state: dict[str, Any] | None
+    name: str
+    divisor: float
+
+    def shown(self, layouts: Layouts) -> tuple[Any, ...]:
+        """As the engine takes it."""
+        param, local, layout = self.param, self.param, _C.Layout()
+        if is_lazy(param):  # whose shape its module's first input tells: that of its momentum, until then
+            momentum = None if self.state is None else self.state.get("momentum")
+            shape = momentum.shape if isinstance(momentum, Tensor) and not momentum.is_nested else (0,)
+            param = local = torch.empty((), dtype=param.dtype, device=param.device).expand(shape)
+        elif not param.is_nested and (self.state is not None or self.group["owners"] == "shard"):
+            piece = layouts.declared(param, self.group, self.name)
+            local, layout = local_piece(param, piece.shape), piece.layout
+        saved = None if self.state is None else self._saved(param, self.state)
+        return param, local, layout, self.name, saved
+
+    def _saved(self, param: Tensor, state: dict[str, Any]) -> tuple[Any, ...]:
+        own = {declared.name for declared in algorithm_of(param, self.group).states}
+        tensors = {}
+        for key in STATE_DTYPES:
+            value = state.get(key)
+            if isinstance(value, Tensor):
+                tensors[key] = _piece(value, f"the state {key} of {self.name}")
+            elif key in own and key in state:  # what is no tensor is no state of another algorithm
+                raise ValueError(
+                    f"{front()}: the state {key} of {self.name} must be a tensor, got {type(value).__name__}"
+                )
+        return *_count(state.get("step", self.group.get("step", 0))), self.divisor, tensors
+
+    def taken(self, tensors: dict[str, tuple[Tensor, list[int]]]) -> dict[str, Tensor]:
+        """What the engine has made of the state, as it lies in the optimizer."""
+        assert self.state is not None
+        declared = () if is_lazy(self.param) else algorithm_of(self.param, self.group).states
+        if declared and (not is_dtensor(self.param) or any(is_dtensor(self.state[each.name]) for each in declared)):
+            check_placements(self.state, self.param, self.group, self.name)  # else they are whole
+        taken = {key: tensor for key, (tensor, _) in tensors.items()}
+        for each in declared if is_dtensor(self.param) else ():
+            tensor, sizes = tensors[each.name]
+            placements = placements_of_state(each, sizes, self.param, self.group)
+            taken[each.name] = state_like(tensor, self.param, sizes, placements)
+        return taken
+
+
+def _piece(value: Tensor, what: str) -> tuple[Tensor, list[int] | None, int | None]:
+    """This rank's, with the sizes of the whole where it is a piece, and where an owner's part begins."""
+    if value.is_nested or value.layout != torch.strided:
+        return value, None, None
+    if isinstance(value, OwnedTensor):
+        return readable(value.part.detach(), what), list(value.shape), value.begin
+    local = readable(local_part(value.detach()), what)
+    return local, list(value.shape) if is_dtensor(value) else None, None
 
 
 def _without_own(state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -248,58 +268,18 @@ def _without_own(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {**state_dict, "state": states}
 
 
-def _owned(original: Tensor, key: str, param: Tensor, part: Part | None, name: str) -> Tensor:
-    """What this rank owns of a loaded state, or all of it."""
-    if not isinstance(original, OwnedTensor):
-        return original if part is None else part.of(original, param)
-    expected = None if part is None else _expected(part, param, list(original.shape))
-    if expected is None or (expected.part.shape, expected.begin) != (original.part.shape, original.begin):
-        own = "whole" if expected is None else f"whole, or what this rank owns, {_rows(expected)} of dimension 0"
-        raise ValueError(
-            f"{front()}: the state {key} of {name} must be {own}, got {_rows(original)} of {tuple(original.shape)}; "
-            "whole_state_dict() and torch.distributed.checkpoint move states to other ranks"
-        )
-    return original.part
-
-
-def _expected(part: Part, param: Tensor, whole: list[int]) -> OwnedTensor:
-    return part.shown(torch.empty(part.sizes(whole, param), device="meta"), whole)
-
-
-def _rows(owned: OwnedTensor) -> str:
-    if owned.part.numel() == 0:
-        return "nothing"
-    return f"[{owned.begin}, {owned.begin + (len(owned.part) if owned.dim() else 1)})"
-
-
-def _lying(original: Tensor, key: str, param: Tensor, group: dict[str, Any], layouts: Layouts, name: str) -> Tensor:
-    """A loaded state as its parameter lies."""
-    if is_dtensor(original) or not is_dtensor(param):
-        return original
-    return piece_of_state(original, key, param, group, layouts.of(param, group, name))
-
-
-def _check_tensor(value: Tensor, key: str, name: str) -> None:
-    if value.is_nested or value.layout != torch.strided:
-        if key not in STATE_DTYPES:
-            return  # torch copies what others keep there
-        raise ValueError(
-            f"{front()}: the state {key} of {name} must be a dense floating-point tensor, got {value.dtype}, "
-            f"{'nested' if value.is_nested else value.layout}"
-        )
-    plain = local_part(value)
-    if key in STATE_DTYPES and is_plain(plain):
-        _C.check_loaded_tensor(plain, key, name)
-    elif is_freed(plain):
+def _check_foreign(value: Tensor, key: Any, name: str) -> None:
+    """Raises ValueError for a tensor of others that torch cannot copy."""
+    if not value.is_nested and value.layout == torch.strided and is_freed(local_part(value)):
         raise ValueError(f"{front()}: the state {key} of {name} must have memory, got {value.device} without any")
 
 
-def _check_step(step: Any, name: str) -> None:
+def _count(step: Any) -> tuple[float, str]:
+    """A count of steps, and how a sentence shows it; NaN: it is none."""
     is_read = isinstance(step, Tensor) and _C.has_memory(step) and step.numel() == 1
     number = step.item() if is_read else step
     if isinstance(number, Tensor):
-        sizes = "" if number.is_nested else f" of shape {list(number.shape)}"
-        _C.check_loaded_step(math.nan, f"a {type(step).__name__}{sizes}", name)
+        return math.nan, f"a {type(step).__name__}" + ("" if number.is_nested else f" of shape {list(number.shape)}")
     is_number = isinstance(number, Real) and not isinstance(number, bool)
     is_counted = is_number and abs(number) <= 2**53  # else no float holds it, or none but another one
-    _C.check_loaded_step(float(number) if is_counted else math.nan, shown(number), name)
+    return float(number) if is_counted else math.nan, shown(number)

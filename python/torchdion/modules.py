@@ -7,18 +7,17 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.original_classes import original_classes
 from torchdion.torch_versions import WeightNorm as _WeightNorm
 
-_LAYERS: tuple[tuple[_C.Layer, tuple[type[nn.Module], ...]], ...] = (
-    (_C.Layer.linear, (nn.Linear,)),
-    (_C.Layer.embedding, (nn.Embedding,)),
-    (_C.Layer.embedding_bag, (nn.EmbeddingBag,)),
-    (_C.Layer.convolution, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Bilinear)),
-    (_C.Layer.transposed_convolution, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)),
-    (_C.Layer.attention, (nn.MultiheadAttention,)),
+_LAYERS: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
+    ("linear", (nn.Linear,)),
+    ("embedding", (nn.Embedding,)),
+    ("embedding_bag", (nn.EmbeddingBag,)),
+    ("convolution", (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Bilinear)),
+    ("transposed_convolution", (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)),
+    ("attention", (nn.MultiheadAttention,)),
 )
 _LINEAR_OF_GPT2 = "Conv1D"  # transformers': a Linear of weight (in, out); by name, because its import costs seconds
 
@@ -35,8 +34,8 @@ class Owned(NamedTuple):
 class Described(NamedTuple):
     """What _C.route() is told of a model, and the parameters that it speaks of by their numbers."""
 
-    modules: list[_C.ModelModule]
-    parameters: list[_C.ModelParameter]
+    modules: list[dict[str, Any]]
+    parameters: list[dict[str, Any]]
     declared: list[int]
     absent: list[str]
     owned: list[Owned]
@@ -56,17 +55,17 @@ def described(model: nn.Module, heads: Iterable[str]) -> Described:
     facts = [_facts(name, module, classes.get(name)) for name, module in modules.items()]
     for number, (name, module) in enumerate(modules.items()):
         if isinstance(module, (nn.Linear, nn.Embedding)) or number in declared or name in heads:
-            facts[number].shown_weight = _shown_weight(module)
+            facts[number]["shown_weight"] = _shown_weight(module)
     parameters = [
-        _C.ModelParameter(
-            owner=numbers[id(one.owner)],
-            key=one.key,
-            name=one.name,
-            id=id(one.param),
-            sizes=list(one.param.shape),
-            is_trained=one.param.requires_grad,
-            cut_dims=_cut_dims(one.param),
-        )
+        {
+            "owner": numbers[id(one.owner)],
+            "key": one.key,
+            "name": one.name,
+            "id": id(one.param),
+            "sizes": list(one.param.shape),
+            "is_trained": one.param.requires_grad,
+            "cut_dims": _cut_dims(one.param),
+        }
         for one in owned
     ]
     return Described(facts, parameters, declared, list(_absent(modules)), owned)
@@ -94,24 +93,25 @@ def _absent(modules: dict[str, nn.Module]) -> Iterator[str]:
                 yield f"{prefix}.{key}" if prefix else key
 
 
-def _facts(name: str, module: nn.Module, original_class: str | None) -> _C.ModelModule:
-    layer = next((layer for layer, types in _LAYERS if isinstance(module, types)), _C.Layer.other)
+def _facts(name: str, module: nn.Module, original_class: str | None) -> dict[str, Any]:
+    layer = next((layer for layer, types in _LAYERS if isinstance(module, types)), "other")
     is_named = any(base.__name__ == _LINEAR_OF_GPT2 for base in type(module).__mro__)
-    if is_named and layer in (_C.Layer.other, _C.Layer.linear):
-        layer = _C.Layer.transposed_convolution
+    if is_named and layer in ("other", "linear"):
+        layer = "transposed_convolution"
     width = module.out_features if isinstance(module, nn.Linear) else getattr(module, "num_embeddings", 0)
     class_name = type(module).__name__ if original_class is None else original_class
-    is_counted = layer in (_C.Layer.linear, _C.Layer.embedding)
-    facts = _C.ModelModule(name=name, class_name=class_name, layer=layer, width=width if is_counted else 0)
+    is_counted = layer in ("linear", "embedding")
+    facts = {"name": name, "class_name": class_name, "layer": layer, "width": width if is_counted else 0}
     if not any(True for _ in module.parameters(recurse=False)) and not hasattr(module, "parametrizations"):
         return facts
     experts = getattr(module, "moe_num_experts", None)
-    facts.experts = experts if isinstance(experts, int) and experts > 0 else 0
-    facts.gate_up_proj = _sizes(getattr(module, "gate_up_proj", None))
-    facts.down_proj = _sizes(getattr(module, "down_proj", None))
-    facts.is_transposed = getattr(module, "is_transposed", False) is True
-    facts.is_concatenated = bool(getattr(module, "is_concatenated", True))
-    return facts
+    return facts | {
+        "experts": experts if isinstance(experts, int) and experts > 0 else 0,
+        "gate_up_proj": _sizes(getattr(module, "gate_up_proj", None)),
+        "down_proj": _sizes(getattr(module, "down_proj", None)),
+        "is_transposed": getattr(module, "is_transposed", False) is True,
+        "is_concatenated": bool(getattr(module, "is_concatenated", True)),
+    }
 
 
 def _sizes(value: Any) -> list[int]:

@@ -65,7 +65,7 @@ def is_share(value: Any) -> bool:
 
 def check_options(options: dict[str, Any], where: str) -> None:
     """Raises ValueError with one sentence for the first option outside its range; ``where`` names the group."""
-    _C.check_options(options, where)
+    _C.GroupOptions(options, where, whole=False)
     check_beside_table(options, where)
 
 

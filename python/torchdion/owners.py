@@ -1,74 +1,18 @@
-"""Under ``owners="shard"``: which rank keeps the states of what part of a parameter that all ranks have whole."""
+"""Under ``owners="shard"`` ranks share out the states of parameters that all of them have whole."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import DTYPES
-from torchdion.owned_tensor import OwnedTensor
-from torchdion.parameters import describe, form_of, name_of, tensor_of
-from torchdion.table import State, algorithm_of, options_of
+from torchdion.parameters import describe, tensor_of
+from torchdion.table import algorithm_of
 from torchdion.words import front
-
-
-class Part(NamedTuple):
-    """Of a parameter and of states like it, this rank's.
-
-    Args:
-        axis: the ranks that share it out.
-        shares: how many entries of dimension 0 each of them owns, in their order.
-    """
-
-    axis: _C.Axis
-    shares: list[int]
-
-    def sizes(self, state: list[int], param: Tensor) -> list[int]:
-        """Of this rank's part of a state of these whole sizes."""
-        return _C.owned_sizes(state, list(param.shape), self.axis, self.shares)
-
-    def of(self, whole: Tensor, param: Tensor) -> Tensor:
-        """The part of a whole state, a view."""
-        return _C.owned_part(whole, list(param.shape), self.axis, self.shares)
-
-    def shown(self, part: Tensor, state: list[int]) -> OwnedTensor:
-        """A state as a state dict has it."""
-        begin = sum(self.shares[: self.axis.rank]) if part.numel() > 0 and part.shape != tuple(state) else 0
-        return OwnedTensor(part, state, begin)
-
-
-Parts = dict[Tensor, Part]
-
-
-class Owners:
-    """The parts of an optimizer's parameters, found by their groups' options and shapes alone."""
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._shares: list[list[int]] = []
-
-    def parts(self, groups: list[dict[str, Any]], axis: _C.Axis) -> Parts:
-        """Empty where all ranks have all states."""
-        if axis.absent or not groups or groups[0]["owners"] != "shard":
-            return {}
-        members = []
-        for index, group in enumerate(groups):
-            for position, param in enumerate(group["params"]):  # which a wrapper may have replaced
-                if _may_have_states(param, group):
-                    _check_owned(param, name_of(group, position, f" (parameter group {index})"))
-                    members.append((index, param))
-        forms = [(group["algorithm"], group["scalar_algorithm"], *form_of(group)) for group in groups]
-        key = (forms, [(index, param.shape) for index, param in members])
-        if key != self._key:
-            options = [options_of(group, f" (parameter group {index})") for index, group in enumerate(groups)]
-            sizes = [(index, list(param.shape)) for index, param in members]
-            self._key, self._shares = key, _C.shares_of(sizes, options, axis)
-        return {param: Part(axis, shares) for (_, param), shares in zip(members, self._shares, strict=True)}
 
 
 def check_owners(entries: list[Any], options: dict[str, Any], meshes: Meshes, where: str) -> None:
@@ -80,7 +24,7 @@ def check_owners(entries: list[Any], options: dict[str, Any], meshes: Meshes, wh
     for index, entry in enumerate(entries):
         param = tensor_of(entry)
         if _may_have_states(param, options):
-            _check_owned(param, describe(entry, index, where))
+            check_owned(param, describe(entry, index, where))
 
 
 def _may_have_states(param: Tensor, group: dict[str, Any]) -> bool:
@@ -92,7 +36,8 @@ def _may_have_states(param: Tensor, group: dict[str, Any]) -> bool:
     return bool(param.shape[group["batch_dims"] or 0] % group["blocks"] == 0)
 
 
-def _check_owned(param: Tensor, name: str) -> None:
+def check_owned(param: Tensor, name: str) -> None:
+    """Raises ValueError for a parameter whose states cannot have owners."""
     if is_dtensor(param):
         raise ValueError(
             f"{front()}: {name} must be a plain tensor under owners='shard', got a DTensor; cut parameters have cut "
@@ -137,17 +82,6 @@ class SharesStates:
 def with_owners() -> dict[str, type[SharesStates]]:
     """The classes of these, by the names that commands have for them."""
     return {f"dist_{made_by.algorithm}": made_by for made_by in SharesStates.__subclasses__()}
-
-
-def whole_sizes_of_states(param: Tensor, group: dict[str, Any]) -> dict[str, list[int]]:
-    """The whole sizes of the states of a parameter, by name."""
-    algorithm = algorithm_of(param, group)
-    options, sizes = options_of(group), list(param.shape)
-
-    def whole(state: State) -> list[int]:
-        return _C.whole_state_sizes(algorithm.name, state.name, sizes, options)
-
-    return {state.name: whole(state) for state in algorithm.states}
 
 
 def sharing(replicate_mesh: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from torchdion import _C
 from torchdion.mixed_precision import DTYPES
-from torchdion.table import ALGORITHMS, algorithm_of
+from torchdion.table import ALGORITHMS, algorithm_of, options_of
 from torchdion.warning import warn
 from torchdion.words import front, shown
 
@@ -149,15 +149,16 @@ def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
         )
     if hasattr(param, "ds_id"):
         raise ValueError(f"{front()}: {name} is partitioned by DeepSpeed, which hides the matrices")
-    if not is_left_alone(param):  # else a step asks, should it get a gradient
-        check_trained(param, name)
-    # A lazy module's has no shape before its first input.
-    if not ALGORITHMS[group["algorithm"]].takes_matrices or is_lazy(param) or not can_be_trained(param):
+    if is_lazy(param):  # which has no shape before its module's first input
+        if not is_left_alone(param):
+            check_trained(param, name)
         return
-    _warn_of_stack(param, group, name)
-    if not is_left_alone(param):
-        check_batch_dims(param, group, name)
-        check_blocks(param, group, name)
+    options = options_of(group)
+    if ALGORITHMS[group["algorithm"]].takes_matrices and can_be_trained(param):
+        advice = options.advice_on_stack(list(param.shape), name)
+        if advice:
+            warn(f"{front()}: {advice}")
+    options.check_parameter(param, name)  # which asks nothing of one that is left alone until it gets a gradient
 
 
 def check_trained(param: Tensor, name: str) -> None:
@@ -168,31 +169,6 @@ def check_trained(param: Tensor, name: str) -> None:
         raise ValueError(f"{front()}: {name} must be real floating-point, got {param.dtype}")
     if not _C.has_kernels_for(param.device.type):
         raise NotImplementedError(f"{front()}: {name} is on {param.device}, which this build has no kernels for")
-
-
-def check_batch_dims(param: Tensor, group: dict[str, Any], name: str) -> None:
-    """Raises ValueError where more dimensions are to count matrices than the parameter has."""
-    dims = group["batch_dims"]
-    if dims is not None and dims > param.dim() and ALGORITHMS[group["algorithm"]].takes_matrices:
-        raise ValueError(
-            f"{front()}: batch_dims must be at most the number of dimensions of {name} of shape {tuple(param.shape)}, "
-            f"got {dims}"
-        )
-
-
-def _warn_of_stack(param: Tensor, group: dict[str, Any], name: str) -> None:
-    if group["batch_dims"] is None and _C.is_doubtful_kernel(list(param.shape)):
-        warn(
-            f"{front()}: {name} has shape {tuple(param.shape)} and is taken for a convolution, one matrix of "
-            f"{param.shape[0]}×{param.shape[1:].numel()}; set batch_dims={param.dim() - 2} in its group if it is a "
-            "stack of matrices, batch_dims=0 if not"
-        )
-
-
-def check_blocks(param: Tensor, group: dict[str, Any], name: str) -> None:
-    """Raises ValueError where fused matrices cannot be told apart."""
-    if algorithm_of(param, group).takes_matrices:
-        _C.check_blocks(param.shape[group["batch_dims"] or 0], group["blocks"], name)
 
 
 def check_gradient(gradient: Tensor, param: Tensor, name: str) -> None:

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from torchdion import _C
 from torchdion.dtensor import check_lies_as, is_dtensor, local_part, placements_of
 from torchdion.parameters import form_of
-from torchdion.table import STATE_DTYPES, Algorithm, State, algorithm_of, options_of
+from torchdion.table import STATE_DTYPES, State, algorithm_of, options_of
 from torchdion.words import front
 
 _DIMS: dict[tuple[Any, ...], dict[int, int | None]] = {}
@@ -22,15 +20,8 @@ def placements_of_state(state: State, sizes: Any, param: Tensor, group: dict[str
     algorithm = algorithm_of(param, group).name
     key = (algorithm, state, tuple(sizes), param.shape, form_of(group), group["orientation"])
     if key not in _DIMS:
-        options = options_of(group)
-        of_param = _C.cuts_of_parameter(param.dim(), options)
-        of_state = _C.cuts_of_state(algorithm, state.name, list(sizes), list(param.shape), options)
-        _DIMS[key] = {dim: of_state.get(side) for side, dim in of_param.items()}
+        _DIMS[key] = options_of(group).dims_of_state(list(param.shape), state.name, list(sizes))
     return placements_of(param, _DIMS[key])
-
-
-def device_of_step(param: Tensor, group: dict[str, Any]) -> torch.device:
-    return local_part(param).device if group["capturable"] else torch.device("cpu")
 
 
 def check_placements(state: dict[str, Any], param: Tensor, group: dict[str, Any], name: str) -> None:
@@ -58,25 +49,6 @@ def is_begun(state: dict[str, Any] | None) -> bool:
 def without_own(state: dict[str, Any]) -> dict[str, Any]:
     """The entries that others keep there."""
     return {key: value for key, value in state.items() if key != "step" and key not in STATE_DTYPES}
-
-
-def check_keys(param: Tensor, state: dict[str, Any], algorithm: Algorithm, name: str, is_counted: bool = True) -> None:
-    """Raises ValueError where a state is not that of the algorithm that updates the parameter, or more than that.
-
-    Args:
-        is_counted: it must have its count of steps; that of the dion package's checkpoints is in the group.
-    """
-    own = [declared.name for declared in algorithm.states]
-    tensors = [key for key in STATE_DTYPES if key in state]
-    if tensors != own:  # what is no tensor is no state of another algorithm: a program may keep it under any name
-        tensors = [key for key in tensors if key in own or isinstance(state[key], Tensor)]
-    if tensors != own:
-        _C.check_state_names(algorithm.name, tensors, list(param.shape), name)
-    for key in (*tensors, "step") if is_counted else tensors:
-        if not isinstance(state.get(key), Tensor):
-            raise ValueError(
-                f"{front()}: the state {key} of {name} must be a tensor, got {type(state.get(key)).__name__}"
-            )
 
 
 def state_bytes(states: dict[Any, dict[str, Any]]) -> int:

@@ -22,11 +22,11 @@ LONGEST = 200
 @contextmanager
 def speaking_as(title: str) -> Iterator[None]:
     """Sentences, also those of the engine, begin with this title in here."""
-    before = _C.exchange_front(title)
+    before = _C.front(title)
     try:
         yield
     finally:
-        _C.exchange_front(before)
+        _C.front(before)
 
 
 def speaking(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -34,11 +34,11 @@ def speaking(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]
 
     @wraps(method)
     def spoken(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        before = _C.exchange_front(args[0].title)  # type: ignore[attr-defined]
+        before = _C.front(args[0].title)  # type: ignore[attr-defined]
         try:
             return method(*args, **kwargs)
         finally:
-            _C.exchange_front(before)
+            _C.front(before)
 
     return spoken
 

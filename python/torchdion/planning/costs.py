@@ -11,8 +11,7 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.layout import Piece
 from torchdion.mixed_precision import dtype_of
-from torchdion.owners import Part
-from torchdion.table import ALGORITHMS, Algorithm, algorithm_of, options_of
+from torchdion.table import algorithm_of, options_of
 
 STEP_BYTES = torch.float32.itemsize
 """Of the step count that each parameter's state has."""
@@ -88,18 +87,19 @@ def engine_costs(
         replicas: over which the optimizer averages.
         has_owners: the replicas share out the states of what is whole on each of them.
     """
-    groups = _C.Groups()
-    added: list[list[int]] = []  # of each group of the engine its parameters
     members: dict[tuple[int, str, bool], list[int]] = {}
     for index, planned in enumerate(parameters):
         own = algorithm or algorithm_of(planned.param, planned.group).name
-        is_cut = has_owners and not planned.piece.layout.is_local
-        members.setdefault((id(planned.group), own, is_cut), []).append(index)
-    parts = _parts(parameters, members, replicas) if has_owners and replicas is not None else {}
-    for (_, own, _), indices in members.items():
-        own_parts = [parts[index] for index in indices if index in parts]
-        _add(groups, ALGORITHMS[own], [parameters[index] for index in indices], replicas, own_parts)
-        added.append(indices)
+        is_owned = has_owners and replicas is not None and not replicas.absent and planned.piece.layout.is_local
+        members.setdefault((id(planned.group), own, is_owned), []).append(index)
+    groups = [
+        (
+            options_of(parameters[indices[0]].group | {"algorithm": own, "owners": "shard" if is_owned else "all"}),
+            [_described(parameters[index], replicas) for index in indices],
+        )
+        for (_, own, is_owned), indices in members.items()
+    ]
+    added = list(members.values())
     # What has no elements is in no batch.
     found = [EngineCost(Cost(state_bytes=STEP_BYTES), False)] * len(parameters)
     for each in _C.costs(groups):
@@ -110,57 +110,9 @@ def engine_costs(
     return found
 
 
-def _parts(
-    parameters: list[Planned], members: dict[tuple[int, str, bool], list[int]], replicas: _C.Axis
-) -> dict[int, Part]:
-    """Of the parameters that are whole on every rank, by their places: what this rank owns."""
-    if replicas.absent:
-        return {}
-    whole = [(own, indices) for (_, own, is_cut), indices in members.items() if not is_cut]
-    options = [
-        options_of(parameters[indices[0]].group | {"algorithm": own, "owners": "shard"}) for own, indices in whole
-    ]
-    sizes = [
-        (group, list(parameters[index].param.shape)) for group, (_, indices) in enumerate(whole) for index in indices
-    ]
-    shares = iter(_C.shares_of(sizes, options, replicas))
-    return {index: Part(replicas, next(shares)) for _, indices in whole for index in indices}
-
-
-def _add(
-    groups: _C.Groups,
-    algorithm: Algorithm,
-    members: list[Planned],
-    replicas: _C.Axis | None,
-    parts: list[Part],
-) -> None:
-    """
-    Args:
-        parts: what this rank owns of each; empty: all of their states.
-    """
-    options = options_of(members[0].group)
-    pieces = [torch.empty(one.piece.shape, dtype=one.param.dtype, device="meta") for one in members]
-    layouts = [_with_replicas(one.piece.layout, replicas) for one in members]
-    states: list[list[Tensor]] = []
-    factors: list[list[list[int]]] = []
-    for state in algorithm.states:
-        named = algorithm.name, state.name
-        states.append([])
-        for index, (one, layout) in enumerate(zip(members, layouts, strict=True)):
-            sizes = _C.piece_of_state_sizes(*named, list(one.param.shape), list(one.piece.shape), options, layout)
-            if parts:
-                sizes = parts[index].sizes(sizes, one.param)
-            states[-1].append(torch.empty(sizes, dtype=dtype_of(state.name, one.param, one.group), device="meta"))
-        if state in algorithm.factors:
-            factors.append([_C.whole_state_sizes(*named, list(one.param.shape), options) for one in members])
-    steps = [torch.empty((), device="meta")] * len(members) if parts else []
-    groups.add(
-        algorithm.name, options, pieces, pieces, states, steps, layouts, factors, [part.shares for part in parts]
-    )
-
-
-def _with_replicas(layout: _C.Layout, replicas: _C.Axis | None) -> _C.Layout:
-    return _C.Layout(
+def _described(planned: Planned, replicas: _C.Axis | None) -> tuple[list[int], torch.dtype, list[int], _C.Layout]:
+    layout = planned.piece.layout
+    lies = _C.Layout(
         rows=layout.rows,
         cols=layout.cols,
         replicas=_C.Axis() if replicas is None else replicas,
@@ -168,6 +120,7 @@ def _with_replicas(layout: _C.Layout, replicas: _C.Axis | None) -> _C.Layout:
         batch=layout.batch,
         sizes=layout.sizes,
     )
+    return list(planned.param.shape), planned.param.dtype, list(planned.piece.shape), lies
 
 
 @dataclass(frozen=True)
@@ -200,13 +153,13 @@ class Alike:
     @property
     def matrix(self) -> tuple[int, int]:
         """m and n of each whole matrix."""
-        *_, m, n = _C.matrix_sizes(list(self.first.param.shape), options_of(self.first.group))
+        *_, m, n = options_of(self.first.group).matrix_sizes(list(self.first.param.shape))
         return m, n
 
     @property
     def count(self) -> int:
         """Matrices of which this rank has a piece."""
-        *stack, _, _ = _C.matrix_sizes(list(self.first.piece.shape), options_of(self.first.group))
+        *stack, _, _ = options_of(self.first.group).matrix_sizes(list(self.first.piece.shape))
         return len(self.members) * math.prod(stack)
 
     def bytes_of(self, state: str) -> int:

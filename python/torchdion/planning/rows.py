@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.dtensor import cuts_of, is_dtensor
-from torchdion.layouts import Layouts, check_factors
+from torchdion.layouts import Layouts
 from torchdion.planning.costs import Alike, Cost, EngineCost, Planned, averaged, engine_costs, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
@@ -185,10 +185,10 @@ def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
     is_matrix = algorithm.takes_matrices and param.numel() > 0
     whole_Q = piece_of_Q = None
     if is_matrix and algorithm.factors:
-        options, sizes, named = options_of(group), list(param.shape), (algorithm.name, algorithm.factors[0].name)
-        whole_Q = tuple(_C.whole_state_sizes(*named, sizes, options))
-        piece_of_Q = tuple(_C.piece_of_state_sizes(*named, sizes, list(piece.shape), options, layout))
-        check_factors(param, group, layout, f"parameter {alike.names[0]!r}")
+        options, sizes, factor = options_of(group), list(param.shape), algorithm.factors[0].name
+        whole_Q = tuple(options.state_sizes(sizes)[factor])
+        piece_of_Q = tuple(options.piece_of_state_sizes(sizes, list(piece.shape), layout)[factor])
+        options.check_factors(sizes, layout, f"parameter {alike.names[0]!r}")
     axes = {"rows": layout.rows, "columns": layout.cols, "stack": layout.batch}
     compresses = costs["compressed"][alike.names[0]].decoupled if is_matrix and not alike.replicas.absent else None
     has_residual = algorithm.name in OPTIONS["residual"]["algorithms"] and group["residual"] is not None

@@ -51,12 +51,14 @@ class Observed:
 def observe(run: Run, mesh: DeviceMesh) -> Observed:
     """This rank's part in all the steps of a run on the mesh."""
     traffic = []
-    _C.start_trace()
-    for step in range(run.training.steps):
-        run.backward(step)
-        traffic.append(_step(run.optimizer))
-        run.optimizer.zero_grad()
-    issued = by_axis(_C.take_trace())
+
+    def train() -> None:
+        for step in range(run.training.steps):
+            run.backward(step)
+            traffic.append(_step(run.optimizer))
+            run.optimizer.zero_grad()
+
+    issued = by_axis(_C.trace_of(train))
     refused = _refused(run.optimizer, mesh)
     digests = dict(_digests(run))
     run.optimizer.synchronize_for_checkpoint()

@@ -24,9 +24,9 @@ TEST(LoadedTensor, IsDenseFloatingPointAndHasMemory) {
   };
   for (const auto& [tensor, sentence] :
        {Case{{}, "be a dense floating-point tensor, got an undefined one"},
-        Case{at::zeros({3}, at::kLong), "be a dense floating-point tensor, got Strided Long"},
-        Case{at::zeros({3}, at::kComplexFloat), "be a dense floating-point tensor, got Strided ComplexFloat"},
-        Case{at::eye(3).to_sparse(), "be a dense floating-point tensor, got Sparse Float"},
+        Case{at::zeros({3}, at::kLong), "be a dense floating-point tensor, got Long, Strided"},
+        Case{at::zeros({3}, at::kComplexFloat), "be a dense floating-point tensor, got ComplexFloat, Strided"},
+        Case{at::eye(3).to_sparse(), "be a dense floating-point tensor, got Float, Sparse"},
         Case{at::empty({3}, at::kMeta), "have memory, got meta without any"}}) {
     EXPECT_EQ(sentence_of([&, tensor = tensor] { check_loaded_tensor(tensor, "momentum", "parameter 0"); }),
               begins + sentence);

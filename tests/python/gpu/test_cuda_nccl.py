@@ -152,29 +152,6 @@ def test_replicas_agree_refuse_and_synchronize_over_nccl_alone() -> None:
     run_ranks(replicated_alone, 1)
 
 
-def engine_alone(rank: int, world: int) -> None:
-    """What ranks tell each other in numbers that lie on the CPU."""
-    mesh = alone("fs")
-    axis = _C.Axis(mesh.get_group(), name="fs", real_when_alone=True)
-    claims = [
-        _C.Claim("weight", [("shape", "(3, 4)")], [axis], gradient=torch.float32, shared=[axis]),
-        _C.Claim("bias", [("shape", "(3,)")], [axis], shared=[axis]),
-    ]
-    assert _C.agree(_C.Operation.step, False, claims) == [], "nothing was compared"
-    with pytest.raises(RuntimeError, match="another rank refused this step"):
-        _C.agree(_C.Operation.step, True, claims)
-    piece = torch.arange(15.0).view(5, 3)
-    for lies_on in ("cpu", DEVICE):
-        for dim in (0, 1):
-            whole = _C.gather_pieces(piece.to(lies_on), dim, piece.shape[dim], axis)
-            assert whole.device.type == lies_on
-            assert torch.equal(whole.cpu(), piece)
-
-
-def test_numbers_on_the_cpu_go_by_way_of_the_gpu() -> None:
-    run_ranks(engine_alone, 1)
-
-
 def refuse_on_the_cpu(rank: int, world: int) -> str:
     mesh = alone("dp")
     weight = Parameter(torch.ones(4, 3))

@@ -32,9 +32,7 @@ def traced(rank: int, world_size: int, job: Job) -> Traced:
     steps = []
     for step in range(job.steps):
         set_gradients(job, params, step, mesh)
-        _C.start_trace()
-        optimizer.step()
-        steps.append(_C.take_trace())
+        steps.append(_C.trace_of(optimizer.step))
         for param in params:
             param.requires_grad_(True)
     return Traced(tuple(mesh.get_coordinate()), steps, optimizer.stats()["batches"])

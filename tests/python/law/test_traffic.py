@@ -115,10 +115,9 @@ def one_step(mesh: DeviceMesh, role: Role, options: dict[str, Any]) -> Sent:
     for index, param in enumerate(params):
         param.grad = piece(gradient(index, role, torch.float32, 0, mesh.get_local_rank("dp")), role, of_params)
     groups = axes_of_groups(mesh)
-    _C.start_trace()
     with Listener() as listener, mock.patch("torchdion.meshes.new_group", listener.unheard(new_group)):
-        optimizer.step()  # the first one makes groups, whose ranks agree on a name: that is no traffic of a step
-    events = [event for event in _C.take_trace() if event["what"] == "issue"]
+        # The first one makes groups, whose ranks agree on a name: that is no traffic of a step.
+        events = [event for event in _C.trace_of(optimizer.step) if event["what"] == "issue"]
     stats = optimizer.stats()
     return Sent(stats["traffic"], stats["expected_traffic"], events, listener.calls, groups, local_shape(params[0]))
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from ranks import run_ranks
 from small_optimizers import copied, give_other_gradients, params_of, replicated
 from torch.distributed.device_mesh import init_device_mesh
@@ -257,37 +256,3 @@ def not_readable(rank: int, world_size: int) -> None:
 
 def test_what_no_rank_can_read_is_left_alone() -> None:
     run_ranks(not_readable, 2, time_limit=30)
-
-
-DTYPES = [torch.bool, torch.int16, torch.complex64, torch.float8_e4m3fn, torch.bfloat16, torch.float64]
-
-
-def of_dtypes(rank: int, world_size: int) -> None:
-    axis = torchdion._C.Axis(dist.group.WORLD, name="copies")
-    for dtype in DTYPES:
-        for shape in ((), (3, 5)):
-            tensor = torch.full(shape, rank == 0, dtype=torch.float32).to(dtype)
-            tensor = tensor.t() if tensor.dim() else tensor
-            assert torchdion._C.differing([tensor], axis) == [True]
-            torchdion._C.copy_from_first(tensor, axis)
-            assert torchdion._C.differing([tensor], axis) == [False]
-            assert bool((tensor.float() == 1).all()), dtype
-
-
-def test_copies_of_any_dtype_are_compared_and_made_equal() -> None:
-    run_ranks(of_dtypes, 2)
-
-
-def test_a_hash_is_that_of_the_bytes_however_they_lie_and_whatever_their_number() -> None:
-    """Beyond 16 MiB a tensor is copied in parts, also where one row has more."""
-    for shape in ((3000, 3001), (2, 5_000_001), (1, 2, 2_500_000)):
-        tensor = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
-        strided = tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
-        assert not strided.is_contiguous()
-        digest = torchdion._C.digest_of(tensor)
-        assert torchdion._C.digest_of(strided) == digest
-        for index in (0, tensor.numel() // 2, tensor.numel() - 1):
-            flip_a_bit(tensor.view(-1)[: index + 1])
-            assert torchdion._C.digest_of(tensor) != digest
-            flip_a_bit(tensor.view(-1)[: index + 1])
-        assert torchdion._C.digest_of(tensor) == digest

@@ -36,7 +36,7 @@ SPOILED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "Q of integers": (
         put(4, "Q", torch.zeros(5, 2).int()),
-        "Q of parameter 0 .* dense floating-point .* int32",
+        "Q of parameter 0 .* dense floating-point .*int32",
     ),
     "a sparse momentum": (put(4, "momentum", torch.eye(5, 4).to_sparse()), "momentum of parameter 0 .*sparse_coo"),
     "a str as momentum": (put(4, "momentum", "zeros"), "momentum of parameter 0 .* must be a tensor, got str"),

@@ -13,8 +13,6 @@ from torch.nn import Parameter
 from torch.profiler import ProfilerActivity, profile
 
 import torchdion
-from torchdion.options import DEFAULTS
-from torchdion.table import options_of
 
 
 def gpt_shapes(width: int, layers: int) -> list[tuple[int, int]]:
@@ -104,16 +102,21 @@ def test_elementwise_algorithms_allocate_nothing_that_grows(algorithm, dtype, tm
 
 @pytest.mark.parametrize("threads", [1, 8, 64])
 def test_the_workspace_is_a_tenth_of_a_gpt_whatever_the_number_of_threads(threads, tmp_path):
-    """GPT-2 120M: the Step alone allocates its workspace, and no weight is touched, let alone multiplied."""
+    """GPT-2 120M: a step has all its memory before it finds a gradient that it refuses, and multiplies nothing."""
     torch.set_num_threads(threads)
-    shapes, r = gpt_shapes(768, 12), 192
-    X, G, M = ([torch.empty(shape) for shape in shapes] for _ in range(3))
-    Q = [torch.empty(m, r) for m, _ in shapes]
-    steps = [torch.zeros(()) for _ in shapes]
-    groups = torchdion._C.Groups()
-    groups.add("dion", options_of(DEFAULTS), X, G, [M, Q], steps)
-    peak = peak_bytes(lambda: torchdion._C.Step(groups, torchdion._C.Nonfinite.propagate), tmp_path)
-    assert 0 < peak <= 0.1 * 4 * sum(m * n for m, n in shapes)
+    params = [Parameter(torch.empty(shape)) for shape in gpt_shapes(768, 12)]
+    optimizer = torchdion.Dion(params, rank_fraction=0.25, nonfinite="raise")
+    for param in params:
+        param.grad = torch.zeros_like(param)
+        Q = torch.empty(len(param), 192)
+        optimizer.state[param] = {"step": torch.ones(()), "momentum": torch.empty_like(param), "Q": Q}
+    params[-1].grad[0, 0] = torch.nan  # type: ignore[index]
+
+    def refused() -> None:
+        with pytest.raises(ValueError, match="finite"):
+            optimizer.step()
+
+    assert 0.01 * total_bytes(params) < peak_bytes(refused, tmp_path) <= 0.1 * total_bytes(params)
 
 
 RESIDENT = """
