@@ -1,4 +1,4 @@
-// What an optimizer is between steps.
+// The core of an optimizer, whose methods those of torchdion.optimizer call.
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bindings/front.h"
@@ -59,7 +59,7 @@ engine::Count count_of(const py::handle& counted) {
   return count;
 }
 
-// What a pickle keeps of a core, in words of Python's own.
+// A pickle keeps this of a core, in Python's own types.
 py::dict as_python(const engine::Memory& memory) {
   py::list said;
   for (const engine::WhoseStates& group : memory.decoupled_as) {

@@ -211,7 +211,7 @@ void PythonFront::update(engine::Core& core, engine::Operation operation) {
   }
 }
 
-// Whether an option has changed that says how parameters and states lie.
+// Reads the options of all groups. True if one has changed that says how parameters and states lie.
 bool PythonFront::read_groups(engine::Core& core) {
   const py::list groups = optimizer_.attr("param_groups");
   bool has_changed = false;

@@ -1,4 +1,4 @@
-// What a Python program has, as the engine sees it.
+// A Python program's parameters, gradients and states, shown to the engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,7 @@ class SeenObject {
   bool is_weak_;
 };
 
-// What a dict or a list held, in its order.
+// The entries of a dict or a list as they were, in their order.
 class SeenContainer {
  public:
   void see(PyObject* container);
@@ -72,7 +72,7 @@ class PythonFront : public engine::Front {
   void written(const std::vector<const engine::ParameterView*>& views) override;
   void warn(const std::string& sentence) override;
 
-  // What Python shows, of the parameters of each group: first who they are, then all of them.
+  // Python shows the parameters of each group: first who they are, then all of them.
   void show_parameters(engine::Core& core, const py::list& groups);
   void show_contents(engine::Core& core, const py::list& contents, bool is_volatile);
 

@@ -1,4 +1,4 @@
-// What parameters cost in a step, and the states that a checkpoint gives them.
+// The costs of parameters in a step, and the states that a checkpoint gives them.
 #include <ATen/ops/empty.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -75,7 +75,7 @@ engine::SavedState state_of(const Saved& shown) {
 // sentences, and the state; none: it takes none.
 using Taker = std::tuple<at::Tensor, at::Tensor, Layout, std::string, std::optional<Saved>>;
 
-// Of all parameters in their order: by name the tensors of the states that they take, with their whole sizes.
+// The states that all parameters take, in their order: by name their tensors, with their whole sizes.
 py::list loaded_states(const std::vector<std::pair<engine::GroupOptions, std::vector<Taker>>>& groups) {
   std::vector<engine::ParameterGroup> all;
   for (const auto& [options, takers] : groups) {

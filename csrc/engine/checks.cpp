@@ -50,6 +50,11 @@ void refuse_memory(const at::Tensor& tensor, const std::string& name) {
 
 std::string captured() { return algorithms::assigned(*algorithms::option("capturable"), true); }
 
+bool is_captured(const at::Tensor& tensor) {
+  return tensor.defined() && linalg::has_backend(tensor.device().type()) &&
+         linalg::backend_of(tensor.device()).is_capturing(tensor.device());
+}
+
 bool is_computed(at::ScalarType dtype) { return !algorithms::name_of(dtype).empty(); }
 
 void check_parameters(const std::vector<at::Tensor>& X) {

@@ -4,20 +4,15 @@
 
 #include <algorithm>
 
+#include "engine/checks.h"
 #include "engine/claims.h"
 #include "engine/step_inputs.h"
-#include "linalg/backend.h"
 #include "torch_versions.h"
 #include "words.h"
 
 namespace torchdion::engine {
 
 namespace {
-
-bool is_captured(const at::Tensor& tensor) {
-  return tensor.defined() && linalg::has_backend(tensor.device().type()) &&
-         linalg::backend_of(tensor.device()).is_capturing(tensor.device());
-}
 
 // Calls f(view, group) for all parameters, in their order.
 template <class Groups, class F>

@@ -1,5 +1,5 @@
-// What an optimizer is between steps, for both languages: groups and parameters, their states, who owns what of them,
-// what is in flight, what was counted. The front of a language says what its program has changed, and takes what
+// An optimizer between steps, for both languages: its groups and parameters, their states, their owners, what is in
+// flight and what was counted. The front of a language says what its program has changed, and takes what
 // became of states; see front.h.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace torchdion::engine {
 // By their TensorImpl.
 using Missing = std::unordered_map<const void*, at::ScalarType>;
 
-// What steps have done, as far as it was counted.
+// Counts of what steps have done.
 struct Counts {
   int64_t steps = 0;
   Count skipped, nonfinite, without_signal, in_margin;
@@ -36,7 +36,7 @@ struct Counts {
 inline constexpr std::array kSayWhose = {"algorithm", "scalar_algorithm", "batch_dims", "factorization"};
 using WhoseStates = std::array<algorithms::Value, kSayWhose.size()>;
 
-// What a copy of an optimizer must have beside its groups and states.
+// A copy of an optimizer must have this beside its groups and states.
 struct Memory {
   Counts counts;
   bool decoupled = false;                 // a step may have taken momenta of replicas apart since they were equal
@@ -45,7 +45,7 @@ struct Memory {
   std::string broken;                     // why the parameters are no longer what any step leaves; empty: they are
 };
 
-// What is averaged, compared or made equal of a parameter.
+// The tensors of a parameter that are averaged, compared or made equal.
 struct Replica {
   const ParameterView* view;
   Axis equals;                        // the ranks that hold the same once they are equal: replicas, or those of owners
@@ -63,10 +63,10 @@ struct OwnedState {
 
 class Core {
  public:
-  // What a front shows in Front::update(). Between the calls of the methods below no tensor of these is kept alive:
+  // A front shows them in Front::update(). Between the calls of the methods below no tensor of these is kept alive:
   // what a program takes out of its groups is freed.
   std::vector<ParameterGroup> groups;
-  // Whether some of them were freed since they were shown: they are undefined.
+  // True if some of them were freed since they were shown: they are undefined.
   bool has_lost() const { return has_lost_; }
   void all_shown() { has_lost_ = false; }
   bool capturable = false;
@@ -149,7 +149,7 @@ class Core {
   std::unique_ptr<std::unordered_set<const void*>> agree(Operation operation, const Axis& copies,
                                                          const std::function<void(const Missing&)>& provide = {},
                                                          bool compares = false);
-  // What is no step, once every rank has prepared what it needs.
+  // Begins what is no step, once every rank has prepared what it needs.
   void begin(Front& front, Operation operation, const Axis& copies, const std::function<void()>& prepare);
 
   // have_bytes: throws c10::ValueError for one that has none to compare or to copy.

@@ -1,4 +1,4 @@
-// What a language gives an optimizer: it shows the core what a program has, and takes what the core makes of it.
+// The front of a language shows the core what a program has, and takes what the core makes of it.
 #pragma once
 
 #include "engine/agreement.h"

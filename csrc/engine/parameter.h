@@ -1,4 +1,4 @@
-// What an optimizer holds of its parameters, as its front shows it to the engine.
+// An optimizer's parameters and their states, as its front shows them to the engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -90,7 +90,7 @@ void check_factors(at::IntArrayRef sizes, const algorithms::Options& group, cons
 // several.
 void resolve(std::vector<ParameterGroup>& groups);
 
-// What cuts a state of these whole sizes.
+// The cuts of a state of these whole sizes.
 Cuts cuts_of(const algorithms::State& state, at::IntArrayRef whole, const ParameterView& view,
              const algorithms::Options& group);
 

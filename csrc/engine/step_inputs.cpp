@@ -1,24 +1,20 @@
 #include "engine/step_inputs.h"
+#include "engine/checks.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
+#include "engine/checks.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
-#include "linalg/backend.h"
 #include "linalg/memory.h"
 #include "words.h"
 
 namespace torchdion::engine {
 
 namespace {
-
-bool is_capturing(const at::Tensor& tensor) {
-  return linalg::has_backend(tensor.device().type()) &&
-         linalg::backend_of(tensor.device()).is_capturing(tensor.device());
-}
 
 // As the algorithm sees it: where copies share no work, all that it knows of them is that there are some.
 Layout layout_under(const algorithms::Algorithm& algorithm, Layout layout) {
@@ -30,7 +26,7 @@ Layout layout_under(const algorithms::Algorithm& algorithm, Layout layout) {
 
 // The state before the first step, beside what is there.
 ParameterState new_state(const ParameterView& view, const algorithms::Options& options) {
-  TORCH_CHECK(!is_capturing(view.tensor), prefix(),
+  TORCH_CHECK(!is_captured(view.tensor), prefix(),
               "a CUDA graph cannot capture a parameter's first step: take one before");
   const at::Tensor& X = view.tensor;
   ParameterState made;
@@ -58,7 +54,7 @@ void return_counter(ParameterView& view, bool capturable, Front& front) {
   if (step.device() == device && step.scalar_type() == dtype) return;
   const bool counts = step.scalar_type() == at::kFloat || step.scalar_type() == at::kDouble ||
                       at::isIntegralType(step.scalar_type(), /*includeBool=*/false);
-  if (!counts || step.numel() != 1 || !linalg::has_memory(step) || is_capturing(view.tensor)) return;  // to be refused
+  if (!counts || step.numel() != 1 || !linalg::has_memory(step) || is_captured(view.tensor)) return;  // to be refused
   step = step.to(device, dtype);
   front.keep(view);
 }

@@ -1,4 +1,4 @@
-// What a step is given of an optimizer: lists of parameters, gradients and states by group and algorithm.
+// The inputs of a step: an optimizer's parameters, gradients and states in lists, by group and algorithm.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// What a LibTorch program has, as the engine sees it.
+// A LibTorch program's parameters, gradients and states, shown to the engine.
 #pragma once
 
 #include <torchdion/optimizer.h>
@@ -25,7 +25,7 @@ struct SeenState {
   uint64_t version = 0;
 };
 
-// What a front remembers between the calls of an optimizer's methods.
+// A front remembers this between the calls of an optimizer's methods.
 struct Seen {
   std::vector<std::vector<const void*>> params;  // of each group, their TensorImpl
   std::vector<SeenState> states;                 // of all parameters

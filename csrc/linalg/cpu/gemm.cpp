@@ -76,13 +76,8 @@ template <class T>
 void products(const Matrices& C, const Matrices& A, const Matrices& B, double alpha, double beta) {
   const Product<T> product(C, A, B, alpha, beta);
   const int64_t flops_per_row = std::max<int64_t>(1, 2 * C.cols * A.cols);
-  // BLAS rounds by the number of rows that it is given. Products in BF16 have the same bits on any number of threads,
-  // so that theirs go by pieces which no thread divides.
-  const int64_t piece = A.dtype == at::kBFloat16 && B.dtype == at::kBFloat16 ? kConvertedRows : 1;
-  const int64_t pieces = (C.rows + piece - 1) / piece, grain = kFlopsPerThread / (flops_per_row * piece) + 1;
-  cpu::parallel_rows(C.count(), pieces, grain, [&](int64_t index, int64_t first, int64_t count) {
-    product.rows(index, first * piece, std::min(count * piece, C.rows - first * piece));
-  });
+  cpu::parallel_rows(C.count(), C.rows, kFlopsPerThread / flops_per_row + 1,
+                     [&](int64_t index, int64_t first, int64_t count) { product.rows(index, first, count); });
 }
 
 double number(const Factor& factor) { return factor.device.defined() ? factor.device.item<double>() : factor.value; }
