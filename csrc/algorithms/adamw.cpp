@@ -23,14 +23,7 @@ constexpr State kAdamWStates[] = {
 comm::Task<> adamw(Batch batch, Options options) {
   co_await average_gradients(batch);
   const auto [beta1, beta2] = options.pair("betas");
-  const linalg::AdamWHyperparameters hyper{options.number("lr"),
-                                           beta1,
-                                           beta2,
-                                           options.number("weight_decay"),
-                                           options.number("epsilon"),
-                                           options.flag("maximize"),
-                                           options.flag("cautious_wd")};
-  linalg::adamw_(lists_of(batch), hyper);
+  linalg::adamw_(lists_of(batch), {beta1, beta2, options.number("epsilon")});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torchdion/layout.h>
 
+#include <utility>
 #include <vector>
 
 #include "algorithms/algorithm.h"
@@ -22,8 +23,7 @@ struct Batch {
   // piece.
   linalg::Matrices X, G;                 // weights and gradients, m×n
   std::vector<linalg::Matrices> states;  // in the order of the declaration: m×n, factors n×r, rows m×1
-  std::vector<at::Tensor> unchanged;     // of each matrix one FP32 number, not 0: it stays; empty: none does
-  double shape_factor = 1;               // sqrt(fan-out / fan-in) of the user's X
+  std::vector<at::Tensor> marks;         // of each matrix one FP32 number, not 0: it stays; empty: none does
   int64_t step = 0;                      // this one included, or its class: Algorithm::class_of_step
   const float* steps_before = nullptr;   // in the memory of the device, where it is counted there: step − 1
 
@@ -36,14 +36,23 @@ struct Batch {
   Layout layout;                         // as the body sees the matrices
   comm::Order order = comm::Order::any;  // of sums over rows and columns
   linalg::SignalCounts counts;           // of columns of factors
-  linalg::GradientRule gradients;        // how G counts
-  linalg::Multipliers multipliers;       // of the learning rate and weight decay
   at::Tensor workspace;                  // as the cost has it
+
+  // How the step counts gradients and moves weights. as_asked() completes them.
+  linalg::GradientRule gradients;   // with the sign of `maximize`
+  linalg::FactorRule factors;       // learning rate, weight decay, and sqrt(fan-out / fan-in) of the user's X
+  linalg::DirectionRule direction;  // which entries decay
+  linalg::Frozen frozen;            // the same in all three: which matrices stay
+  at::Tensor unchanged;             // the marks of all; undefined where there are none
 };
 
-// Numbers as operations take them: null where they are undefined.
-inline const float* data_of(const at::Tensor& numbers) {
-  return numbers.defined() ? numbers.const_data_ptr<float>() : nullptr;
+// The batch as an algorithm takes it: with what options say that all algorithms have, and the marks as they are now.
+Batch as_asked(Batch batch, const Options& options);
+
+// A step of the algorithm.
+inline comm::Task<> update(Algorithm algorithm, Batch batch, Options options) {
+  Batch asked = as_asked(std::move(batch), options);
+  return algorithm.update(std::move(asked), std::move(options));
 }
 
 }  // namespace torchdion::algorithms

@@ -1,6 +1,5 @@
 #include "algorithms/demo.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
@@ -153,11 +152,6 @@ void put_mean(const ChunksOfGrid& part, const at::Tensor& of_replicas, int64_t r
   if (replicas > 1) sums.div_(counts.clamp_min_(1));
 }
 
-// One number for each chunk of each matrix.
-at::Tensor of_chunks(const at::Tensor& numbers, const ChunkGrid& grid) {
-  return numbers.defined() ? numbers.repeat_interleave(grid.chunks()) : numbers;
-}
-
 comm::Task<> demo(Batch batch, Options options) {
   const Chunking chunking(options);
   const Precision precision = precision_asked(options);
@@ -168,15 +162,10 @@ comm::Task<> demo(Batch batch, Options options) {
   const Rooms rooms(batch, Transformed(shape, cut, in_place), chunking, in_place);
   linalg::upload({&batch.X, &batch.G, &batch.states.front()});
   const Matrices &X = batch.X, &M = batch.states.front();
-  at::Tensor unchanged;
-  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
 
   // B = μ M + G, where M lies
-  linalg::GradientRule gradients = batch.gradients;
-  gradients.keep = options.number("mu");
-  if (options.flag("maximize")) gradients.factor *= -1;
-  gradients.unchanged = data_of(unchanged);
-  linalg::accumulate_(M, batch.G, gradients);
+  batch.gradients.keep = options.number("mu");
+  linalg::accumulate_(M, batch.G, batch.gradients);
   Matrices B = M;
   at::Tensor whole;
   at::Tensor pieces = rooms.pieces.view({in_place ? 0 : shape.count, shape.rows, shape.cols});
@@ -194,19 +183,14 @@ comm::Task<> demo(Batch batch, Options options) {
     const at::Tensor chosen = part.pairs(rooms.own);
     linalg::top_k(chosen, part.rows_of(part.coefficients));
     // A step that is left out, and a matrix that stays, neither sends nor loses anything.
-    const at::Tensor stay = in_place ? of_chunks(unchanged, part.grid) : at::Tensor();
-    const float* left_out = in_place ? batch.gradients.left_out : nullptr;
-    if (left_out || stay.defined()) linalg::clear_(Matrices(chosen), left_out, data_of(stay));
+    const linalg::Frozen frozen = batch.frozen.in_parts(part.grid.chunks());
+    if (in_place && frozen.may_have_any()) linalg::clear_(Matrices(chosen), frozen);
     put_mean(part, rooms.own, 1);
     transform.backward(part.chunks, part.coefficients, part.scratch, -1, 1);
   }
   if (!in_place) {
     pieces = co_await scatter_from_owners(pieces, whole, cut, shape);
-    const Matrices residual(pieces);
-    for (int64_t i = 0; i < M.count(); ++i) {  // `unchanged` is not 0 in a step that is left out either
-      const float* stays = unchanged.defined() ? data_of(unchanged) + i : batch.gradients.left_out;
-      linalg::copy_(M.slice(i, i + 1), residual.slice(i, i + 1), 1, stays);
-    }
+    linalg::copy_(M, Matrices(pieces), 1, batch.frozen);
   }
 
   // U = DCT⁻¹(the mean of S over replicas)
@@ -214,12 +198,10 @@ comm::Task<> demo(Batch batch, Options options) {
     const std::vector<int64_t> splits(replicas.size, rooms.own.numel());
     co_await comm::all_gather(rooms.all, rooms.own, splits, replicas);
   }
-  const linalg::FactorRule rates{1, options.number("lr"), options.number("weight_decay"), batch.multipliers,
-                                 batch.gradients.left_out};
-  const at::Tensor factors = linalg::device_factors(rates, batch.workspace.options());
-  linalg::DirectionRule rule;
+  batch.factors.shape_factor = 1;
+  const at::Tensor factors = linalg::device_factors(batch.factors, batch.workspace.options());
+  linalg::DirectionRule rule = batch.direction;
   rule.sign = true;
-  rule.cautious = options.flag("cautious_wd");
 
   // X = (1 − η λ) X − η sign(U)
   for (const ChunksOfGrid& part : all) {
@@ -231,12 +213,12 @@ comm::Task<> demo(Batch batch, Options options) {
     }
     const Matrices U(part.coefficients);
     transform.backward(U, part.coefficients, part.scratch, 1, 0);
-    const at::Tensor stay = of_chunks(unchanged, part.grid);
-    linalg::axpby_(linalg::chunks_of(X, part.grid), U, factors, data_of(stay), rule);
+    rule.frozen = batch.frozen.in_parts(part.grid.chunks());
+    linalg::axpby_(linalg::chunks_of(X, part.grid), U, factors, rule);
   }
   if (in_place) co_return;
   pieces = co_await scatter_from_owners(pieces, whole, cut, shape);
-  linalg::axpby_(X, Matrices(pieces), factors, data_of(unchanged), rule);
+  linalg::axpby_(X, Matrices(pieces), factors, rule);
 }
 
 int64_t operations_of(int64_t m, int64_t n, const Chunking& chunking) {

@@ -1,6 +1,5 @@
 #include "algorithms/dion.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -108,24 +107,20 @@ void add_again_(const Matrices& M, const Matrices& G, linalg::GradientRule rule,
 }
 
 comm::Task<> dion(Batch batch, Options options) {
-  at::Tensor unchanged;
-  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
   const double mu = options.number("mu"), ahead = ahead_of(options);
   const Matrices &M = batch.states[kDionMomentum], &own_Q = batch.states[kDionQ];
   const bool compresses = batch.shape.decoupled, feeds_back = options.flag("error_feedback");
   const Axis dense = compresses ? Axis() : batch.layout.replicas;
   const int64_t for_mean = room_for_mean(batch.shape, batch.layout, options);
   const IterationSize size = size_of(batch.shape, options);
-  PowerIteration iteration = power_iteration_of(batch, M, own_Q, size, for_mean, unchanged, options);
+  PowerIteration iteration = power_iteration_of(batch, M, own_Q, size, for_mean, options);
   upload_all(batch, {&iteration});
   const Matrices L = iteration.B;
   Matrices G = batch.G;
   linalg::GradientRule gradients = batch.gradients;
-  if (options.flag("maximize")) gradients.factor *= -1;
-  gradients.unchanged = iteration.unchanged;
   if (for_mean > 0) {
     G = counted_gradients(batch, M, gradients);
-    gradients = {.left_out = gradients.left_out, .unchanged = gradients.unchanged};
+    gradients = {.frozen = batch.frozen};
     at::Tensor mean = batch.workspace.narrow(0, 0, M.numel());
     co_await comm::sum(mean, dense, comm::Order::any);
     mean.div_(dense.size);
@@ -144,7 +139,7 @@ comm::Task<> dion(Batch batch, Options options) {
     first.keep *= part;
     first.factor *= part * (is_in_place ? 1 + ahead : 1);
     linalg::accumulate_(M, G, first);
-    co_await average_(M, batch.workspace, averaging, gradients.left_out, unchanged);
+    co_await average_(M, batch.workspace, averaging, batch.frozen);
     if (size.apart) linalg::copy_(L, M);
   }
 
@@ -160,7 +155,7 @@ comm::Task<> dion(Batch batch, Options options) {
     if (is_in_place) add_again_(M, G, gradients, 1 / part, -ahead);
     co_return;
   }
-  update_weights_(batch, iteration, unchanged, options);
+  update_weights_(batch, iteration, options);
   if (is_in_place) add_again_(M, G, gradients, 1 / part, -ahead);
   if (feeds_back) add_product_(M, iteration, -(1 - mu) / part);
 }

@@ -1,7 +1,5 @@
 #include "algorithms/double_dion.h"
 
-#include <ATen/ops/cat.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -59,10 +57,6 @@ enum { kOfUpdate, kOfReplicas };  // ranks
 
 bool is_delayed(const Options& options) { return options.flag("delayed"); }
 
-at::Tensor unchanged_of(const Batch& batch) {
-  return batch.unchanged.empty() ? at::Tensor() : at::cat(batch.unchanged);
-}
-
 IterationSize size_of_first(const BatchShape& shape, const Options& options) {
   return {shape.ranks[kOfReplicas], is_apart(shape.states[kReplicateMomentum], shape, options), shape.decoupled};
 }
@@ -82,26 +76,23 @@ int64_t workspace_of_first(const BatchShape& shape, const Layout& layout, const 
   return is_averaged ? std::max(iteration, shape.count * shape.rows * shape.cols) : iteration;
 }
 
-PowerIteration first_iteration(const Batch& batch, const at::Tensor& unchanged, const Options& options) {
+PowerIteration first_iteration(const Batch& batch, const Options& options) {
   const int64_t end = workspace_of_first(batch.shape, batch.layout, options);
   PowerIteration first = power_iteration_of(batch, batch.states[kReplicateMomentum], batch.states[kReplicateQ],
-                                            size_of_first(batch.shape, options), 0, unchanged, options);
+                                            size_of_first(batch.shape, options), 0, options);
   first.room_for_turned = batch.workspace.narrow(0, end, room_for_turned(batch.shape));
   return first;
 }
 
-PowerIteration second_iteration(const Batch& batch, int64_t offset, const at::Tensor& unchanged,
-                                const Options& options) {
+PowerIteration second_iteration(const Batch& batch, int64_t offset, const Options& options) {
   return power_iteration_of(batch, batch.states[kSharedMomentum], batch.states[kSharedQ],
-                            size_of_second(batch.shape, options), offset, unchanged, options);
+                            size_of_second(batch.shape, options), offset, options);
 }
 
 // B₁ = μ₁ M₁ + G. The state M₁ is that of the paper divided by μ₁, so that no step that is left out decays it.
-void add_gradients_(const Batch& batch, const Matrices& B1, const at::Tensor& unchanged, const Options& options) {
+void add_gradients_(const Batch& batch, const Matrices& B1, const Options& options) {
   linalg::GradientRule gradients = batch.gradients;
   gradients.keep = options.number("replicate_mu");
-  if (options.flag("maximize")) gradients.factor *= -1;
-  if (unchanged.defined()) gradients.unchanged = unchanged.const_data_ptr<float>();
   linalg::accumulate_(B1, batch.G, gradients);
 }
 
@@ -111,10 +102,10 @@ void copy_apart_(const PowerIteration& iteration, const Matrices& momentum) {
 }
 
 // Finds P₁ and R₁, which replicas exchange, from B₁ in the place of M₁.
-comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first, at::Tensor unchanged) {
+comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first) {
   const Matrices M1 = batch.states[kReplicateMomentum];
   const Axis dense = batch.shape.decoupled ? Axis() : batch.layout.replicas;
-  co_await average_(M1, batch.workspace, dense, batch.gradients.left_out, unchanged);
+  co_await average_(M1, batch.workspace, dense, batch.frozen);
   copy_apart_(first, M1);
 
   // P₁ = orthonormalize(B₁ Q₁);  R₁ = B₁ᵀ P₁;  Q₁ = column_normalize(R₁);  M₁ = B₁ − P₁ R₁ᵀ
@@ -125,7 +116,7 @@ comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first, at::Te
 }
 
 // Updates what is equal on all replicas, from B₂ = M₂ + P₁ R₁ᵀ in the place of M₂.
-comm::Task<> second_stage(Batch batch, PowerIteration second, at::Tensor unchanged, Options options) {
+comm::Task<> second_stage(Batch batch, PowerIteration second, Options options) {
   const Matrices& M2 = batch.states[kSharedMomentum];
   copy_apart_(second, M2);
 
@@ -135,25 +126,24 @@ comm::Task<> second_stage(Batch batch, PowerIteration second, at::Tensor unchang
   add_product_(M2, second, -(1 - options.number("mu")));
 
   // X = (1 − η λ) X − η sqrt(m/n) P₂ Q₂ᵀ
-  update_weights_(batch, second, unchanged, options);
+  update_weights_(batch, second, options);
 }
 
 comm::Task<> double_dion(Batch batch, Options options) {
-  const at::Tensor unchanged = unchanged_of(batch);
   if (is_delayed(options)) {  // M₂ has what was exchanged since the last step: it is B₂
-    PowerIteration second = second_iteration(batch, 0, unchanged, options);
+    PowerIteration second = second_iteration(batch, 0, options);
     upload_all(batch, {&second});
-    co_await second_stage(batch, second, unchanged, options);
+    co_await second_stage(batch, second, options);
     co_return;
   }
-  PowerIteration first = first_iteration(batch, unchanged, options);
+  PowerIteration first = first_iteration(batch, options);
   const int64_t of_first = workspace_of_first(batch.shape, batch.layout, options) + room_for_turned(batch.shape);
-  PowerIteration second = second_iteration(batch, aligned(of_first), unchanged, options);
+  PowerIteration second = second_iteration(batch, aligned(of_first), options);
   upload_all(batch, {&first, &second});
-  add_gradients_(batch, batch.states[kReplicateMomentum], unchanged, options);
-  first = co_await first_stage(batch, first, unchanged);
+  add_gradients_(batch, batch.states[kReplicateMomentum], options);
+  first = co_await first_stage(batch, first);
   add_product_(batch.states[kSharedMomentum], first, 1);
-  co_await second_stage(batch, second, unchanged, options);
+  co_await second_stage(batch, second, options);
 }
 
 void take_off(const Batch& batch, const Options& options) {
@@ -161,18 +151,17 @@ void take_off(const Batch& batch, const Options& options) {
   linalg::upload({&B1, &G});
   Batch of_gradients = batch;
   of_gradients.G = G;
-  add_gradients_(of_gradients, B1, unchanged_of(batch), options);
+  add_gradients_(of_gradients, B1, options);
 }
 
 comm::Task<> in_flight(Batch batch, Options options) {
-  const at::Tensor unchanged = unchanged_of(batch);
-  PowerIteration first = first_iteration(batch, unchanged, options);
+  PowerIteration first = first_iteration(batch, options);
   upload(batch.states, {&first});
-  first = co_await first_stage(batch, first, unchanged);
+  first = co_await first_stage(batch, first);
 }
 
 void land(const Batch& batch, const Options& options) {
-  add_product_(batch.states[kSharedMomentum], first_iteration(batch, {}, options), 1);
+  add_product_(batch.states[kSharedMomentum], first_iteration(batch, options), 1);
 }
 
 constexpr Delayed kDelayed{is_delayed, take_off, in_flight, land};

@@ -25,7 +25,8 @@ linalg::ElementwiseLists lists_of(const Batch& batch) {
   linalg::ElementwiseLists lists = batch.lists;
   lists.rule = batch.gradients;
   if (!batch.layout.replicas.absent()) lists.rule.zeroed = nullptr;
-  lists.multipliers = batch.multipliers;
+  lists.decay = batch.direction.decay;
+  lists.factors = batch.factors;
   return lists;
 }
 

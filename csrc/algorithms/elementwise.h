@@ -8,7 +8,7 @@ namespace torchdion::algorithms {
 // Where replicas average: the batch's mean, of which lists.G are views, ← that of their own gradients.
 comm::Task<> average_gradients(Batch batch);
 
-// The lists with the rule for their gradients: entries that are not finite have been dealt with where they were
+// The lists with the rules of the batch: entries that are not finite have been dealt with where gradients were
 // averaged.
 linalg::ElementwiseLists lists_of(const Batch& batch);
 

@@ -12,21 +12,14 @@ namespace torchdion::algorithms {
 using comm::Order;
 using linalg::Matrices;
 
-comm::Task<> average_(Matrices B, at::Tensor buffer, Axis replicas, const float* left_out, at::Tensor unchanged) {
+comm::Task<> average_(Matrices B, at::Tensor buffer, Axis replicas, linalg::Frozen frozen) {
   if (replicas.absent()) co_return;
   const Matrices lying = B.row_major() ? B : B.t();
   at::Tensor sum = buffer.narrow(0, 0, B.numel());
   const Matrices copies(sum.view({B.count(), lying.rows, lying.cols}));
   linalg::copy_(copies, lying);
   co_await comm::sum(sum, replicas, Order::any);
-  if (!unchanged.defined()) {
-    linalg::copy_(lying, copies, 1.0 / replicas.size, left_out);
-    co_return;
-  }
-  for (int64_t i = 0; i < B.count(); ++i) {  // `unchanged` is not 0 in a step that is left out either
-    linalg::copy_(lying.slice(i, i + 1), copies.slice(i, i + 1), 1.0 / replicas.size,
-                  unchanged.const_data_ptr<float>() + i);
-  }
+  linalg::copy_(lying, copies, 1.0 / replicas.size, frozen);
 }
 
 comm::Task<> gather_columns_(at::Tensor Q, Matrices piece, at::Tensor buffer, Axis axis) {

@@ -8,13 +8,13 @@
 #include "comm/task.h"
 #include "linalg/matrices.h"
 #include "linalg/orthonormalize.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::algorithms {
 
-// B ← its mean over the axis, by way of a buffer of as many elements. Where `left_out`, on its device, is there and not
-// 0, B stays; where `unchanged` is defined, each matrix whose number is not 0, as equal terms need not have their mean.
-comm::Task<> average_(linalg::Matrices B, at::Tensor buffer, Axis replicas, const float* left_out,
-                      at::Tensor unchanged);
+// B ← its mean over the axis, by way of a buffer of as many elements. Frozen matrices stay, as equal terms need not
+// have their mean.
+comm::Task<> average_(linalg::Matrices B, at::Tensor buffer, Axis replicas, linalg::Frozen frozen);
 
 // Q ([count, n, r]) ← the columns of which every rank of the axis has a piece. The buffer is as large as Q.
 comm::Task<> gather_columns_(at::Tensor Q, linalg::Matrices piece, at::Tensor buffer, Axis axis);

@@ -18,10 +18,7 @@ constexpr State kLionStates[] = {{.name = "momentum", .dtype_option = "momentum_
 comm::Task<> lion(Batch batch, Options options) {
   co_await average_gradients(batch);
   const auto [beta1, beta2] = options.pair("betas");
-  const linalg::LionHyperparameters hyper{
-      options.number("lr"),       beta1, beta2, options.number("weight_decay"), options.flag("maximize"),
-      options.flag("cautious_wd")};
-  linalg::lion_(lists_of(batch), hyper);
+  linalg::lion_(lists_of(batch), {beta1, beta2});
 }
 
 }  // namespace

@@ -1,11 +1,7 @@
 #include "algorithms/muon.h"
 
-#include <ATen/ops/cat.h>
-
 #include "algorithms/muon_update.h"
 #include "algorithms/newton_schulz_options.h"
-#include "linalg/axpby.h"
-#include "linalg/backend.h"
 
 namespace torchdion::algorithms {
 
@@ -24,17 +20,12 @@ constexpr State kMuonStates[] = {
 
 comm::Task<> muon(Batch batch, Options options) {
   linalg::upload({&batch.X, &batch.G, &batch.states.front()});
-  at::Tensor unchanged;
-  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
 
   // M = μ M + G;  U = orthonormalize(G + μ M)
-  const at::Tensor U = co_await orthonormal_momentum(batch, options, unchanged);
+  const at::Tensor U = co_await orthonormal_momentum(batch, options);
 
   // X = (1 − η λ) X − η factor U
-  const at::Tensor factors = linalg::device_factors(rates_of(batch, options), batch.workspace.options());
-  linalg::DirectionRule rule;
-  rule.cautious = options.flag("cautious_wd");
-  linalg::axpby_(batch.X, Matrices(U), factors, data_of(unchanged), rule);
+  move_weights_(batch.X, Matrices(U), batch, options);
 }
 
 }  // namespace

@@ -21,13 +21,12 @@ at::Tensor room_for_look_ahead(const Batch& batch, const Options& options) {
 
 // All momenta get their gradients; L, of [count, rows, cols], what this rank passes on to owners. Returns the squares
 // of L (look_ahead.h), where these are whole matrices.
-at::Tensor add_gradients_(const Matrices& L, const Batch& batch, const linalg::GradientRule& gradients,
-                          const linalg::LookAheadFactors& ahead) {
+at::Tensor add_gradients_(const Matrices& L, const Batch& batch, const linalg::LookAheadFactors& ahead) {
   const Matrices &M = batch.states.front(), &G = batch.G;
   const Piece sent = sent_to_owners(batch.layout, batch.shape);
   const auto rule_from = [&](int64_t index) {
-    linalg::GradientRule rule = gradients;
-    if (rule.unchanged) rule.unchanged += index;
+    linalg::GradientRule rule = batch.gradients;
+    rule.frozen = batch.frozen.from(index);
     return rule;
   };
   for (const Piece& others : {Piece{0, sent.begin}, Piece{sent.end(), M.count() - sent.end()}}) {
@@ -41,18 +40,14 @@ at::Tensor add_gradients_(const Matrices& L, const Batch& batch, const linalg::G
 
 }  // namespace
 
-comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options, at::Tensor unchanged) {
-  linalg::GradientRule gradients = batch.gradients;
-  if (options.flag("maximize")) gradients.factor *= -1;
-  if (unchanged.defined()) gradients.unchanged = unchanged.const_data_ptr<float>();
-
+comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options) {
   // M = μ M + G;  L = G + μ M, or M
-  gradients.keep = options.number("mu");
+  batch.gradients.keep = options.number("mu");
   at::Tensor L = room_for_look_ahead(batch, options);
   const Matrices Ls(L);
   const bool is_ahead = options.flag("nesterov");
   const at::Tensor squares = add_gradients_(
-      Ls, batch, gradients, is_ahead ? linalg::LookAheadFactors{1, gradients.keep} : linalg::LookAheadFactors{});
+      Ls, batch, is_ahead ? linalg::LookAheadFactors{1, batch.gradients.keep} : linalg::LookAheadFactors{});
 
   // U = orthonormalize(Σ L), whole matrices each by its owner
   at::Tensor U = co_await gather_to_owners(L, batch.layout, batch.shape);

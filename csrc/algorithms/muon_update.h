@@ -10,8 +10,7 @@
 namespace torchdion::algorithms {
 
 // M = μ M + G;  returns U = orthonormalize(G + μ M), or of M: this rank's pieces ([count, rows, cols]), of any strides.
-// `unchanged` ([count]) may be undefined.
-comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options, at::Tensor unchanged);
+comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options);
 
 // Owners take whole matrices, of which a rank's pieces travel there and back; with replicas, that is a reduce-scatter
 // and an all-gather, with copies the all-gather alone.

@@ -7,17 +7,6 @@
 
 namespace torchdion::algorithms {
 
-namespace {
-
-double factor_on_lr(const Batch& batch, const Options& options) {
-  if (is_none(options.at("adjust_lr"))) return 1;
-  const std::string_view rule = options.text("adjust_lr");
-  if (rule == "rms_norm") return 0.2 * std::sqrt(static_cast<double>(std::max(batch.shape.m, batch.shape.n)));
-  return rule == "original" ? std::max(1., batch.shape_factor) : batch.shape_factor;
-}
-
-}  // namespace
-
 at::ScalarType orthonormalized_dtype(const BatchShape& shape, const Options& options) {
   const bool in_half = options.text("precision") == "medium" && shape.computing != at::kDouble;
   return in_half ? at::kBFloat16 : shape.computing;
@@ -57,9 +46,18 @@ at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options, 
   return linalg::newton_schulz(X, steps, precision_asked(options), squares);
 }
 
-linalg::FactorRule rates_of(const Batch& batch, const Options& options) {
-  return {factor_on_lr(batch, options), options.number("lr"), options.number("weight_decay"), batch.multipliers,
-          batch.gradients.left_out};
+void move_weights_(const linalg::Matrices& X, const linalg::Matrices& U, const Batch& batch, const Options& options,
+                   const linalg::RowRule& rows) {
+  linalg::FactorRule factors = batch.factors;
+  double& of_shape = factors.shape_factor;
+  if (is_none(options.at("adjust_lr"))) {
+    of_shape = 1;
+  } else if (options.text("adjust_lr") == "rms_norm") {
+    of_shape = 0.2 * std::sqrt(static_cast<double>(std::max(batch.shape.m, batch.shape.n)));
+  } else if (options.text("adjust_lr") == "original") {
+    of_shape = std::max(1., of_shape);
+  }
+  linalg::axpby_(X, U, linalg::device_factors(factors, batch.workspace.options()), batch.direction, rows);
 }
 
 }  // namespace torchdion::algorithms

@@ -6,8 +6,8 @@
 
 #include "algorithms/batch.h"
 #include "algorithms/shared.h"
+#include "linalg/axpby.h"
 #include "linalg/newton_schulz.h"
-#include "linalg/rates.h"
 
 namespace torchdion::algorithms {
 
@@ -51,7 +51,8 @@ int64_t newton_schulz_bytes(int64_t m, int64_t n, const BatchShape& shape, const
 // The orthonormal factors of X ([count, m, n]), which is written over. `squares`: of X, or undefined.
 at::Tensor orthonormalize_as_asked(const at::Tensor& X, const Options& options, const at::Tensor& squares = {});
 
-// How X = (1 − η λ) X − η factor U moves the weights of a batch.
-linalg::FactorRule rates_of(const Batch& batch, const Options& options);
+// X = (1 − η λ) X − η factor U, of the weights of a batch, or their transposes.
+void move_weights_(const linalg::Matrices& X, const linalg::Matrices& U, const Batch& batch, const Options& options,
+                   const linalg::RowRule& rows = {});
 
 }  // namespace torchdion::algorithms

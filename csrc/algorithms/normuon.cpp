@@ -1,12 +1,8 @@
 #include "algorithms/normuon.h"
 
-#include <ATen/ops/cat.h>
-
 #include "algorithms/muon_update.h"
 #include "algorithms/newton_schulz_options.h"
 #include "algorithms/row_variance.h"
-#include "linalg/axpby.h"
-#include "linalg/backend.h"
 #include "linalg/rows.h"
 
 namespace torchdion::algorithms {
@@ -28,23 +24,18 @@ constexpr State kNorMuonStates[] = {
 
 comm::Task<> normuon(Batch batch, Options options) {
   linalg::upload({&batch.X, &batch.G, &batch.states[kNorMuonMomentum]});
-  at::Tensor unchanged;
-  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
 
   // M = μ M + G;  U = orthonormalize(G + μ M)
-  const at::Tensor U = co_await orthonormal_momentum(batch, options, unchanged);
+  const at::Tensor U = co_await orthonormal_momentum(batch, options);
   const Matrices Us(U);
 
   // v = β₂ v + (1 − β₂) mean_j U_ij²;  U = ‖U‖ normalize(U / (sqrt(v) + ε))
   const Matrices& v = batch.states[kNorMuonVariance];
   const at::Tensor squares = linalg::row_sums(Us, linalg::RowSum::squares), all_rows;
-  const at::Tensor of_rows = co_await row_factors(squares, v, all_rows, batch, options, unchanged);
+  const at::Tensor of_rows = co_await row_factors(squares, v, all_rows, batch, options);
 
   // X = (1 − η λ) X − η factor U
-  const at::Tensor factors = linalg::device_factors(rates_of(batch, options), batch.workspace.options());
-  linalg::DirectionRule rule;
-  rule.cautious = options.flag("cautious_wd");
-  linalg::axpby_(batch.X, Us, factors, data_of(unchanged), rule, {.factor = of_rows});
+  move_weights_(batch.X, Us, batch, options, {.factor = of_rows});
 }
 
 Cost normuon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {

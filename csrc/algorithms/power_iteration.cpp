@@ -152,8 +152,7 @@ int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, co
 }
 
 PowerIteration power_iteration_of(const Batch& batch, const Matrices& momentum, const Matrices& Q,
-                                  const IterationSize& size, int64_t offset, const at::Tensor& unchanged,
-                                  const Options& options) {
+                                  const IterationSize& size, int64_t offset, const Options& options) {
   const int64_t count = momentum.count(), m = momentum.rows, n = momentum.cols, r = size.r;
   const Places places(batch.shape, batch.layout, size, options);
   const auto room = [&](int64_t begin, at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -202,8 +201,7 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& momentum, 
     iteration.owners[kReplicas] = {iteration.owners[kCols][batch.layout.cols.rank]};
   }
   iteration.orthonormalize = orthonormalize_options(batch, options);
-  iteration.left_out = batch.gradients.left_out;
-  if (unchanged.defined()) iteration.unchanged = unchanged.const_data_ptr<float>();
+  iteration.frozen = batch.frozen;
   iteration.precision = precision_asked(options);
   iteration.size = size;
   iteration.orthonormalizes_R = orthonormalizes_right_factor(options);
@@ -246,15 +244,15 @@ comm::Task<PowerIteration> iterate(PowerIteration iteration) {
     co_await gather_columns_(iteration.whole_Q, iteration.own_Q, iteration.R, rows);
   }
   // Without P nothing else of a matrix changes: R is zero, and a zero column of R keeps its column of Q.
-  const bool may_stay = iteration.left_out || iteration.unchanged;
+  const bool may_stay = iteration.frozen.may_have_any();
   if (iteration.room_for_svd.defined()) {
     co_await left_singular_vectors_(iteration.P, B, iteration.room_for_svd, layout, iteration.shape);
-    if (may_stay) linalg::clear_(P, iteration.left_out, iteration.unchanged);
+    if (may_stay) linalg::clear_(P, iteration.frozen);
     if (!layout.cols.absent()) iteration.scale = at::ones({B.count()}, iteration.P.options());  // on all ranks the same
   } else {
     if (factors.copy_of_Q.defined()) linalg::copy_(factors.Q, iteration.Q());
     multiply_(P, B, factors.Q, mean, iteration);
-    if (may_stay) linalg::clear_(P, iteration.left_out, iteration.unchanged);
+    if (may_stay) linalg::clear_(P, iteration.frozen);
     iteration.scale = co_await orthonormalize_sum_(iteration.P, layout, iteration.shape.m, iteration.orthonormalize,
                                                    iteration.owners);
   }

@@ -73,8 +73,7 @@ struct PowerIteration {
   BatchShape shape;
   std::vector<comm::Shares> owners;  // of the matrices on columns and replicas; none where rows are cut
   linalg::OrthonormalizeOptions orthonormalize;
-  const float* left_out = nullptr;   // where it is there and not 0, no P has any signal
-  const float* unchanged = nullptr;  // of each matrix the same
+  linalg::Frozen frozen = {};  // whose P has no signal
   Precision precision = Precision::highest;
   at::Tensor room_for_turned = {};  // as many elements as the larger of P and R: see multiply_()
   at::Tensor room_for_svd = {};     // where P is to be the leading singular vectors of B: as many elements as B has
@@ -100,10 +99,9 @@ int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, co
                                const Options& options);
 
 // Of matrices B that lie in the place of a momentum, or apart and in the order of its memory, from Q, in the workspace
-// from `offset` on, which is aligned. `unchanged` ([count]) may be undefined.
+// from `offset` on, which is aligned.
 PowerIteration power_iteration_of(const Batch& batch, const linalg::Matrices& momentum, const linalg::Matrices& Q,
-                                  const IterationSize& size, int64_t offset, const at::Tensor& unchanged,
-                                  const Options& options);
+                                  const IterationSize& size, int64_t offset, const Options& options);
 
 // linalg::upload() of states and of all that iterations work on; and of weights and gradients.
 void upload(std::vector<linalg::Matrices>& states, const std::vector<PowerIteration*>& iterations);

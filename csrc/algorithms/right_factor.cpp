@@ -41,7 +41,7 @@ comm::Task<> orthonormalize_right_(at::Tensor V, PowerIteration iteration) {
 void subtract_scaled_(const PowerIteration& iteration) {
   const at::Tensor factors = at::ones({2}, iteration.residual_scales.options());
   factors.narrow(0, 0, 1).fill_(-1);
-  linalg::axpby_(iteration.factors.update, iteration.Rs, factors, nullptr, {}, {}, iteration.residual_scales);
+  linalg::axpby_(iteration.factors.update, iteration.Rs, factors, {}, {}, iteration.residual_scales);
 }
 
 }  // namespace

@@ -8,12 +8,10 @@ namespace torchdion::algorithms {
 
 using linalg::Matrices;
 
-comm::Task<at::Tensor> row_factors(at::Tensor squares, Matrices v, at::Tensor source, Batch batch, Options options,
-                                   at::Tensor unchanged) {
+comm::Task<at::Tensor> row_factors(at::Tensor squares, Matrices v, at::Tensor source, Batch batch, Options options) {
   const Axis rows = batch.layout.rows, cols = batch.layout.cols;
   co_await comm::sum(squares, cols, batch.order);
-  const linalg::VarianceRule rule{options.number("muon_beta2"), batch.shape.n, batch.gradients.left_out,
-                                  data_of(unchanged)};
+  const linalg::VarianceRule rule{options.number("muon_beta2"), batch.shape.n, batch.frozen};
   const linalg::RowFactors of_rows = linalg::row_factors_(squares, v, source, rule);
   co_await comm::sum(of_rows.norms, rows, batch.order);
   co_return linalg::keep_norms(of_rows, batch.shape.computing);

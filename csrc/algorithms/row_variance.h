@@ -19,9 +19,9 @@ inline constexpr State kRowVariance{
 // of these rows, multiplied so that matrices keep their Frobenius norms ([count, rows], in the computing dtype).
 //
 // `squares`: Σ_j U_ij² of this rank's pieces ([count, rows of U], FP64), which is written over. `source`: which row of
-// U each row of v is, or −1 ([count, rows], int32); undefined: its own. `unchanged` ([count]) may be undefined.
+// U each row of v is, or −1 ([count, rows], int32); undefined: its own.
 comm::Task<at::Tensor> row_factors(at::Tensor squares, linalg::Matrices v, at::Tensor source, Batch batch,
-                                   Options options, at::Tensor unchanged);
+                                   Options options);
 
 // Adds what it sends, for so many rows of U here.
 void add_row_factors(Cost& cost, const BatchShape& shape, int64_t rows, const Layout& layout);

@@ -1,7 +1,6 @@
 #include "algorithms/selected_update.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 
@@ -13,8 +12,6 @@
 #include "algorithms/selection.h"
 #include "algorithms/whole_matrices.h"
 #include "linalg/accumulate.h"
-#include "linalg/axpby.h"
-#include "linalg/backend.h"
 #include "linalg/choose_rows.h"
 #include "linalg/copy.h"
 #include "linalg/rows.h"
@@ -179,19 +176,14 @@ comm::Task<> update_selected(Batch batch, Options options) {
   const bool across = selects_columns(batch.shape, options);
   const auto turned_if = [&](const Matrices& one) { return across ? one.t() : one; };
   const Matrices X = turned_if(batch.X), M = turned_if(batch.states.front()), G = turned_if(batch.G);
-  at::Tensor unchanged;
-  if (!batch.unchanged.empty()) unchanged = at::cat(batch.unchanged);
-  linalg::GradientRule gradients = batch.gradients;
-  if (options.flag("maximize")) gradients.factor *= -1;
-  gradients.unchanged = data_of(unchanged);
-  const linalg::RowDecay decay{options.number("ef_decay"), gradients.left_out, gradients.unchanged};
+  const linalg::RowDecay decay{options.number("ef_decay"), batch.frozen};
 
   // B = M + G;  K = the rows of B with the largest norms;  U = orthonormalize(B[K]);  M = B, but M[K] = μ B[K]
   Selected selected;
   if (layout.is_local()) {
-    selected = select_here(M, G, room.slots, slots, gradients, decay, options);
+    selected = select_here(M, G, room.slots, slots, batch.gradients, decay, options);
   } else {
-    selected = co_await select(M, G, room, slots, layout, shape, batch.order, gradients, decay, options);
+    selected = co_await select(M, G, room, slots, layout, shape, batch.order, batch.gradients, decay, options);
   }
   const Matrices U(selected.U);
 
@@ -200,12 +192,9 @@ comm::Task<> update_selected(Batch batch, Options options) {
   of_rows.source = selected.source;
   if (normalizes(options)) {
     const at::Tensor squares = linalg::row_sums(U, linalg::RowSum::squares);
-    of_rows.factor = co_await row_factors(squares, batch.states[1], selected.source, batch, options, unchanged);
+    of_rows.factor = co_await row_factors(squares, batch.states[1], selected.source, batch, options);
   }
-  const at::Tensor factors = linalg::device_factors(rates_of(batch, options), batch.workspace.options());
-  linalg::DirectionRule rule;
-  rule.cautious = options.flag("cautious_wd");
-  linalg::axpby_(X, U, factors, gradients.unchanged, rule, of_rows);
+  move_weights_(X, U, batch, options, of_rows);
 }
 
 OwnedWork work_of_selected(const BatchShape& of_batch, const Layout& of_pieces, const Options& options) {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "algorithms/option.h"
+#include "linalg/rules/decay.h"
 
 namespace torchdion::algorithms {
 
@@ -44,6 +45,10 @@ inline constexpr Option precision_of(std::string_view initial) {
 
 inline Precision precision_asked(const Options& options) {
   return enumerator<Precision>(kPrecision, options.text("precision"));
+}
+
+inline linalg::Decay decay_asked(const Options& options) {
+  return options.flag("cautious_wd") ? linalg::Decay::cautious : linalg::Decay::all;
 }
 
 // Algorithm::decouples of those whose replicas never exchange gradients.

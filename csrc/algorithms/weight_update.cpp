@@ -30,19 +30,18 @@ struct UpdateFactors {
   linalg::Factor update, keep;
 };
 
-linalg::FactorRule rule_of_factors(const Batch& batch, const Options& options) {
-  return {batch.shape_factor, options.number("lr"), options.number("weight_decay"), batch.multipliers,
-          batch.gradients.left_out};
+at::Tensor device_factors(const Batch& batch) {
+  return linalg::device_factors(batch.factors, batch.workspace.options());
 }
 
 // The factors are numbers, or lie on the device.
-UpdateFactors factors_of(const Batch& batch, const Options& options) {
-  if (!batch.multipliers.defined() && !batch.gradients.left_out) {
-    const linalg::UpdateFactors all = linalg::update_factors(batch.shape_factor, options.number("lr"),
-                                                             options.number("weight_decay"), /*left_out=*/false);
+UpdateFactors factors_of(const Batch& batch) {
+  const linalg::FactorRule& rule = batch.factors;
+  if (!rule.multipliers.defined() && !batch.frozen.left_out) {
+    const linalg::UpdateFactors all = linalg::update_factors(rule.shape_factor, rule.rates, /*left_out=*/false);
     return {all.update, all.keep};
   }
-  const at::Tensor all = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
+  const at::Tensor all = device_factors(batch);
   return {linalg::Factor(all.narrow(0, 0, 1)), linalg::Factor(all.narrow(0, 1, 1))};
 }
 
@@ -50,7 +49,7 @@ UpdateFactors factors_of(const Batch& batch, const Options& options) {
 // of its own, or weights are rounded to 16 bits, which they should be only once.
 bool needs_update(const BatchShape& shape, std::optional<Residual> residual, const Options& options) {
   const bool rounds_twice = residual == Residual::scaled && c10::elementSize(shape.parameter) == 2;
-  return options.flag("cautious_wd") || residual == Residual::sign || rounds_twice;
+  return decay_asked(options) != linalg::Decay::all || residual == Residual::sign || rounds_twice;
 }
 
 at::ScalarType dtype_of_B(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
@@ -140,14 +139,11 @@ void for_each_part(const Batch& batch, const PowerIteration& iteration, const Op
   }
 }
 
-linalg::DirectionRule rule_of_weights(const Options& options) {
-  linalg::DirectionRule rule;
-  rule.cautious = options.flag("cautious_wd");
+// Of a part of the weights.
+linalg::DirectionRule rule_from(const Batch& batch, int64_t first) {
+  linalg::DirectionRule rule = batch.direction;
+  rule.frozen = batch.frozen.from(first);
   return rule;
-}
-
-const float* unchanged_from(const PowerIteration& iteration, int64_t first) {
-  return iteration.unchanged ? iteration.unchanged + first : nullptr;
 }
 
 // P Rᵀ is a sum of r products of rounded numbers: their roundings add up to about 1/√r of ‖P_i‖ ‖R_j‖ times one of
@@ -172,43 +168,39 @@ double weight_of_signs(int64_t m, int64_t n, int64_t r) {
 bool move_in_one_pass_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
   if (!takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, iteration.B.dtype, options)) return false;
   const Operands all(batch, iteration, iteration.B, batch.X);
-  return linalg::move_by_scaled_({all.X, all.B, all.update_left, all.update_right,
-                                  linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options()),
-                                  iteration.residual_scales, iteration.unchanged, options.flag("cautious_wd")});
+  return linalg::move_by_scaled_({all.X, all.B, all.update_left, all.update_right, device_factors(batch),
+                                  iteration.residual_scales, batch.direction});
 }
 
 // Moves weights by updates that are put together, part by part.
 void move_by_updates_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
-  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
-  const linalg::DirectionRule rule = rule_of_weights(options);
+  const at::Tensor factors = device_factors(batch);
   const at::Tensor &scales = iteration.residual_scales, one = at::ones({2}, batch.workspace.options());
   for_each_part(batch, iteration, Operands(batch, iteration, iteration.B, batch.X), options,
                 [&](const Operands& part, const Matrices& U, int64_t first, int64_t count) {
                   linalg::gemm_(U, part.update_left, part.update_right.t(), 1, 0, iteration.precision);
                   if (scales.defined()) {
-                    linalg::axpby_(U, part.B, one, nullptr, {}, {}, scales.narrow(0, first, count));
+                    linalg::axpby_(U, part.B, one, {}, {}, scales.narrow(0, first, count));
                   }
-                  linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
+                  linalg::axpby_(part.X, U, factors, rule_from(batch, first));
                 });
 }
 
 }  // namespace
 
-void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
-                     const Options& options) {
+void update_weights_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
   if (move_in_one_pass_(batch, iteration, options)) return;
   if (needs_update(batch.shape, iteration.size.residual, options)) return move_by_updates_(batch, iteration, options);
   const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.update.t();
-  const UpdateFactors factors = factors_of(batch, options);
+  const UpdateFactors factors = factors_of(batch);
   if (iteration.residual_scales.defined()) {  // L, and then what the factors change of that: P is zero where X stays
-    const at::Tensor both = linalg::device_factors(rule_of_factors(batch, options), batch.workspace.options());
-    linalg::axpby_(X, iteration.B, both, unchanged.defined() ? iteration.unchanged : nullptr, {}, {},
-                   iteration.residual_scales);
+    linalg::axpby_(X, iteration.B, device_factors(batch), batch.direction, {}, iteration.residual_scales);
     const linalg::Factor& update = factors.update;
     linalg::gemm_(X, P, Qt, update, update.device.defined() ? linalg::Factor(at::ones_like(update.device)) : 1,
                   iteration.precision);
     return;
   }
+  const at::Tensor& unchanged = batch.unchanged;
   if (!unchanged.defined()) {
     linalg::gemm_(X, P, Qt, factors.update, factors.keep, iteration.precision);
     return;
@@ -229,15 +221,13 @@ void update_weights_(const Batch& batch, const PowerIteration& iteration, const 
 void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteration, const Matrices& M, double feedback,
                               const Options& options) {
   const at::TensorOptions numbers = batch.workspace.options();
-  const at::Tensor factors = linalg::device_factors(rule_of_factors(batch, options), numbers);
-  const linalg::DirectionRule rule = rule_of_weights(options);
+  const at::Tensor factors = device_factors(batch);
   const double weight = weight_of_signs(iteration.shape.m, iteration.shape.n, iteration.size.r);
   const bool is_in_place = iteration.B.data == M.data, is_apart = feedback != 0 && !is_in_place;
   if (takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, M.dtype, options)) {
     const Operands all(batch, iteration, M, batch.X);
     if (linalg::move_by_signs_({all.X, all.M, all.B, all.rest_left, all.rest_right, all.update_left, all.update_right,
-                                factors, iteration.unchanged, weight, feedback, floor_of_signs(iteration, all),
-                                rule.cautious})) {
+                                factors, batch.direction, weight, feedback, floor_of_signs(iteration, all)})) {
       return;
     }
   }
@@ -250,7 +240,7 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
     if (is_apart) linalg::axpby_(part.M, U, subtract);
     linalg::take_signs_(U, part.B, is_in_place ? feedback : 0, part.floor);
     linalg::gemm_(U, part.update_left, part.update_right.t(), 1, weight, iteration.precision);
-    linalg::axpby_(part.X, U, factors, unchanged_from(iteration, first), rule);
+    linalg::axpby_(part.X, U, factors, rule_from(batch, first));
   });
 }
 

@@ -5,10 +5,9 @@
 
 namespace torchdion::algorithms {
 
-// X = (1 − η λ) X − η sqrt(m/n) (P Qᵀ + a scaled residual), but for matrices that are unchanged. B is as iterate() had
+// X = (1 − η λ) X − η sqrt(m/n) (P Qᵀ + a scaled residual), but for frozen matrices. B is as iterate() had
 // it. Where an update is put together first, it takes the end of the workspace.
-void update_weights_(const Batch& batch, const PowerIteration& iteration, const at::Tensor& unchanged,
-                     const Options& options);
+void update_weights_(const Batch& batch, const PowerIteration& iteration, const Options& options);
 
 // The same with the signs of the residual; and M ← M − feedback · P Rᵀ, also where M is B.
 void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteration, const linalg::Matrices& M,

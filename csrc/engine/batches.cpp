@@ -51,7 +51,7 @@ void add_matrices(Batch& batch, const Group& group, std::size_t i, Copies& copie
     append(batch.states[k], matrices_of(group.states[k][i], group.algorithm->states[k], form));
   }
   if (!group.unchanged.empty() && group.unchanged[i].numel() > 0) {  // split() gives one piece of nothing
-    for (const at::Tensor& number : group.unchanged[i].split(1)) batch.unchanged.push_back(number);
+    for (const at::Tensor& number : group.unchanged[i].split(1)) batch.marks.push_back(number);
   }
 }
 
@@ -60,7 +60,7 @@ Batch matrices_of(const Alike& alike, const Groups& groups, Copies& copies) {
   const Group& group = groups.all[alike.group];
   Batch batch;
   for (const std::size_t i : alike.members) add_matrices(batch, group, i, copies);
-  batch.shape_factor = alike.shape_factor;
+  batch.factors.shape_factor = alike.shape_factor;
   batch.step = alike.step;
   if (groups.capturable) batch.steps_before = group.steps[alike.members.front()].const_data_ptr<float>();
   const Layout& layout = alike.layout;
@@ -80,9 +80,7 @@ Batch slice(const Batch& whole, int64_t begin, int64_t end) {
   part.X = whole.X.slice(begin, end);
   part.G = whole.G.slice(begin, end);
   for (std::size_t k = 0; k < whole.states.size(); ++k) part.states[k] = whole.states[k].slice(begin, end);
-  if (!whole.unchanged.empty()) {
-    part.unchanged.assign(whole.unchanged.begin() + begin, whole.unchanged.begin() + end);
-  }
+  if (!whole.marks.empty()) part.marks.assign(whole.marks.begin() + begin, whole.marks.begin() + end);
   return part;
 }
 
@@ -130,7 +128,7 @@ std::vector<Batch> batches_of(const Plan& plan, const Groups& groups, Copies& co
     Batch& batch = batches.back();
     batch.shape = planned.shape;
     batch.layout = alike.layout;
-    batch.multipliers = group.multipliers.on(group.X[alike.members.front()].device());
+    batch.factors.multipliers = group.multipliers.on(group.X[alike.members.front()].device());
   }
   return batches;
 }

@@ -255,9 +255,9 @@ comm::Task<> update_bucket(const Bucket* bucket, std::vector<algorithms::Batch> 
       batch.gradients.factor /= axis.size;
       batch.gradients.zeroed = nullptr;
     }
-    const auto update = group->algorithm->update;
+    const algorithms::Algorithm algorithm = *group->algorithm;
     const algorithms::Options options = group->options;
-    co_await update(batch, options);
+    co_await algorithms::update(algorithm, batch, options);
   }
   const at::Tensor weights = packed_weights(*bucket);
   const Piece own = comm::own_share(axis, elements);

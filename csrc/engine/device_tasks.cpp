@@ -37,16 +37,14 @@ DeviceTasks::DeviceTasks(c10::Device device, const NonfinitePolicy& policy, cons
   if (scaling.scale.defined()) divisor_ = scaling.scale.to(options, /*non_blocking=*/device.is_cuda());
 }
 
-linalg::GradientRule DeviceTasks::rule() const {
-  linalg::GradientRule rule;
-  if (zeroed_.defined()) rule.zeroed = zeroed_.mutable_data_ptr<int64_t>();
-  if (left_out_.defined()) rule.left_out = left_out_.const_data_ptr<float>();
-  if (divisor_.defined()) rule.divisor = divisor_.const_data_ptr<float>();
-  return rule;
+linalg::Frozen DeviceTasks::frozen() const {
+  return {left_out_.defined() ? left_out_.const_data_ptr<float>() : nullptr};
 }
 
 void DeviceTasks::prepare(algorithms::Batch& batch) {
-  batch.gradients = rule();
+  batch.frozen = frozen();
+  if (zeroed_.defined()) batch.gradients.zeroed = zeroed_.mutable_data_ptr<int64_t>();
+  if (divisor_.defined()) batch.gradients.divisor = divisor_.const_data_ptr<float>();
   if (batch.shape.ranks.empty()) return;
   if (!signal_.defined()) signal_ = at::zeros({2}, at::TensorOptions(at::kLong).device(device_));
   batch.counts = {signal_.mutable_data_ptr<int64_t>(), signal_.mutable_data_ptr<int64_t>() + 1};
@@ -55,15 +53,7 @@ void DeviceTasks::prepare(algorithms::Batch& batch) {
 void DeviceTasks::add(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
   prepare(batch);
   const int64_t bytes = workspace * static_cast<int64_t>(c10::elementSize(batch.shape.computing));
-  tasks_.push_back({{std::move(batch)},
-                    group.algorithm,
-                    group.options,
-                    {bytes},
-                    0,
-                    std::move(what),
-                    nullptr,
-                    nullptr,
-                    /*in_flight=*/false});
+  tasks_.push_back({{std::move(batch)}, group.algorithm, group.options, {bytes}, 0, std::move(what)});
 }
 
 void DeviceTasks::add_in_flight(algorithms::Batch batch, const Group& group, int64_t workspace, std::string what) {
@@ -81,7 +71,7 @@ void DeviceTasks::add(const Bucket& bucket, std::vector<algorithms::Batch> batch
     bytes.push_back(workspaces[i] * static_cast<int64_t>(c10::elementSize(batches[i].shape.computing)));
   }
   tasks_.push_back({std::move(batches), group.algorithm, group.options, std::move(bytes), room_for_gradients(bucket),
-                    std::move(what), &bucket, &group, /*in_flight=*/false});
+                    std::move(what), &bucket, &group});
 }
 
 void DeviceTasks::allocate(bool communicates) {
@@ -111,12 +101,14 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
   std::vector<comm::Scheduler::Factory> factories;
   for (PlannedTask& task : tasks_) {
     factories.push_back([this, &task](int slot) {
-      if (task.in_flight) return task.algorithm->delayed->in_flight(task.batches.front(), task.options);
+      if (task.in_flight) {
+        return task.algorithm->delayed->in_flight(as_asked(task.batches.front(), task.options), task.options);
+      }
       for (std::size_t i = 0; i < task.batches.size(); ++i) {
         algorithms::Batch& batch = task.batches[i];
         batch.workspace = workspace_of(slot, task.bytes[i], batch.shape.computing);
       }
-      if (!task.bucket) return task.algorithm->update(std::move(task.batches.front()), task.options);
+      if (!task.bucket) return update(*task.algorithm, std::move(task.batches.front()), task.options);
       int64_t* zeroed = zeroed_.defined() ? zeroed_.mutable_data_ptr<int64_t>() : nullptr;
       const at::Tensor room = workspace_of(slot, task.room, at::kByte);
       return update_bucket(task.bucket, std::move(task.batches), task.group, room, zeroed);
@@ -141,7 +133,7 @@ void DeviceTasks::take_off() {
   const c10::DeviceGuard guard(device_);
   for (const PlannedTask& task : tasks_) {
     if (!task.algorithm->leaves_in_flight(task.options)) continue;
-    task.algorithm->delayed->take_off(task.batches.front(), task.options);
+    task.algorithm->delayed->take_off(as_asked(task.batches.front(), task.options), task.options);
   }
 }
 
@@ -166,7 +158,7 @@ void DeviceTasks::record_stream(c10::Stream stream) const {
   for (const PlannedTask& task : tasks_) {
     const algorithms::Batch& batch = task.batches.front();
     if (batch.workspace.numel() > 0) batch.workspace.record_stream(stream);
-    for (const at::Tensor& number : batch.unchanged) number.record_stream(stream);
+    for (const at::Tensor& mark : batch.marks) mark.record_stream(stream);
   }
 }
 
@@ -180,9 +172,7 @@ void DeviceTasks::increment(const Groups& groups) const {
     }
   }
   const std::vector<at::Tensor> ones(steps.size(), at::ones({1, 1}, steps.front().options()));
-  linalg::GradientRule rule;
-  if (left_out_.defined()) rule.left_out = left_out_.const_data_ptr<float>();
-  linalg::accumulate_(linalg::Matrices(steps), linalg::Matrices(ones), rule);
+  linalg::accumulate_(linalg::Matrices(steps), linalg::Matrices(ones), {.frozen = frozen()});
 }
 
 void DeviceTasks::report(Report& report) const {

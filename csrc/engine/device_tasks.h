@@ -75,13 +75,13 @@ class DeviceTasks {
     std::vector<int64_t> bytes;  // of workspace, of each batch
     int64_t room;                // of a bucket's gradients, in the same memory
     std::string what;
-    const Bucket* bucket;  // null: it is one batch
-    const Group* group;    // of a bucket
-    bool in_flight;
+    const Bucket* bucket = nullptr;  // null: it is one batch
+    const Group* group = nullptr;    // of a bucket
+    bool in_flight = false;
   };
 
   static bool is_early(const PlannedTask& task);
-  linalg::GradientRule rule() const;
+  linalg::Frozen frozen() const;
   void prepare(algorithms::Batch& batch);
   at::Tensor workspace_of(int slot, int64_t bytes, at::ScalarType dtype) const;
 

@@ -14,11 +14,10 @@ struct RowRule {
   at::Tensor factor = {};  // [count, rows of X], in the dtype of the factors: what that row is multiplied by
 };
 
-// X_i ← factors[1] X_i + factors[0] U_i in place, as the rule has it, but for those whose number in `unchanged` is
-// there and not 0. The factors (device_factors()) and these numbers lie on the device of X, in FP64 where X or U are
-// FP64, else in FP32; so do `scales` ([count]), by which U_i is multiplied. Rows have no scales beside their own
-// factors.
-void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged = nullptr,
-            const DirectionRule& rule = {}, const RowRule& rows = {}, const at::Tensor& scales = {});
+// X_i ← factors[1] X_i + factors[0] U_i in place, as the rule has it. The factors (device_factors()) lie on the device
+// of X, in FP64 where X or U are FP64, else in FP32; so do `scales` ([count]), by which U_i is multiplied. Rows have no
+// scales beside their own factors.
+void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const DirectionRule& rule = {},
+            const RowRule& rows = {}, const at::Tensor& scales = {});
 
 }  // namespace torchdion::linalg

@@ -67,12 +67,12 @@ void upload(const std::vector<Matrices*>& lists) {
   if (!lists.empty()) backend_of(lists.front()->device).upload(lists);
 }
 
-void copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out) {
-  if (A.numel() > 0) backend_of(A.device).copy_(A, B, alpha, left_out);
+void copy_(const Matrices& A, const Matrices& B, double alpha, const Frozen& frozen) {
+  if (A.numel() > 0) backend_of(A.device).copy_(A, B, alpha, frozen);
 }
 
-void clear_(const Matrices& A, const float* left_out, const float* unchanged) {
-  if (A.numel() > 0) backend_of(A.device).clear_(A, left_out, unchanged);
+void clear_(const Matrices& A, const Frozen& frozen) {
+  if (A.numel() > 0) backend_of(A.device).clear_(A, frozen);
 }
 
 void accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
@@ -85,9 +85,9 @@ at::Tensor look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, 
   return backend_of(M.device).look_ahead_(L, M, G, rule, ahead, sums_squares);
 }
 
-void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-            const DirectionRule& rule, const RowRule& rows, const at::Tensor& scales) {
-  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, unchanged, rule, rows, scales);
+void axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const DirectionRule& rule,
+            const RowRule& rows, const at::Tensor& scales) {
+  if (X.numel() > 0) backend_of(X.device).axpby_(X, U, factors, rule, rows, scales);
 }
 
 at::Tensor row_sums(const Matrices& A, RowSum kind) {

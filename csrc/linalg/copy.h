@@ -1,14 +1,14 @@
 #pragma once
 
 #include "linalg/matrices.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::linalg {
 
-// A_i ← α B_i; they may differ in dtype and strides. Where `left_out`, on their device, is there and not 0, nothing is
-// written.
-void copy_(const Matrices& A, const Matrices& B, double alpha = 1, const float* left_out = nullptr);
+// A_i ← α B_i, but for frozen ones; they may differ in dtype and strides.
+void copy_(const Matrices& A, const Matrices& B, double alpha = 1, const Frozen& frozen = {});
 
-// A_i ← 0 where `left_out`, one number, or unchanged[i] is there and not 0. Both lie on A's device.
-void clear_(const Matrices& A, const float* left_out, const float* unchanged);
+// A_i ← 0 of those that are frozen.
+void clear_(const Matrices& A, const Frozen& frozen);
 
 }  // namespace torchdion::linalg

@@ -1,12 +1,12 @@
 // The rules of Lion and AdamW, one entry at a time, over lists of tensors of any sizes.
 //
 // A rule is a struct of rules/ that the loops of all devices (cpu/elementwise.cpp, cuda/programs/lists.h) take:
-// - Number, the type it computes in, and Hyperparameters, with lr, weight_decay, maximize and cautious;
+// - Number, the type it computes in, and Hyperparameters;
 // - states, how many tensors it keeps for a parameter, of which the first is the momentum;
 // - corrections, how many numbers it needs that cost more than an entry: correction(hyper, step, i), with this step
 //   included, is computed once for a tensor on a CPU and once for a block on a GPU;
-// - Rule(hyper, least_momentum, corrections): what the entries of one tensor have in common (least_momentum.h);
-// - rule.update<cautious>(x, g, states...) updates an entry and its states; g has its factor and the sign of maximize.
+// - Rule(hyper, rates, least_momentum, corrections): what the entries of one tensor have in common (least_momentum.h);
+// - rule.update<decay>(x, g, states...) updates an entry and its states; g has its factor.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +28,8 @@ struct ElementwiseLists {
   std::vector<int64_t> step;                    // this one included; of rules with corrections
   std::vector<const float*> device_step = {};   // or, in the memory of the device, this one not included
   GradientRule rule = {};
-  Multipliers multipliers = {};
+  Decay decay = Decay::all;
+  FactorRule factors = {};
 };
 
 void lion_(const ElementwiseLists& lists, const LionHyperparameters& hyper);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "linalg/look_ahead_factors.h"
 #include "linalg/matrices.h"
 #include "linalg/step_numbers.h"
 

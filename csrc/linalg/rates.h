@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "linalg/step_numbers.h"
+
 namespace torchdion::linalg {
 
 // Single real numbers on the device of the parameters, which multiply the hyperparameters of these names; undefined: 1.
@@ -21,9 +23,10 @@ struct Multipliers {
 
 // What update_factors() is told.
 struct FactorRule {
-  double shape_factor = 1, lr = 0, weight_decay = 0;
+  double shape_factor = 1;
+  Rates rates = {};
   Multipliers multipliers = {};
-  const float* left_out = nullptr;  // one number on the device, or null
+  Frozen frozen = {};
 };
 
 // The two UpdateFactors, in the dtype and on the device of the options.

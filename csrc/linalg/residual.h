@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "linalg/matrices.h"
+#include "linalg/rules/decay.h"
 
 namespace torchdion::linalg {
 
@@ -26,24 +27,21 @@ struct SignFloor {
 // the same order of memory, U in FP64 where anything is, else in FP32.
 void take_signs_(const Matrices& U, const Matrices& L, double feedback, const SignFloor& floor);
 
-// X ← keep X + update (P₂ Vᵀ + weight · sign(L − P₁ Rᵀ)), but for matrices whose number in `unchanged` is there and not
-// 0, and M ← M − feedback P₁ Rᵀ.
+// X ← keep X + update (P₂ Vᵀ + weight · sign(L − P₁ Rᵀ)) as the rule has it, and M ← M − feedback P₁ Rᵀ.
 struct SignMove {
   Matrices X, M, L, P1, R, P2, V;  // X, M and L: rows×cols; P: rows×r; R and V: cols×r
   at::Tensor factors;              // device_factors()
-  const float* unchanged = nullptr;
+  DirectionRule rule = {};
   double weight = 1, feedback = 0;
   SignFloor floor = {};
-  bool cautious = false;  // weights decay where they have the sign of the update alone
 };
 
-// X ← keep X + update (P Uᵀ + scale · L), but for matrices whose number in `unchanged` is there and not 0.
+// X ← keep X + update (P Uᵀ + scale · L) as the rule has it.
 struct ScaledMove {
   Matrices X, L, P, U;  // X and L: rows×cols; P: rows×r; U: cols×r
   at::Tensor factors;   // device_factors()
   at::Tensor scales;    // [count], in the dtype of the factors
-  const float* unchanged = nullptr;
-  bool cautious = false;  // weights decay where they have the sign of the update alone
+  DirectionRule rule = {};
 };
 
 // In one pass; false, and nothing is done, where the device has none for matrices as these. Products of FP32 factors

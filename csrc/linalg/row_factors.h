@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "linalg/matrices.h"
-#include "linalg/variance_rule.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::linalg {
 

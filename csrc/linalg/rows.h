@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "linalg/matrices.h"
-#include "linalg/row_decay.h"
 #include "linalg/rules/row_sum.h"
 #include "linalg/step_numbers.h"
 

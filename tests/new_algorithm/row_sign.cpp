@@ -1,9 +1,7 @@
 #include "algorithms/row_sign.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "algorithms/batch.h"
@@ -46,7 +44,7 @@ comm::Task<> row_sign(Batch batch, Options options) {
   // G: the mean over the replicas
   at::Tensor G = at::zeros({X.count(), X.rows, X.cols}, made);
   linalg::GradientRule rule = batch.gradients;
-  rule.factor *= (options.flag("maximize") ? -1.0 : 1.0) / replicas.size;
+  rule.factor /= replicas.size;
   linalg::accumulate_(Matrices(G), batch.G, rule);
   co_await comm::sum(G, replicas, comm::Order::any);
 
@@ -55,21 +53,14 @@ comm::Task<> row_sign(Batch batch, Options options) {
   co_await comm::sum(means, cols, batch.order);
 
   const at::Tensor old_X = read(X, made), old_M = read(M, made), old_scale = read(scale, made);
-  const linalg::FactorRule rates{1, options.number("lr"), options.number("weight_decay"), batch.multipliers};
-  const at::Tensor factors = linalg::device_factors(rates, made);
-  at::Tensor new_M = old_M * mu + G;
-  at::Tensor new_scale = old_scale * mu + means * (1 - mu);
-  at::Tensor new_X = old_X * factors[1] + new_scale * new_M.sign() * factors[0];
-  if (!batch.unchanged.empty()) {
-    const at::Tensor unchanged = at::cat(batch.unchanged).ne(0).view({-1, 1, 1});
-    new_M = at::where(unchanged, old_M, new_M);
-    new_scale = at::where(unchanged, old_scale, new_scale);
-    new_X = at::where(unchanged, old_X, new_X);
-  }
-  const float* left_out = batch.gradients.left_out;
-  linalg::copy_(M, Matrices(new_M), 1, left_out);
-  linalg::copy_(scale, Matrices(new_scale), 1, left_out);
-  linalg::copy_(X, Matrices(new_X), 1, left_out);
+  batch.factors.shape_factor = 1;
+  const at::Tensor factors = linalg::device_factors(batch.factors, made);
+  const at::Tensor new_M = old_M * mu + G;
+  const at::Tensor new_scale = old_scale * mu + means * (1 - mu);
+  const at::Tensor new_X = old_X * factors[1] + new_scale * new_M.sign() * factors[0];
+  linalg::copy_(M, Matrices(new_M), 1, batch.frozen);
+  linalg::copy_(scale, Matrices(new_scale), 1, batch.frozen);
+  linalg::copy_(X, Matrices(new_X), 1, batch.frozen);
 }
 
 Cost row_sign_cost(const BatchShape& shape, const Layout& layout, const Options&) {

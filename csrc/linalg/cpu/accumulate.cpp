@@ -45,7 +45,7 @@ int64_t nonfinite_in_row(const TG* g, int64_t count) {
 }  // namespace
 
 void Operations::accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
-  if (rule.leaves_out()) return;
+  if (rule.frozen.all()) return;
   const double alpha = rule.total_factor();
   const Matrices m = along_memory(M, !M.row_major()), g = along_memory(G, !M.row_major());
   std::atomic<int64_t> total{0};
@@ -59,7 +59,7 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
                                           [&](int64_t row, int64_t col, int64_t many, auto* source) {
                                             momentum_t* target = m.matrix<momentum_t>(index) + row * m.row_stride + col;
                                             if (rule.zeroed) found += nonfinite_in_row(source, many);
-                                            if (rule.keeps_all(index)) return;
+                                            if (rule.frozen.has(index)) return;
                                             if (rule.zeroed) {
                                               add_finite_row<T>(target, source, many, rule.keep, alpha);
                                             } else {

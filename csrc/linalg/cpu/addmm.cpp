@@ -99,7 +99,7 @@ void Operations::addmm_(const Matrices& C, const Matrices& D, const Matrices& A,
     if (computing == at::kDouble) return multiply_symmetric<double>(C, D, A, B, alpha, beta);
     return multiply_symmetric<float>(C, D, A, B, alpha, beta);
   }
-  if (beta != 0 && !are_the_same(C, D)) copy_(C, D, 1, nullptr);
+  if (beta != 0 && !are_the_same(C, D)) copy_(C, D, 1, {});
   gemm_(C, A, B, alpha, beta, precision);
 }
 

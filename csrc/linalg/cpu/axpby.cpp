@@ -32,7 +32,7 @@ struct Move {
   // Some entries of a row, with u multiplied by `factor`.
   template <class TX, class TU>
   void row(TX* x, const TU* u, int64_t count, T factor = 1) const {
-    if (!rule.sign && !rule.cautious) return axpby_row(x, u, count, update * factor, keep);
+    if (rule.is_linear()) return axpby_row(x, u, count, update * factor, keep);
     for (int64_t j = 0; j < count; ++j) {
       x[j] = rounded<TX>(moved(static_cast<T>(x[j]), factor * static_cast<T>(u[j]), update, keep, rule));
     }
@@ -41,7 +41,7 @@ struct Move {
   // The same where u is zero.
   template <class TX>
   void decay(TX* x, int64_t count) const {
-    if (rule.cautious || keep == 1) return;
+    if (rule.decay != Decay::all || keep == 1) return;
     for (int64_t j = 0; j < count; ++j) x[j] = rounded<TX>(keep * static_cast<T>(x[j]));
   }
 };
@@ -116,8 +116,8 @@ void move_columns(const Matrices& X, const Matrices& U, int64_t index, int64_t f
 
 }  // namespace
 
-void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-                        const DirectionRule& rule, const RowRule& rows, const at::Tensor& scales) {
+void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const DirectionRule& rule,
+                        const RowRule& rows, const at::Tensor& scales) {
   const bool across = !X.row_major(), has_rows = rows.source.defined() || rows.factor.defined();
   const Matrices x = across ? X.t() : X, u = across ? U.t() : U;
   TORCHDION_DISPATCH_FLOATING(X.dtype, "torchdion::axpby_", [&] {
@@ -126,7 +126,7 @@ void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& 
       using T = Wider<weight_t, scalar_t>;
       const Move<T> move(factors, rule);
       parallel_rows(x.count(), x.rows, grain_of_weights(x), [&](int64_t index, int64_t first, int64_t count) {
-        if (unchanged && unchanged[index] != 0) return;
+        if (rule.frozen.has(index)) return;
         const RowsOf<T> of_matrix(rows, scales, index, X.rows);
         if (across && has_rows) {
           move_columns<weight_t, scalar_t>(x, u, index, first, count, move, of_matrix);

@@ -89,7 +89,7 @@ void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const a
     });
   });
   if (outputs.update.defined()) subtract(Matrices(outputs.update), Q, R, outputs.scales, inverse);
-  if (outputs.copy_of_R.defined()) copy_(Matrices(outputs.copy_of_R), R, 1, nullptr);
+  if (outputs.copy_of_R.defined()) copy_(Matrices(outputs.copy_of_R), R, 1, {});
 }
 
 }  // namespace torchdion::linalg::cpu

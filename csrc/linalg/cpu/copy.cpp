@@ -20,15 +20,15 @@ void copy_rows(const Matrices& A, const Matrices& B, int64_t index, int64_t firs
 
 }  // namespace
 
-void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out) {
-  if (left_out && *left_out != 0) return;
-  if (!A.row_major()) return copy_(A.t(), B.t(), alpha, left_out);
+void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const Frozen& frozen) {
+  if (!A.row_major()) return copy_(A.t(), B.t(), alpha, frozen);
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, A.cols) + 1;
   TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::copy_", [&] {
     using target_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::copy_", [&] {
       using T = Wider<target_t, scalar_t>;
       cpu::parallel_rows(A.count(), A.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
+        if (frozen.has(index)) return;
         if constexpr (std::is_same_v<target_t, scalar_t>) {
           if (alpha == 1) return copy_rows<scalar_t>(A, B, index, first, count);
         }
@@ -41,12 +41,11 @@ void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const
   });
 }
 
-void Operations::clear_(const Matrices& A, const float* left_out, const float* unchanged) {
-  if (!A.row_major()) return clear_(A.t(), left_out, unchanged);
-  const bool all = left_out && *left_out != 0;
+void Operations::clear_(const Matrices& A, const Frozen& frozen) {
+  if (!A.row_major()) return clear_(A.t(), frozen);
   TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::clear_", [&] {
     for (int64_t index = 0; index < A.count(); ++index) {
-      if (!all && !(unchanged && unchanged[index] != 0)) continue;
+      if (!frozen.has(index)) continue;
       for (int64_t i = 0; i < A.rows; ++i) {
         std::fill_n(A.matrix<scalar_t>(index) + i * A.row_stride, A.cols, scalar_t());
       }

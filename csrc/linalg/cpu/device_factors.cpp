@@ -7,9 +7,7 @@
 namespace torchdion::linalg::cpu {
 
 at::Tensor Operations::device_factors(const FactorRule& rule, at::TensorOptions options) {
-  const FactorRule read = with_multipliers(rule, rule.multipliers);
-  const bool left_out = rule.left_out && *rule.left_out != 0;
-  const UpdateFactors factors = update_factors(rule.shape_factor, read.lr, read.weight_decay, left_out);
+  const UpdateFactors factors = update_factors(rule.shape_factor, rates_of(rule), rule.frozen.all());
   const at::Tensor all = at::empty({2}, options);
   all[0].fill_(factors.update);
   all[1].fill_(factors.keep);

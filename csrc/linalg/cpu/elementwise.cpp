@@ -2,7 +2,6 @@
 #include "linalg/elementwise.h"
 
 #include <array>
-#include <type_traits>
 #include <utility>
 
 #include "linalg/cpu/avx512.h"
@@ -19,7 +18,7 @@ namespace torchdion::linalg::cpu {
 namespace {
 
 template <class Rule>
-Rule prepared(const ElementwiseLists& lists, std::size_t i, const typename Rule::Hyperparameters& hyper) {
+Rule prepared(const ElementwiseLists& lists, std::size_t i, const typename Rule::Hyperparameters& hyper, Rates rates) {
   std::array<double, Rule::corrections> corrections;
   if constexpr (Rule::corrections > 0) {
     const int64_t step = lists.device_step.empty() ? lists.step[i] : static_cast<int64_t>(*lists.device_step[i]) + 1;
@@ -30,44 +29,43 @@ Rule prepared(const ElementwiseLists& lists, std::size_t i, const typename Rule:
   double least = 0;
   TORCHDION_DISPATCH_FLOATING(lists.states.front()[i].scalar_type(), "torchdion::elementwise",
                               [&] { least = least_momentum<scalar_t>(); });
-  return Rule(hyper, least, corrections.data());
+  return Rule(hyper, rates, least, corrections.data());
 }
 
 // One run, whose tensors share no memory.
-template <bool cautious, class Rule, class T, class... States>
+template <Decay decay, class Rule, class T, class... States>
 [[gnu::always_inline]] inline void update_entries(const Rule& rule, int64_t count, T alpha, T* __restrict x,
                                                   const T* __restrict g, States* __restrict... states) {
-  for (int64_t j = 0; j < count; ++j) rule.template update<cautious>(x[j], alpha * g[j], states[j]...);
+  for (int64_t j = 0; j < count; ++j) rule.template update<decay>(x[j], alpha * g[j], states[j]...);
 }
 
 #if defined(__x86_64__)
 
 // The same loop, for processors that do sixteen entries at a time.
-template <bool cautious, class Rule, class T, class... States>
+template <Decay decay, class Rule, class T, class... States>
 TORCHDION_AVX512 void update_avx512(const Rule& rule, int64_t count, T alpha, T* x, const T* g, States*... states) {
-  update_entries<cautious>(rule, count, alpha, x, g, states...);
+  update_entries<decay>(rule, count, alpha, x, g, states...);
 }
 
 #endif
 
-template <bool cautious, class Rule, class T, class... States>
+template <Decay decay, class Rule, class T, class... States>
 void update_run(const Rule& rule, int64_t count, T alpha, T* x, const T* g, States*... states) {
 #if defined(__x86_64__)
-  if (has_bfloat16_products()) return update_avx512<cautious>(rule, count, alpha, x, g, states...);
+  if (has_bfloat16_products()) return update_avx512<decay>(rule, count, alpha, x, g, states...);
 #endif
-  update_entries<cautious>(rule, count, alpha, x, g, states...);
+  update_entries<decay>(rule, count, alpha, x, g, states...);
 }
 
-template <class Rule, bool cautious, std::size_t... State>
-void update(const ElementwiseLists& lists, std::size_t i, const typename Rule::Hyperparameters& hyper,
+template <class Rule, Decay decay, std::size_t... State>
+void update(const ElementwiseLists& lists, std::size_t i, const typename Rule::Hyperparameters& hyper, Rates rates,
             std::index_sequence<State...>) {
   using T = typename Rule::Number;
-  const double factor = lists.rule.total_factor();
-  const T alpha = static_cast<T>(hyper.maximize ? -factor : factor);
-  const Rule rule = prepared<Rule>(lists, i, hyper);
+  const T alpha = static_cast<T>(lists.rule.total_factor());
+  const Rule rule = prepared<Rule>(lists, i, hyper, rates);
   for_each_run<T>(lists.G[i], lists.rule.zeroed, [&](int64_t begin, int64_t count, const Run<T>& gradient) {
     const Run<T> x(lists.X[i], begin, count), states[] = {Run<T>(lists.states[State][i], begin, count)...};
-    update_run<cautious>(rule, count, alpha, x.data(), gradient.data(), states[State].data()...);
+    update_run<decay>(rule, count, alpha, x.data(), gradient.data(), states[State].data()...);
     x.store();
     (states[State].store(), ...);
   });
@@ -75,17 +73,15 @@ void update(const ElementwiseLists& lists, std::size_t i, const typename Rule::H
 
 template <template <class> class Rule, class Hyperparameters>
 void update_all(const ElementwiseLists& lists, const Hyperparameters& hyper) {
-  if (lists.rule.leaves_out()) return;
-  const Hyperparameters read = with_multipliers(hyper, lists.multipliers);
+  if (lists.rule.frozen.all()) return;
+  const Rates rates = rates_of(lists.factors);
   constexpr auto states = std::make_index_sequence<Rule<float>::states>();
   for (std::size_t i = 0; i < lists.X.size(); ++i) {
-    const auto update_as = [&]<class T, bool cautious>(T, std::bool_constant<cautious>) {
-      update<Rule<T>, cautious>(lists, i, read, states);
-    };
-    const auto update_in = [&](auto zero) {
-      read.cautious ? update_as(zero, std::true_type()) : update_as(zero, std::false_type());
-    };
-    lists.X[i].scalar_type() == at::kDouble ? update_in(0.0) : update_in(0.0F);
+    with_constant(lists.decay, [&](auto decay) {
+      const bool in_double = lists.X[i].scalar_type() == at::kDouble;
+      in_double ? update<Rule<double>, decay()>(lists, i, hyper, rates, states)
+                : update<Rule<float>, decay()>(lists, i, hyper, rates, states);
+    });
   }
 }
 

@@ -127,8 +127,8 @@ int64_t look_ahead_rows(const Matrices& L, const Matrices& M, const Matrices& G,
 at::Tensor Operations::look_ahead_(const Matrices& L, const Matrices& M, const Matrices& G, const GradientRule& rule,
                                    const LookAheadFactors& ahead, bool sums_squares) {
   if (!M.row_major()) return look_ahead_(L.t(), M.t(), G.t(), rule, ahead, sums_squares);
-  if (rule.leaves_out()) {
-    clear_(L, rule.left_out, nullptr);
+  if (rule.frozen.all()) {
+    clear_(L, rule.frozen);
     return {};
   }
   const int64_t grain = kElementsPerThread / std::max<int64_t>(1, M.cols) + 1;
@@ -140,7 +140,7 @@ at::Tensor Operations::look_ahead_(const Matrices& L, const Matrices& M, const M
       parallel_rows(M.count(), M.rows, grain, [&](int64_t index, int64_t first, int64_t rows) {
         const Numbers<T> numbers{static_cast<T>(rule.keep),      static_cast<T>(rule.total_factor()),
                                  static_cast<T>(ahead.gradient), static_cast<T>(ahead.momentum),
-                                 rule.zeroed != nullptr,         rule.keeps_all(index)};
+                                 rule.zeroed != nullptr,         rule.frozen.has(index)};
         total += look_ahead_rows<T, momentum_t, scalar_t>(L, M, G, index, first, rows, numbers);
       });
     });

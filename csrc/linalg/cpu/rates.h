@@ -5,13 +5,10 @@
 
 namespace torchdion::linalg::cpu {
 
-inline double multiplier(const at::Tensor& number) { return number.defined() ? number.item<double>() : 1; }
-
-template <class Hyperparameters>
-Hyperparameters with_multipliers(Hyperparameters hyper, const Multipliers& multipliers) {
-  hyper.lr *= multiplier(multipliers.lr);
-  hyper.weight_decay *= multiplier(multipliers.weight_decay);
-  return hyper;
+inline Rates rates_of(const FactorRule& rule) {
+  const auto multiplier = [](const at::Tensor& number) { return number.defined() ? number.item<double>() : 1; };
+  return {rule.rates.lr * multiplier(rule.multipliers.lr),
+          rule.rates.weight_decay * multiplier(rule.multipliers.weight_decay)};
 }
 
 }  // namespace torchdion::linalg::cpu

@@ -67,7 +67,7 @@ Matrices rounded_to_bfloat16(const Matrices& A, at::Tensor& memory) {
   if (A.dtype == at::kBFloat16) return A;
   memory = at::empty({A.count(), A.rows, A.cols}, at::kFloat);
   Matrices rounded(memory);
-  Operations::copy_(rounded, A, 1, nullptr);
+  Operations::copy_(rounded, A, 1, {});
   Operations::round_operand_(memory, Precision::medium);
   return rounded;
 }

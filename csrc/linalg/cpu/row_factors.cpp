@@ -15,7 +15,7 @@ namespace torchdion::linalg::cpu {
 RowFactors Operations::row_factors_(const at::Tensor& squares, const Matrices& v, const at::Tensor& source,
                                     const VarianceRule& rule) {
   const at::Tensor old_v = at::empty({v.count(), v.rows}, at::kDouble);
-  copy_(Matrices(old_v.unsqueeze(2)), v, 1, nullptr);
+  copy_(Matrices(old_v.unsqueeze(2)), v, 1, {});
   at::Tensor of_rows = squares, chosen;
   if (source.defined()) {
     chosen = source.ge(0);
@@ -27,10 +27,7 @@ RowFactors Operations::row_factors_(const at::Tensor& squares, const Matrices& v
     new_v = at::where(chosen, new_v, old_v);
     factors = factors * chosen;
   }
-  for (int64_t i = 0; rule.unchanged && i < v.count(); ++i) {
-    if (rule.unchanged[i] != 0) new_v[i].copy_(old_v[i]);
-  }
-  copy_(v, Matrices(new_v.unsqueeze(2)), 1, rule.left_out);
+  copy_(v, Matrices(new_v.unsqueeze(2)), 1, rule.frozen);
   return {factors, at::stack({of_rows.sum(1), (of_rows * factors.square()).sum(1)}, 1)};
 }
 

@@ -137,13 +137,12 @@ void Operations::take_rows_(const Matrices& A, const Matrices& B, const at::Tens
 }
 
 void Operations::decay_rows_(const Matrices& B, const at::Tensor& rows, const RowDecay& decay) {
-  if (decay.left_out && *decay.left_out != 0) return;
   const int32_t* numbers = rows.const_data_ptr<int32_t>();
   const int64_t taken = rows.size(1);
   const bool across = !B.row_major();
   TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::decay_rows_", [&] {
     parallel_rows(B.count(), across ? B.cols : taken, grain_of(B), [&](int64_t index, int64_t first, int64_t many) {
-      if (decay.unchanged && decay.unchanged[index] != 0) return;
+      if (decay.frozen.has(index)) return;
       const int32_t* of_matrix = numbers + index * taken;
       const auto scale_entry = [&](int64_t row, int64_t col) {
         scale(B.matrix<scalar_t>(index)[row * B.row_stride + col * B.col_stride], decay.factor);

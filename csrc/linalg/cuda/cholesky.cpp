@@ -193,7 +193,7 @@ at::Tensor Operations::gram(const Matrices& P, Precision precision, at::Tensor* 
     at::Tensor operand = own;
     if (copies) {
       operand = copy.view({-1}).narrow(0, 0, count * rows * r).view({count, rows, r});
-      copy_(Matrices(operand), Matrices(own.narrow(1, first, rows)), 1, nullptr);
+      copy_(Matrices(operand), Matrices(own.narrow(1, first, rows)), 1, {});
     }
     const Blocks entries = at_place(operand, copies ? 0 : first, 0);
     multiply_blocks(at_place(H, 0, 0), entries.t(), entries, r, r, rows, 1, first == 0 ? 0 : 1, Arithmetic::fp64);

@@ -53,12 +53,12 @@ void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t
 }
 
 void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-           const float* unchanged, const DirectionRule& rule, const void* scales, Stream stream) {
+           const DirectionRule& rule, const void* scales, Stream stream) {
   const Pairs pairs{rows, cols, X.strides, U.strides};
   dispatch(X.storage, [&](auto x) {
     dispatch(U.storage, [&](auto u) {
-      launch(Axpby<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, unchanged, rule, scales},
-             count * pairs.chunks(), 0, stream);
+      launch(Axpby<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, rule, scales}, count * pairs.chunks(), 0,
+             stream);
     });
   });
 }
@@ -79,21 +79,20 @@ void take_signs(MatrixList U, MatrixList L, int64_t count, int64_t rows, int64_t
   }
 }
 
-void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,
+void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const Frozen& frozen,
           Stream stream) {
   const Pairs pairs{rows, cols, A.strides, B.strides};
   dispatch(A.storage, [&](auto a) {
     dispatch(B.storage, [&](auto b) {
-      launch(Copy<decltype(a), decltype(b)>{A.data, B.data, pairs, alpha, left_out}, count * pairs.chunks(), 0, stream);
+      launch(Copy<decltype(a), decltype(b)>{A.data, B.data, pairs, alpha, frozen}, count * pairs.chunks(), 0, stream);
     });
   });
 }
 
-void clear(MatrixList A, int64_t count, int64_t rows, int64_t cols, const float* left_out, const float* unchanged,
-           Stream stream) {
+void clear(MatrixList A, int64_t count, int64_t rows, int64_t cols, const Frozen& frozen, Stream stream) {
   const Pairs pairs{rows, cols, A.strides, A.strides};
   dispatch(A.storage, [&](auto a) {
-    launch(Clear<decltype(a)>{A.data, pairs, left_out, unchanged}, count * pairs.chunks(), 0, stream);
+    launch(Clear<decltype(a)>{A.data, pairs, frozen}, count * pairs.chunks(), 0, stream);
   });
 }
 

@@ -164,7 +164,7 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
                  c = aligned(fits ? C : stored_as(dtype, C, c_memory, reads_C), as_stacks, c_aligned, reads_C);
   multiply_as(as_stacks, c, a, b, product_of(c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision)));
   if (c.dtype == at::kHalf) kernels::bound(Listed(c), c.count(), c.rows, c.cols, stream_of(C.device));
-  if (!fits || c_aligned.defined()) copy_(C, c, 1, nullptr);
+  if (!fits || c_aligned.defined()) copy_(C, c, 1, {});
 }
 
 // A product with an addend apart, or by half, is one of stacks that are stored alike; all others are gemm_'s.
@@ -182,7 +182,7 @@ void Operations::addmm_(const Matrices& C, const Matrices& D, const Matrices& A,
       A.cols > 0 && C.dtype != at::kHalf && fits(C) && fits(A) && fits(B) && (!adds || (fits(D) && D.row_major()));
   const bool halves = symmetric && fit && is_by_half(described(C, D, A, B)) && multiplies_symmetric(C.device.index());
   if (!halves && !(fit && is_apart)) {
-    if (is_apart) copy_(C, D, 1, nullptr);
+    if (is_apart) copy_(C, D, 1, {});
     return gemm_(C, A, B, alpha, beta, precision);
   }
   at::Tensor a_aligned, b_aligned, c_aligned, d_aligned, room;
@@ -195,7 +195,7 @@ void Operations::addmm_(const Matrices& C, const Matrices& D, const Matrices& A,
     product.room = room.mutable_data_ptr();
   }
   multiply(product, C.device.index());
-  if (c_aligned.defined()) copy_(C, c, 1, nullptr);
+  if (c_aligned.defined()) copy_(C, c, 1, {});
 }
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

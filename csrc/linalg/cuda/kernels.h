@@ -8,10 +8,8 @@
 #include "linalg/cuda/programs/lists.h"
 #include "linalg/cuda/runtime.h"
 #include "linalg/cuda/storage.h"
-#include "linalg/look_ahead_factors.h"
-#include "linalg/row_decay.h"
 #include "linalg/rules/row_sum.h"
-#include "linalg/variance_rule.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -45,18 +43,17 @@ void frobenius_factors(void* X, Storage storage, int64_t count, int64_t numel, c
 void add_identity(void* B, const void* A, Storage storage, int64_t count, int64_t p, double a, const void* factors,
                   int power, Stream stream);
 
-// X ← factors[1] X + factors[0] U as the rule has it, but for those with a number in `unchanged` that is there and not
-// 0. U_i is multiplied by scales[i] where these are there. The factors and scales are FP64 where X or U are, else FP32.
-// X's rows are contiguous, U's need not be.
+// X ← factors[1] X + factors[0] U as the rule has it. U_i is multiplied by scales[i] where these are there. The factors
+// and scales are FP64 where X or U are, else FP32. X's rows are contiguous, U's need not be.
 void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-           const float* unchanged, const DirectionRule& rule, const void* scales, Stream stream);
+           const DirectionRule& rule, const void* scales, Stream stream);
 
 // The same with row source[i] of U as row i, or zeros where that is −1, or, where it is null, its own, and each row
 // multiplied by its `scale` where that is there, of the type of the factors. `across`: these rows are X's columns here,
 // and U's.
 void axpby_rows(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-                const float* unchanged, const DirectionRule& rule, const int32_t* source, const void* scale,
-                bool across, int64_t entries_of_U, Stream stream);
+                const DirectionRule& rule, const int32_t* source, const void* scale, bool across, int64_t entries_of_U,
+                Stream stream);
 
 // sums ([count, rows]) ← of A's rows, or of the magnitudes. Either its rows or its columns are contiguous.
 void row_sums(MatrixList A, int64_t count, int64_t rows, int64_t cols, RowSum kind, double* sums, Stream stream);
@@ -85,13 +82,12 @@ void keep_norms(T* out, const double* factors, const double* norms, int64_t coun
 void choose_rows(int32_t* rows, int32_t* slots, const double* norms, int64_t count, int64_t size, int64_t k,
                  Stream stream);
 
-// A ← α B, unless `left_out` is there and not 0. A's rows are contiguous, B's need not be.
-void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const float* left_out,
+// A ← α B, but for frozen ones. A's rows are contiguous, B's need not be.
+void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const Frozen& frozen,
           Stream stream);
 
-// A_i ← 0 where `left_out`, one number, or unchanged[i] is there and not 0. A's rows are contiguous.
-void clear(MatrixList A, int64_t count, int64_t rows, int64_t cols, const float* left_out, const float* unchanged,
-           Stream stream);
+// A ← 0 of those that are frozen. A's rows are contiguous.
+void clear(MatrixList A, int64_t count, int64_t rows, int64_t cols, const Frozen& frozen, Stream stream);
 
 // Infinite entries of C, of FP16, become the largest numbers of FP16. C's rows are contiguous.
 void bound(MatrixList C, int64_t count, int64_t rows, int64_t cols, Stream stream);
@@ -167,8 +163,8 @@ void multiply_symmetric_sm100(const Product& product, int processors, Stream str
 struct ScaledMoveLists {
   MatrixList X, L, P, U;
   int64_t count, rows, cols, depth;
-  const float *factors, *scales, *unchanged;
-  bool cautious;
+  const float *factors, *scales;
+  DirectionRule rule;
 };
 void move_by_scaled(const ScaledMoveLists& move, Stream stream);
 
@@ -176,10 +172,10 @@ void move_by_scaled(const ScaledMoveLists& move, Stream stream);
 struct SignMoveLists {
   MatrixList X, M, L, P1, R, P2, V;
   int64_t count, rows, cols, depth;
-  const float *factors, *unchanged;
+  const float* factors;
+  DirectionRule rule;
   double weight, feedback;
   FloorOfSigns floor;
-  bool cautious;
 };
 void move_by_signs(const SignMoveLists& move, Stream stream);
 

@@ -86,11 +86,10 @@ void update(const ElementwiseLists& lists, const typename Program::TakenRule::Hy
   Program program{};
   program.tensors = static_cast<const typename Program::Tensor*>(tensors.const_data_ptr());
   program.count = static_cast<int64_t>(worked.tensors.size());
-  program.lr = device_number(hyper.lr, lists.multipliers.lr);
-  program.weight_decay = device_number(hyper.weight_decay, lists.multipliers.weight_decay);
+  program.rates = device_rates(lists.factors);
   program.hyper = hyper;
   program.gradients = lists.rule;
-  if (hyper.maximize) program.gradients.factor *= -1;
+  program.decay = lists.decay;
   program.of_list = {worked.bytes};
   if (!worked.are_corrected_alike()) {
     corrections = table_of(worked.corrections.data(), worked.corrections.size() * sizeof(double), device);

@@ -10,14 +10,14 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const float* left_out) {
-  if (!A.row_major()) return copy_(A.t(), B.t(), alpha, left_out);
-  kernels::copy(Listed(A), Listed(B), A.count(), A.rows, A.cols, alpha, left_out, stream_of(A.device));
+void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const Frozen& frozen) {
+  if (!A.row_major()) return copy_(A.t(), B.t(), alpha, frozen);
+  kernels::copy(Listed(A), Listed(B), A.count(), A.rows, A.cols, alpha, frozen, stream_of(A.device));
 }
 
-void Operations::clear_(const Matrices& A, const float* left_out, const float* unchanged) {
-  if (!A.row_major()) return clear_(A.t(), left_out, unchanged);
-  kernels::clear(Listed(A), A.count(), A.rows, A.cols, left_out, unchanged, stream_of(A.device));
+void Operations::clear_(const Matrices& A, const Frozen& frozen) {
+  if (!A.row_major()) return clear_(A.t(), frozen);
+  kernels::clear(Listed(A), A.count(), A.rows, A.cols, frozen, stream_of(A.device));
 }
 
 void Operations::accumulate_(const Matrices& M, const Matrices& G, const GradientRule& rule) {
@@ -38,16 +38,16 @@ at::Tensor Operations::look_ahead_(const Matrices& L, const Matrices& M, const M
   return squares;
 }
 
-void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const float* unchanged,
-                        const DirectionRule& rule, const RowRule& rows, const at::Tensor& scales) {
+void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const DirectionRule& rule,
+                        const RowRule& rows, const at::Tensor& scales) {
   const bool across = !X.row_major();
   const Matrices x = across ? X.t() : X, u = across ? U.t() : U;
   if (!rows.source.defined() && !rows.factor.defined()) {
-    kernels::axpby(Listed(x), Listed(u), x.count(), x.rows, x.cols, factors.const_data_ptr(), unchanged, rule,
+    kernels::axpby(Listed(x), Listed(u), x.count(), x.rows, x.cols, factors.const_data_ptr(), rule,
                    scales.defined() ? scales.const_data_ptr() : nullptr, stream_of(X.device));
     return;
   }
-  kernels::axpby_rows(Listed(x), Listed(u), x.count(), x.rows, x.cols, factors.const_data_ptr(), unchanged, rule,
+  kernels::axpby_rows(Listed(x), Listed(u), x.count(), x.rows, x.cols, factors.const_data_ptr(), rule,
                       rows.source.defined() ? rows.source.const_data_ptr<int32_t>() : nullptr,
                       rows.factor.defined() ? rows.factor.const_data_ptr() : nullptr, across, U.rows * U.cols,
                       stream_of(X.device));
@@ -153,9 +153,7 @@ at::Tensor Operations::device_factors(const FactorRule& rule, at::TensorOptions 
   const at::Tensor factors = at::empty({2}, options);
   const auto compute = [&](auto* data) {
     kernels::step_factors(
-        StepFactors<std::remove_pointer_t<decltype(data)>>{
-            data, rule.shape_factor, device_number(rule.lr, rule.multipliers.lr),
-            device_number(rule.weight_decay, rule.multipliers.weight_decay), rule.left_out},
+        StepFactors<std::remove_pointer_t<decltype(data)>>{data, rule.shape_factor, device_rates(rule), rule.frozen},
         stream_of(factors.device()));
   };
   if (factors.scalar_type() == at::kDouble) {
@@ -195,7 +193,7 @@ void Operations::column_normalize_(const Matrices& Q, const Matrices& R, const a
                              outputs.copy_of_R.defined() ? outputs.copy_of_R.mutable_data_ptr() : nullptr,
                              outputs.scales.defined() ? outputs.scales.const_data_ptr() : nullptr},
                             stream_of(R.device));
-  if (q_memory.defined()) copy_(Q, q, 1, nullptr);
+  if (q_memory.defined()) copy_(Q, q, 1, {});
 }
 
 at::Tensor Operations::residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least,
@@ -264,10 +262,9 @@ bool Operations::move_by_scaled_(const ScaledMove& move) {
   if (!are(at::kFloat, {&move.X}) || !are_factors(move.L, {&move.P, &move.U})) return false;
   const Listed X(move.X), L(move.L);
   const ListedFactor P(move.P, move.L.dtype), U(move.U, move.L.dtype);
-  kernels::move_by_scaled(
-      {X, L, P, U, move.X.count(), move.X.rows, move.X.cols, move.U.cols, move.factors.const_data_ptr<float>(),
-       move.scales.const_data_ptr<float>(), move.unchanged, move.cautious},
-      stream_of(move.X.device));
+  kernels::move_by_scaled({X, L, P, U, move.X.count(), move.X.rows, move.X.cols, move.U.cols,
+                           move.factors.const_data_ptr<float>(), move.scales.const_data_ptr<float>(), move.rule},
+                          stream_of(move.X.device));
   return true;
 }
 
@@ -279,10 +276,10 @@ bool Operations::move_by_signs_(const SignMove& move) {
   const Listed X(move.X), M(move.M), L(move.L.data == move.M.data ? move.M : move.L);
   const ListedFactor P1(move.P1, move.L.dtype), R(move.R, move.L.dtype), P2(move.P2, move.L.dtype),
       V(move.V, move.L.dtype);
-  kernels::move_by_signs({X, M, L, P1, R, P2, V, move.X.count(), move.X.rows, move.X.cols, move.R.cols,
-                          move.factors.const_data_ptr<float>(), move.unchanged, move.weight, move.feedback,
-                          floor_of(move.floor), move.cautious},
-                         stream_of(move.X.device));
+  kernels::move_by_signs(
+      {X, M, L, P1, R, P2, V, move.X.count(), move.X.rows, move.X.cols, move.R.cols,
+       move.factors.const_data_ptr<float>(), move.rule, move.weight, move.feedback, floor_of(move.floor)},
+      stream_of(move.X.device));
   return true;
 }
 

@@ -85,7 +85,7 @@ void move_by_scaled(const ScaledMoveLists& move, Stream stream) {
                                 move.depth,
                                 {0, move.factors},
                                 {0, move.factors + 1},
-                                {of<S>(move.L), move.scales, move.unchanged, move.cautious}};
+                                {of<S>(move.L), move.scales, move.rule}};
     launch(program, move.count * program.blocks_of_one(), program.shared_bytes, stream);
   });
 }
@@ -104,11 +104,10 @@ void move_by_signs(const SignMoveLists& move, Stream stream) {
                                 move.cols,
                                 move.depth,
                                 move.factors,
-                                move.unchanged,
+                                move.rule,
                                 static_cast<float>(move.weight),
                                 static_cast<float>(move.feedback),
-                                move.floor,
-                                move.cautious};
+                                move.floor};
     launch(program, move.count * program.blocks_of_one(), program.shared_bytes, stream);
   });
 }

@@ -60,8 +60,7 @@ void take_rows(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t 
   const Lines lines = across ? Lines{count, cols, rows} : Lines{count, rows, cols};
   dispatch(B.storage, [&](auto b) {
     const auto run = [&](auto a) {
-      launch(TakeRows<decltype(a), decltype(b)>{A.data, B.data, lines, A.strides, B.strides, numbers, across,
-                                                decay.factor, decay.left_out, decay.unchanged},
+      launch(TakeRows<decltype(a), decltype(b)>{A.data, B.data, lines, A.strides, B.strides, numbers, across, decay},
              lines.blocks(), 0, stream);
     };
     A.data ? dispatch(A.storage, run) : run(b);
@@ -86,13 +85,13 @@ template void keep_norms(float*, const double*, const double*, int64_t, int64_t,
 template void keep_norms(double*, const double*, const double*, int64_t, int64_t, Stream);
 
 void axpby_rows(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-                const float* unchanged, const DirectionRule& rule, const int32_t* source, const void* scale,
-                bool across, int64_t entries_of_U, Stream stream) {
+                const DirectionRule& rule, const int32_t* source, const void* scale, bool across, int64_t entries_of_U,
+                Stream stream) {
   const Lines lines{count, rows, cols};
   dispatch(X.storage, [&](auto x) {
     dispatch(U.storage, [&](auto u) {
-      launch(AxpbyRows<decltype(x), decltype(u)>{X.data, U.data, lines, X.strides.row, U.strides, factors, unchanged,
-                                                 rule, source, scale, across, entries_of_U},
+      launch(AxpbyRows<decltype(x), decltype(u)>{X.data, U.data, lines, X.strides.row, U.strides, factors, rule, source,
+                                                 scale, across, entries_of_U},
              lines.blocks(), 0, stream);
     });
   });

@@ -50,9 +50,11 @@ Entries entries(const at::Tensor& tensor) {  // data_ptr(), as gradients are onl
   return {tensor.data_ptr(), storage_of(tensor.scalar_type())};
 }
 
-DeviceNumber device_number(double value, const at::Tensor& multiplier) {
-  if (!multiplier.defined()) return {value, {nullptr, Storage::float64}};
-  return {value, entries(multiplier)};
+DeviceRates device_rates(const FactorRule& rule) {
+  const auto number = [](double value, const at::Tensor& multiplier) -> DeviceNumber {
+    return {value, multiplier.defined() ? entries(multiplier) : Entries{nullptr, Storage::float64}};
+  };
+  return {number(rule.rates.lr, rule.multipliers.lr), number(rule.rates.weight_decay, rule.multipliers.weight_decay)};
 }
 
 Stream stream_of(c10::Device device) { return current_stream(device.index()); }

@@ -12,7 +12,7 @@ Storage storage_of(at::ScalarType dtype);
 Stream stream_of(c10::Device device);
 
 Entries entries(const at::Tensor& tensor);
-DeviceNumber device_number(double value, const at::Tensor& multiplier);
+DeviceRates device_rates(const FactorRule& rule);
 
 // A copy of host memory, a multiple of 8 bytes, in the memory of the device. The host's may change at once.
 at::Tensor table_of(const void* data, std::size_t bytes, c10::Device device);

@@ -9,13 +9,9 @@
 namespace torchdion::linalg {
 
 struct AdamWHyperparameters {
-  double lr = 0.002;        // η
-  double beta1 = 0.9;       // β₁
-  double beta2 = 0.95;      // β₂
-  double weight_decay = 0;  // λ, decoupled
-  double epsilon = 1e-8;    // ε
-  bool maximize = false;
-  bool cautious = false;  // weights decay where they have the sign of the update alone
+  double beta1 = 0.9;     // β₁
+  double beta2 = 0.95;    // β₂
+  double epsilon = 1e-8;  // ε
 };
 
 // A rule (elementwise.h) with the states M and V, corrected by 1 − β₁ᵗ and 1 − β₂ᵗ.
@@ -31,9 +27,9 @@ struct AdamWRule {
     return 1 - std::pow(state == 0 ? hyper.beta1 : hyper.beta2, step);
   }
 
-  TORCHDION_HOST_DEVICE AdamWRule(const AdamWHyperparameters& hyper, double, const double* correction)
-      : keep(static_cast<T>(1 - hyper.lr * hyper.weight_decay)),
-        lr(static_cast<T>(hyper.lr / correction[0])),
+  TORCHDION_HOST_DEVICE AdamWRule(const AdamWHyperparameters& hyper, Rates rates, double, const double* correction)
+      : keep(static_cast<T>(1 - rates.lr * rates.weight_decay)),
+        lr(static_cast<T>(rates.lr / correction[0])),
         root2(static_cast<T>(std::sqrt(correction[1]))),
         epsilon(static_cast<T>(hyper.epsilon)),
         beta1(static_cast<T>(hyper.beta1)),
@@ -41,11 +37,11 @@ struct AdamWRule {
         beta2(static_cast<T>(hyper.beta2)),
         rest2(static_cast<T>(1 - hyper.beta2)) {}
 
-  template <bool cautious>
+  template <Decay decay>
   TORCHDION_HOST_DEVICE void update(T& x, T g, T& m, T& v) const {
     m = beta1 * m + rest1 * g;
     v = beta2 * v + rest2 * g * g;
-    x = decay_of<cautious>(keep, x, m) * x - lr * m / (std::sqrt(v) / root2 + epsilon);
+    x = decay_of<decay>(keep, x, m) * x - lr * m / (std::sqrt(v) / root2 + epsilon);
   }
 };
 

@@ -7,12 +7,8 @@
 namespace torchdion::linalg {
 
 struct LionHyperparameters {
-  double lr = 0.01;         // η
-  double beta1 = 0.95;      // β₁, of the update
-  double beta2 = 0.98;      // β₂, of the momentum
-  double weight_decay = 0;  // λ, decoupled
-  bool maximize = false;
-  bool cautious = false;  // weights decay where they have the sign of the update alone
+  double beta1 = 0.95;  // β₁, of the update
+  double beta2 = 0.98;  // β₂, of the momentum
 };
 
 // A rule (elementwise.h) with the state M.
@@ -24,19 +20,19 @@ struct LionRule {
 
   T keep, lr, beta1, rest1, beta2, rest2, least;
 
-  TORCHDION_HOST_DEVICE LionRule(const LionHyperparameters& hyper, double least_momentum, const double*)
-      : keep(static_cast<T>(1 - hyper.lr * hyper.weight_decay)),
-        lr(static_cast<T>(hyper.lr)),
+  TORCHDION_HOST_DEVICE LionRule(const LionHyperparameters& hyper, Rates rates, double least_momentum, const double*)
+      : keep(static_cast<T>(1 - rates.lr * rates.weight_decay)),
+        lr(static_cast<T>(rates.lr)),
         beta1(static_cast<T>(hyper.beta1)),
         rest1(static_cast<T>(1 - hyper.beta1)),
         beta2(static_cast<T>(hyper.beta2)),
         rest2(static_cast<T>(1 - hyper.beta2)),
         least(static_cast<T>(least_momentum)) {}
 
-  template <bool cautious>
+  template <Decay decay>
   TORCHDION_HOST_DEVICE void update(T& x, T g, T& m) const {
     const T sign = sign_of(beta1 * m + rest1 * g);
-    x = decay_of<cautious>(keep, x, sign) * x - lr * sign;
+    x = decay_of<decay>(keep, x, sign) * x - lr * sign;
     m = zero_below(least, beta2 * m + rest2 * g);
   }
 };

@@ -52,7 +52,7 @@ inline Batch batch_of(const Problem& p, const at::Tensor& G, Orientation orienta
                  .parameter = p.X.scalar_type(),
                  .computing = linalg::compute_dtype({batch.X.dtype}),
                  .states = {p.M.scalar_type(), p.Q.scalar_type()}};
-  batch.shape_factor = std::sqrt(static_cast<double>(p.X.size(-2)) / static_cast<double>(p.X.size(-1)));
+  batch.factors.shape_factor = std::sqrt(static_cast<double>(p.X.size(-2)) / static_cast<double>(p.X.size(-1)));
   batch.step = step;
   batch.workspace = at::empty({kDion.cost(batch.shape, {}, options).workspace}, batch.shape.computing);
   return batch;
@@ -73,7 +73,7 @@ inline Options options_of(Precision precision, NamedValues values) {
 
 inline void take_step(const Problem& p, const at::Tensor& G, Orientation orientation, int64_t step,
                       const Options& options) {
-  comm::run(kDion.update(batch_of(p, G, orientation, step, options), options));
+  comm::run(update(kDion, batch_of(p, G, orientation, step, options), options));
 }
 
 // Steps with all of a problem's gradients, and the textbook's beside them.

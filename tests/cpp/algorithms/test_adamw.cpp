@@ -50,7 +50,7 @@ TEST_P(AdamW, FollowsItsFormulasWithItsOwnStepForEveryParameter) {
       const at::Tensor root = (v[i] / (1 - std::pow(0.9, t))).sqrt();
       x[i] = (1 - 0.1 * 0.5) * x[i] - 0.1 * (m[i] / (1 - std::pow(0.8, t))) / (root + 1e-3);
     }
-    comm::run(kAdamW.update(batch, options));
+    comm::run(update(kAdamW, batch, options));
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const double storage = std::max({unit_roundoff(x_dtype), unit_roundoff(m_dtype), unit_roundoff(v_dtype)});
@@ -76,7 +76,7 @@ TEST(AdamWStep, CountsNonfiniteEntriesAsZeroOrLetsThemThrough) {
     Batch batch;
     batch.lists = {.X = {X}, .G = {G}, .states = {{M}, {V}}, .step = {1}};
     if (zero) batch.gradients.zeroed = &zeroed;
-    comm::run(kAdamW.update(batch, options_of(kAdamW, {})));
+    comm::run(update(kAdamW, batch, options_of(kAdamW, {})));
     EXPECT_EQ(zeroed, zero ? 2 : 0);
     EXPECT_EQ(X.isfinite().logical_not().sum().item<int64_t>(), zero ? 0 : 2);
   }
@@ -88,7 +88,7 @@ TEST(AdamWStep, MaximizesByTakingTheGradientWithTheOtherSign) {
     const at::Tensor X = normal({10}, 1), M = at::zeros({10}, at::kDouble), V = at::zeros({10}, at::kDouble);
     Batch batch;
     batch.lists = {.X = {X}, .G = {normal({10}, 2) * (maximize ? -1 : 1)}, .states = {{M}, {V}}, .step = {1}};
-    comm::run(kAdamW.update(batch, options_of(kAdamW, {{"maximize", maximize}})));
+    comm::run(update(kAdamW, batch, options_of(kAdamW, {{"maximize", maximize}})));
     results.push_back(X);
   }
   EXPECT_TRUE(bitwise_equal(results[0], results[1]));
@@ -101,7 +101,7 @@ TEST(AdamWStep, TakesTheGradientTimesItsFactorIntoAccount) {
     Batch batch;
     batch.lists = {.X = {X}, .G = {normal({3000}, 2, at::kFloat) * scale}, .states = {{M}, {V}}, .step = {1}};
     batch.gradients.factor = 1 / scale;
-    comm::run(kAdamW.update(batch, options_of(kAdamW, {})));
+    comm::run(update(kAdamW, batch, options_of(kAdamW, {})));
     results.insert(results.end(), {X, M, V});
   }
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(bitwise_equal(results[i], results[3 + i])) << i;

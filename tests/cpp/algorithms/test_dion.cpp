@@ -134,9 +134,9 @@ TEST(DionStep, OfCutRowsEndsWhereThatOfWholeOnesDoes) {
           batch.shape.m = m;
           batch.shape.ranks = {r};
           batch.shape.owners = {};
-          batch.shape_factor = std::sqrt(static_cast<double>(m) / static_cast<double>(n));
+          batch.factors.shape_factor = std::sqrt(static_cast<double>(m) / static_cast<double>(n));
           batch.workspace = at::empty({kDion.cost(batch.shape, batch.layout, options).workspace}, at::kFloat);
-          comm::run(kDion.update(batch, options));
+          comm::run(update(kDion, batch, options));
         }
         X[axis.rank] = piece.X;
         Q[axis.rank] = piece.Q;
@@ -164,7 +164,7 @@ TEST(DionStep, KeepsTheColumnsOfADecayingSpectrumAtEveryPrecision) {
     Batch batch = batch_of(p, G, Orientation::left, 1, options);
     int64_t without_signal = 0;
     batch.counts.without_signal = &without_signal;
-    comm::run(kDion.update(batch, options));
+    comm::run(update(kDion, batch, options));
     textbook.step(G, Orientation::left);
     EXPECT_EQ(without_signal, 0);
     const at::Tensor moved = p.X.to(at::kDouble) - start, expected = textbook.X - start;
@@ -231,7 +231,7 @@ TEST(DionStep, TakesTheGradientTimesItsFactorIntoAccount) {
       const at::Tensor G = scaled.gradients[step] * 65'536;
       Batch batch = batch_of(scaled, G, Orientation::right, step, options);
       batch.gradients.factor = 1.0 / 65'536;
-      comm::run(kDion.update(batch, options));
+      comm::run(update(kDion, batch, options));
     }
     EXPECT_TRUE(bitwise_equal(scaled.X, p.X));
     EXPECT_TRUE(bitwise_equal(scaled.M, p.M));
@@ -259,7 +259,7 @@ TEST(DionStep, CountsNonfiniteEntriesAsZeroWhenAsked) {
   const Options options = options_of(kDion, {});
   Batch batch = batch_of(p, G, Orientation::right, 1, options);
   batch.gradients.zeroed = &zeroed;
-  comm::run(kDion.update(batch, options));
+  comm::run(update(kDion, batch, options));
   take_step(reference, G.nan_to_num(0, 0, 0), Orientation::right, 1, options);
   EXPECT_EQ(zeroed, 2);
   EXPECT_TRUE(bitwise_equal(p.X, reference.X));

@@ -44,7 +44,7 @@ TEST_P(Lion, FollowsItsFormulas) {
       x[i] = ((1 - 0.125 * 0.5) * x[i] - 0.125 * (0.875 * m[i] + 0.125 * g).sign()).to(x_dtype).to(at::kDouble);
       m[i] = (0.9375 * m[i] + 0.0625 * g).to(m_dtype).to(at::kDouble);
     }
-    comm::run(kLion.update(batch, options));
+    comm::run(update(kLion, batch, options));
   }
   for (std::size_t i = 0; i < x.size(); ++i) {
     // FP32 before it is rounded to less may end one unit away.
@@ -72,7 +72,7 @@ OneStep lion_step(const at::Tensor& G, bool zero_nonfinite, NamedValues values, 
   batch.lists = {.X = {result.X}, .G = {G}, .states = {{result.M}}, .step = {}};
   batch.gradients.factor = factor;
   if (zero_nonfinite) batch.gradients.zeroed = &result.zeroed;
-  comm::run(kLion.update(batch, options_of(kLion, values)));
+  comm::run(update(kLion, batch, options_of(kLion, values)));
   return result;
 }
 
@@ -80,7 +80,7 @@ TEST(LionStep, TakesNoStepWhereTheMixIsExactlyZero) {
   const at::Tensor X = at::ones({3}), M = at::zeros({3}), G = at::tensor({2.0f, 0.0f, -2.0f});
   Batch batch;
   batch.lists = {.X = {X}, .G = {G}, .states = {{M}}, .step = {}};
-  comm::run(kLion.update(batch, options_of(kLion, {{"lr", 0.25}, {"weight_decay", 0.0}})));
+  comm::run(update(kLion, batch, options_of(kLion, {{"lr", 0.25}, {"weight_decay", 0.0}})));
   EXPECT_TRUE(at::equal(X, at::tensor({0.75f, 1.0f, 1.25f})));
 }
 

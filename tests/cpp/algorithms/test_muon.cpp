@@ -52,7 +52,7 @@ Batch muon_batch(const OfMuon& p, const Options& options) {
                  .parameter = p.X.scalar_type(),
                  .computing = linalg::compute_dtype({batch.X.dtype}),
                  .states = {p.M.scalar_type()}};
-  batch.shape_factor = std::sqrt(static_cast<double>(m) / static_cast<double>(n));
+  batch.factors.shape_factor = std::sqrt(static_cast<double>(m) / static_cast<double>(n));
   batch.workspace = at::empty({kMuon.cost(batch.shape, {}, options).workspace}, batch.shape.computing);
   return batch;
 }
@@ -76,7 +76,7 @@ TEST_P(Muon, FollowsItsFormulas) {
                                         {"precision", std::string_view("highest")}});
   for (const auto& [m, n] : {std::pair(9, 4), std::pair(4, 9), std::pair(6, 6)}) {
     const OfMuon p = drawn(3, m, n, at::kDouble), before = copy_of(p);
-    comm::run(kMuon.update(muon_batch(p, options), options));
+    comm::run(update(kMuon, muon_batch(p, options), options));
     const at::Tensor G = before.G * (maximize ? -1 : 1), M = kMu * before.M + G;
     const double ratio = static_cast<double>(m) / n;
     double factor = std::sqrt(ratio);
@@ -99,8 +99,8 @@ TEST(MuonOfStatesInOtherDtypes, IsThatOfTheirValues) {
     OfMuon p = drawn(2, 8, 5, dtype), wide = p;
     p.M = p.M.to(at::kFloat);
     wide = {p.X.to(at::kDouble), p.G.to(at::kDouble), p.M.to(at::kDouble)};
-    comm::run(kMuon.update(muon_batch(p, options), options));
-    comm::run(kMuon.update(muon_batch(wide, options), options));
+    comm::run(update(kMuon, muon_batch(p, options), options));
+    comm::run(update(kMuon, muon_batch(wide, options), options));
     EXPECT_LE(relative_error(p.M, wide.M), 1e-6);
     EXPECT_LE(relative_error(p.X, wide.X), 4 * unit_roundoff(dtype) + 1e-5);
   }
@@ -112,7 +112,7 @@ TEST(MuonOfZeroGradients, OnlyDecaysWeights) {
   p.G.zero_();
   p.M.zero_();
   const OfMuon before = copy_of(p);
-  comm::run(kMuon.update(muon_batch(p, options), options));
+  comm::run(update(kMuon, muon_batch(p, options), options));
   EXPECT_EQ(p.M.abs().max().item<double>(), 0);
   EXPECT_LE(relative_error(p.X, (1 - kLr * kDecay) * before.X), 1e-6);
 }
@@ -121,9 +121,9 @@ TEST(MuonOfMatricesThatStay, ChangesTheOthersAlone) {
   const Options options = muon_options({});
   const OfMuon p = drawn(3, 6, 4, at::kFloat), before = copy_of(p), all = copy_of(p);
   Batch batch = muon_batch(p, options);
-  batch.unchanged = {at::zeros({1}), at::ones({1}), at::zeros({1})};
-  comm::run(kMuon.update(batch, options));
-  comm::run(kMuon.update(muon_batch(all, options), options));
+  batch.marks = {at::zeros({1}), at::ones({1}), at::zeros({1})};
+  comm::run(update(kMuon, batch, options));
+  comm::run(update(kMuon, muon_batch(all, options), options));
   for (const int64_t i : {0, 1, 2}) {
     EXPECT_TRUE(bitwise_equal(p.X[i], i == 1 ? before.X[i] : all.X[i])) << i;
     EXPECT_TRUE(bitwise_equal(p.M[i], i == 1 ? before.M[i] : all.M[i])) << i;
@@ -136,8 +136,8 @@ TEST(MuonOfAStepThatTheDeviceLeavesOut, ChangesNothing) {
   p.G[0][2][1] = std::numeric_limits<float>::quiet_NaN();
   const float left_out = 1;
   Batch batch = muon_batch(p, options);
-  batch.gradients.left_out = &left_out;
-  comm::run(kMuon.update(batch, options));
+  batch.frozen.left_out = &left_out;
+  comm::run(update(kMuon, batch, options));
   EXPECT_TRUE(bitwise_equal(p.X, before.X));
   EXPECT_TRUE(bitwise_equal(p.M, before.M));
 }
@@ -152,8 +152,8 @@ TEST(MuonUnderZero, CountsEachEntryThatIsNotFiniteOnce) {
   int64_t zeroed = 0;
   Batch batch = muon_batch(p, options);
   batch.gradients.zeroed = &zeroed;
-  comm::run(kMuon.update(batch, options));
-  comm::run(kMuon.update(muon_batch(finite, options), options));
+  comm::run(update(kMuon, batch, options));
+  comm::run(update(kMuon, muon_batch(finite, options), options));
   EXPECT_EQ(zeroed, 2);
   EXPECT_LE(relative_error(p.X, finite.X), 1e-14);
   EXPECT_LE(relative_error(p.M, finite.M), 1e-14);
@@ -162,12 +162,12 @@ TEST(MuonUnderZero, CountsEachEntryThatIsNotFiniteOnce) {
 TEST(MuonWithRatesOnTheDevice, IsThatOfPlainNumbers) {
   Options options = muon_options({{"precision", std::string_view("highest")}});
   const OfMuon p = drawn(2, 6, 4, at::kDouble), plain = copy_of(p);
-  comm::run(kMuon.update(muon_batch(plain, options), options));
+  comm::run(update(kMuon, muon_batch(plain, options), options));
   options.set("lr", 1.0);
   options.set("weight_decay", 1.0);
   Batch batch = muon_batch(p, options);
-  batch.multipliers = {at::full({1}, kLr, at::kFloat), at::full({1}, kDecay, at::kFloat)};
-  comm::run(kMuon.update(batch, options));
+  batch.factors.multipliers = {at::full({1}, kLr, at::kFloat), at::full({1}, kDecay, at::kFloat)};
+  comm::run(update(kMuon, batch, options));
   EXPECT_LE(relative_error(p.X, plain.X), 1e-15);
 }
 

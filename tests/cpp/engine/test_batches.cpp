@@ -28,7 +28,7 @@ TEST(Batches, GiveTheAlgorithmTheTransposesForTheRightOrientation) {
   EXPECT_EQ(batch.shape.m, 20);
   EXPECT_EQ(batch.states[kMomentum].rows, 20);
   EXPECT_EQ(batch.states[kQ].rows, 12);
-  EXPECT_DOUBLE_EQ(batch.shape_factor, std::sqrt(12.0 / 20.0)) << "of X, not of its transpose";
+  EXPECT_DOUBLE_EQ(batch.factors.shape_factor, std::sqrt(12.0 / 20.0)) << "of X, not of its transpose";
 }
 
 TEST(Batches, TakeTheOrientationFromTheShapeOfQAndOfASquareOneFromTheOption) {
@@ -65,11 +65,11 @@ TEST(Batches, HoldTheMatricesThatThePlanSaysAndWhatBelongsToThem) {
   int64_t next = 0;
   for (const Batch& batch : made.batches) {
     ASSERT_EQ(batch.X.count(), batch.shape.count);
-    ASSERT_EQ(batch.unchanged.size(), batch.X.data.size());
+    ASSERT_EQ(batch.marks.size(), batch.X.data.size());
     for (std::size_t i = 0; i < batch.X.data.size(); ++i, ++next) {
       EXPECT_EQ(batch.X.data[i], group.X[0][next].data_ptr());
       EXPECT_EQ(batch.states[kQ].data[i], group.states[kQ][0][next].data_ptr());
-      EXPECT_EQ(batch.unchanged[i].item<float>(), static_cast<float>(next));
+      EXPECT_EQ(batch.marks[i].item<float>(), static_cast<float>(next));
     }
   }
   EXPECT_EQ(next, 60);

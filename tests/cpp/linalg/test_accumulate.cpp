@@ -118,7 +118,8 @@ TEST(Accumulate, KeepsShortMomentaOfMatricesThatAreUnchanged) {
     int64_t zeroed = 0;
     for (int64_t* counted : {static_cast<int64_t*>(nullptr), &zeroed}) {
       M.copy_(before);
-      accumulate_(Matrices(M), Matrices(G), {.zeroed = counted, .unchanged = unchanged.const_data_ptr<float>()});
+      accumulate_(Matrices(M), Matrices(G),
+                  {.zeroed = counted, .frozen = {.unchanged = unchanged.const_data_ptr<float>()}});
       EXPECT_TRUE(bitwise_equal(M[1], before[1]));
       EXPECT_TRUE(M[0].eq(0).all().item<bool>() && M[2].eq(0).all().item<bool>());
     }
@@ -134,7 +135,7 @@ TEST(Accumulate, TakesAGradientThatIsOneNumberExpanded) {
 TEST(Accumulate, ReadsTheDivisorAndWhetherItIsLeftOutFromMemory) {
   const at::Tensor M = normal({6, 5}, 1), G = normal({6, 5}, 2), expected = M + 0.5 / 64 * G;
   float divisor = 64, left_out = 1;
-  const GradientRule rule{.factor = 0.5, .divisor = &divisor, .left_out = &left_out};
+  const GradientRule rule{.factor = 0.5, .divisor = &divisor, .frozen = {&left_out}};
   const at::Tensor before = M.clone();
   accumulate_(Matrices(M), Matrices(G), rule);
   EXPECT_TRUE(bitwise_equal(M, before));

@@ -18,7 +18,8 @@ TEST(Axpby, AddsMultiplesInEveryDtypeAndLayout) {
         const at::Tensor X0 = normal({3, 40, 300}, 1, dtype), values = normal({3, 40, 300}, 2, other);
         const at::Tensor X = by_columns ? column_major(X0).clone() : X0.clone();
         const at::Tensor unchanged = at::tensor({0, 1, 0}, at::kFloat);
-        axpby_(Matrices(X), Matrices(column_major(values)), factors, unchanged.const_data_ptr<float>());
+        axpby_(Matrices(X), Matrices(column_major(values)), factors,
+               {.frozen = {.unchanged = unchanged.const_data_ptr<float>()}});
         const at::Tensor expected = 0.75 * X0.to(at::kDouble) - 0.5 * values.to(at::kDouble);
         for (const int64_t i : {0, 2}) {
           EXPECT_LE(relative_error(X[i], expected[i]), 2 * unit_roundoff(dtype)) << dtype << " " << other;
@@ -36,7 +37,7 @@ TEST(Axpby, MultipliesEachMatrixByAScaleOfItsOwn) {
     for (const bool by_columns : {false, true}) {
       const at::Tensor X0 = normal({3, 40, 300}, 1, dtype), U = normal({3, 40, 300}, 2, dtype);
       const at::Tensor X = laid_out(X0, by_columns).clone();
-      axpby_(Matrices(X), Matrices(U), factors, nullptr, {}, {}, scales);
+      axpby_(Matrices(X), Matrices(U), factors, {}, {}, scales);
       const at::Tensor expected =
           0.75 * X0.to(at::kDouble) - 0.5 * scales.to(at::kDouble).view({3, 1, 1}) * U.to(at::kDouble);
       EXPECT_LE(relative_error(X, expected), 2 * unit_roundoff(dtype)) << dtype;
@@ -77,17 +78,18 @@ TEST_P(AxpbyOfRows, GoToThoseOfWeightsInEveryLayout) {
       RowRule rule;
       if (kind & 1) rule.source = some_rows(rows, chosen);
       if (kind & 2) rule.factor = normal({3, rows}, 3, factors_dtype);
-      const bool takes_rows = rule.source.defined(), cautious = kind & 4;
+      const bool takes_rows = rule.source.defined();
+      const Decay decay = kind & 4 ? Decay::cautious : Decay::all;
       if (!takes_rows && !rule.factor.defined()) continue;
       for (const bool by_columns : {false, true}) {
         SCOPED_TRACE(testing::Message() << rows << "×" << cols << ", kind " << kind << ", by columns " << by_columns);
         const at::Tensor X0 = normal({3, rows, cols}, 1, dtype),
                          U = normal({3, takes_rows ? chosen : rows, cols}, 2, other);
         const at::Tensor X = laid_out(X0, by_columns).clone(), direction = put_in_rows(U, rule, rows);
-        axpby_(Matrices(X), Matrices(laid_out(U, !takes_rows)), factors, unchanged.const_data_ptr<float>(),
-               {.cautious = cautious}, rule);
+        axpby_(Matrices(X), Matrices(laid_out(U, !takes_rows)), factors,
+               {decay, {.unchanged = unchanged.const_data_ptr<float>()}}, rule);
         const at::Tensor keep =
-            at::where((X0.to(at::kDouble) * direction).gt(0).logical_or_(at::scalar_tensor(!cautious)),
+            at::where((X0.to(at::kDouble) * direction).gt(0).logical_or_(at::scalar_tensor(decay == Decay::all)),
                       at::scalar_tensor(0.75, at::kDouble), at::scalar_tensor(1.0, at::kDouble));
         const at::Tensor expected = keep * X0.to(at::kDouble) - 0.5 * direction;
         for (const int64_t i : {0, 2}) EXPECT_LE(relative_error(X[i], expected[i]), 3 * unit_roundoff(dtype));

@@ -53,7 +53,7 @@ TEST(LookAheadRule, MomentaAreThoseThatAccumulateMakes) {
       const at::Tensor counters = at::zeros({2}, at::kLong);
       auto* counted = counters.mutable_data_ptr<int64_t>();
       GradientRule rule{.keep = 0.9, .factor = 2, .divisor = divisor.const_data_ptr<float>()};
-      rule.unchanged = unchanged.const_data_ptr<float>();
+      rule.frozen.unchanged = unchanged.const_data_ptr<float>();
       if (zeroes) rule.zeroed = counted;
       const at::Tensor expected = M.clone(), actual = M.clone(), L = at::empty_like(M);
       accumulate_(Matrices(expected), Matrices(G), rule);
@@ -75,7 +75,7 @@ TEST(LookAheadRule, OfAStepThatIsLeftOutNothingIsWrittenButZeros) {
   const at::Tensor left_out = at::tensor({1.0F}), L = at::full({2, 5, 6}, std::nan(""), at::kBFloat16);
   const at::Tensor counter = at::zeros({1}, at::kLong);
   look_ahead_(Matrices(L), Matrices(M), Matrices(G),
-              {.left_out = left_out.const_data_ptr<float>(), .zeroed = counter.mutable_data_ptr<int64_t>()}, {1, 0.9});
+              {.zeroed = counter.mutable_data_ptr<int64_t>(), .frozen = {left_out.const_data_ptr<float>()}}, {1, 0.9});
   EXPECT_TRUE(bitwise_equal(M, before));
   EXPECT_EQ(L.abs().max().item<double>(), 0);
   EXPECT_EQ(counter.item<int64_t>(), 0);

@@ -133,17 +133,18 @@ struct Moved {
   struct Case {
     int64_t count, rows, cols, r;
     double feedback;
-    bool cautious, is_odd;  // odd: matrices lie where no run of entries begins
+    Decay decay;
+    bool is_odd;  // odd: matrices lie where no run of entries begins
   };
-  static constexpr Case kCases[] = {{1, 128, 128, 64, 0.1, false, false},
-                                    {2, 130, 300, 8, 0.1, true, false},
-                                    {3, 7, 33, 8, 0.25, false, false},
-                                    {1, 200, 96, 136, 0, false, false},
-                                    {2, 40, 260, 16, 0.1, false, true}};
+  static constexpr Case kCases[] = {{1, 128, 128, 64, 0.1, Decay::all, false},
+                                    {2, 130, 300, 8, 0.1, Decay::cautious, false},
+                                    {3, 7, 33, 8, 0.25, Decay::all, false},
+                                    {1, 200, 96, 136, 0, Decay::all, false},
+                                    {2, 40, 260, 16, 0.1, Decay::all, true}};
 
   // The operand: what L and the factors are stored in.
   Moved(const Case& c, at::ScalarType operand)
-      : cautious(c.cautious),
+      : decay(c.decay),
         X(placed(c, 1, at::kFloat)),
         M(placed(c, 2, at::kFloat)),
         L(placed(c, 3, operand)),
@@ -172,11 +173,13 @@ struct Moved {
   // What an update makes of X as it was.
   at::Tensor expected(const at::Tensor& update) const {
     at::Tensor keep = at::full_like(x, 0.75);
-    if (cautious) keep.masked_fill_((x * update).le(0), 1);
+    if (decay == Decay::cautious) keep.masked_fill_((x * update).le(0), 1);
     return at::where(unchanged.view({-1, 1, 1}).ne(0), x, keep * x - 0.5 * update);
   }
 
-  bool cautious;
+  DirectionRule rule() const { return {decay, {.unchanged = unchanged.const_data_ptr<float>()}}; }
+
+  Decay decay;
   at::Tensor X, M, L, P, R, P2, V, unchanged, x, factors = at::tensor({-0.5F, 0.75F});
 };
 
@@ -192,8 +195,7 @@ TEST_P(Moves, BySignsInOnePassOverWeightsAndMomentum) {
     const at::Tensor rest = l - part, sign = rest.sign().masked_fill(rest.abs().le(least(floor, l, part)), 0);
     const at::Tensor expected = of.expected(Moved::product(of.P2, of.V) + 0.25 * sign);
     ASSERT_TRUE(move_by_signs_({Matrices(of.X), Matrices(of.M), Matrices(of.L), Matrices(of.P), Matrices(of.R),
-                                Matrices(of.P2), Matrices(of.V), of.factors, of.unchanged.const_data_ptr<float>(), 0.25,
-                                c.feedback, floor, c.cautious}));
+                                Matrices(of.P2), Matrices(of.V), of.factors, of.rule(), 0.25, c.feedback, floor}));
     // Signs of what is about as long as the noise are those of rounding.
     EXPECT_LE((of.X.to(at::kDouble) - expected).abs().gt(1e-3).sum().item<int64_t>(), of.x.numel() / 1000 + 1);
     EXPECT_LE((of.X.to(at::kDouble) - expected).abs().median().item<double>(), 1e-5);
@@ -209,17 +211,18 @@ TEST_P(Moves, ByAScaledRestInOnePassOverWeights) {
     const at::Tensor scales = at::linspace(0.5, 2, c.count);
     const at::Tensor scaled = scales.to(at::kDouble).view({-1, 1, 1}) * of.L.to(at::kDouble);
     const at::Tensor expected = of.expected(Moved::product(of.P, of.V) + scaled);
-    ASSERT_TRUE(move_by_scaled_({Matrices(of.X), Matrices(of.L), Matrices(of.P), Matrices(of.V), of.factors, scales,
-                                 of.unchanged.const_data_ptr<float>(), c.cautious}));
+    ASSERT_TRUE(move_by_scaled_(
+        {Matrices(of.X), Matrices(of.L), Matrices(of.P), Matrices(of.V), of.factors, scales, of.rule()}));
     // A weight of about no length, and an update of none, decay by the sign of rounding.
-    EXPECT_LE((of.X.to(at::kDouble) - expected).abs().gt(1e-4).sum().item<int64_t>(), c.cautious ? 1 : 0);
+    EXPECT_LE((of.X.to(at::kDouble) - expected).abs().gt(1e-4).sum().item<int64_t>(),
+              c.decay == Decay::cautious ? 1 : 0);
     EXPECT_LE((of.X.to(at::kDouble) - expected).abs().median().item<double>(), 1e-6);
   }
 }
 
 TEST_P(Moves, AlikeByFactorsThatBeginAnywhere) {
   if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
-  const Moved::Case c = {2, 40, 72, 16, 0.1, false, false};
+  const Moved::Case c = {2, 40, 72, 16, 0.1, Decay::all, false};
   const Moved aligned(c, GetParam()), elsewhere(c, GetParam());
   const auto moved = [&](const Moved& of, const at::Tensor& V) {
     const SignMove move = {Matrices(of.X), Matrices(of.M),  Matrices(of.L), Matrices(of.P),
@@ -235,7 +238,7 @@ TEST_P(Moves, AlikeByFactorsThatBeginAnywhere) {
 // At any precision Q may be stored in 16 bits.
 TEST_P(Moves, ByFactorsOfAnotherDtype) {
   if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
-  const Moved::Case c = {1, 40, 72, 16, 0, false, false};
+  const Moved::Case c = {1, 40, 72, 16, 0, Decay::all, false};
   for (const at::ScalarType other : {at::kHalf, at::kBFloat16, at::kFloat}) {
     const Moved of(c, GetParam()), same(c, GetParam());
     const at::Tensor V = of.V.to(other), stored = V.to(GetParam());
@@ -250,7 +253,7 @@ TEST_P(Moves, ByFactorsOfAnotherDtype) {
 // What tensor cores read of FP32.
 TEST(MoveBySigns, DropsWhatTF32HasNotOfFactors) {
   if (backend_of(at::kCPU).multiplies_in_place) GTEST_SKIP() << "of the operations on CUDA";
-  const Moved::Case c = {1, 40, 72, 16, 0, false, false};
+  const Moved::Case c = {1, 40, 72, 16, 0, Decay::all, false};
   const Moved read(c, at::kFloat), longer(c, at::kFloat);
   const auto moved = [](const Moved& of, const at::Tensor& V) {
     ASSERT_TRUE(move_by_signs_({Matrices(of.X), Matrices(of.M), Matrices(of.L), Matrices(of.P), Matrices(of.R),
@@ -269,8 +272,17 @@ TEST(MoveBySigns, SubtractsFromTheMomentumThatItReads) {
     SCOPED_TRACE(testing::Message() << c.count << " of " << c.rows << "×" << c.cols << ", r = " << c.r);
     const Moved apart(c, at::kFloat), both(c, at::kFloat);
     const auto move = [&](const Moved& of, const at::Tensor& M) {
-      ASSERT_TRUE(move_by_signs_({Matrices(of.X), Matrices(M), Matrices(of.L), Matrices(of.P), Matrices(of.R),
-                                  Matrices(of.P2), Matrices(of.V), of.factors, nullptr, 0.25, c.feedback}));
+      ASSERT_TRUE(move_by_signs_({Matrices(of.X),
+                                  Matrices(M),
+                                  Matrices(of.L),
+                                  Matrices(of.P),
+                                  Matrices(of.R),
+                                  Matrices(of.P2),
+                                  Matrices(of.V),
+                                  of.factors,
+                                  {},
+                                  0.25,
+                                  c.feedback}));
     };
     const at::Tensor M = apart.L.clone();
     move(apart, M);

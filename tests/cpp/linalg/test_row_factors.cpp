@@ -21,7 +21,7 @@ TEST_P(RowFactorsOf, FollowTheMeansOfSquaresOfTheRowsThatThereAre) {
       const at::Tensor v = normal({3, rows, 1}, 2).abs().to(dtype), old_v = v.to(at::kDouble).clone();
       const at::Tensor source = at::full({3, rows}, -1, at::kInt), unchanged = at::tensor({0.0F, 1.0F, 0.0F});
       for (int64_t k = 0; k < of_update; ++k) source.select(1, (2 * k) % rows + (2 * k >= rows && rows % 2 == 0)) = k;
-      const VarianceRule rule{.beta2 = 0.9, .n = 5, .unchanged = unchanged.const_data_ptr<float>()};
+      const VarianceRule rule{.beta2 = 0.9, .n = 5, .frozen = {.unchanged = unchanged.const_data_ptr<float>()}};
       const RowFactors found = row_factors_(squares, Matrices(v), chooses ? source : at::Tensor(), rule);
       const at::Tensor kept = keep_norms(found, at::kDouble);
       for (int64_t i = 0; i < 3; ++i) {
@@ -54,7 +54,7 @@ TEST_P(RowFactorsOf, OfUpdatesOfZerosAreZeroAndOfAStepThatIsLeftOutNothingIsWrit
   const at::Tensor v = normal({2, 40, 1}, 1).abs().to(GetParam()), before = v.clone();
   const at::Tensor left_out = at::tensor({1.0F});
   const RowFactors found = row_factors_(at::zeros({2, 40}, at::kDouble), Matrices(v), {},
-                                        {.beta2 = 0.9, .n = 3, .left_out = left_out.const_data_ptr<float>()});
+                                        {.beta2 = 0.9, .n = 3, .frozen = {left_out.const_data_ptr<float>()}});
   EXPECT_TRUE(bitwise_equal(v, before));
   EXPECT_EQ(keep_norms(found, at::kFloat).abs().max().item<double>(), 0);
 }

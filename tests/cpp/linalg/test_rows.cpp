@@ -90,7 +90,7 @@ TEST_P(Rows, AreTakenFromAnotherListInEveryDtypeAndLayout) {
         take_rows_(Matrices(A), Matrices(from), numbers);
         EXPECT_TRUE(bitwise_equal(A, expected));
         EXPECT_TRUE(bitwise_equal(from, B));
-        const RowDecay decay{0.75, left_out.const_data_ptr<float>(), unchanged.const_data_ptr<float>()};
+        const RowDecay decay{0.75, {left_out.const_data_ptr<float>(), unchanged.const_data_ptr<float>()}};
         A.fill_(std::nan(""));
         take_rows_(Matrices(A), Matrices(from), numbers, decay);
         EXPECT_TRUE(bitwise_equal(A, expected)) << "as they were before";
@@ -117,7 +117,7 @@ TEST_P(Rows, AreSummedAsTheyAreAccumulated) {
       if (count > 1) unchanged[1] = 1;
       auto* zeroed = counters.mutable_data_ptr<int64_t>();
       GradientRule rule{.keep = 0.9, .factor = -2, .zeroed = zeroed};
-      rule.unchanged = unchanged.const_data_ptr<float>();
+      rule.frozen.unchanged = unchanged.const_data_ptr<float>();
       for (int layout = 0; layout < 4; ++layout) {
         SCOPED_TRACE(testing::Message() << of_G << " " << rows << "×" << cols << " " << layout);
         const at::Tensor M = laid_out(before, layout & 1).clone(), expected = M.clone();

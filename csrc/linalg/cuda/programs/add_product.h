@@ -8,13 +8,12 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// A second addend of each matrix, and the matrices that stay as they are.
+// A second addend of each matrix, and how C moves.
 template <class S>
 struct AddendOf {
-  MatrixOf<S> L;           // [rows, cols]
-  const float* scales;     // one for each matrix; null where nothing is added
-  const float* unchanged;  // one for each C, which stays where it is not 0; or null
-  bool cautious;           // entries of C decay where they have the sign of what is subtracted alone
+  MatrixOf<S> L;        // [rows, cols]
+  const float* scales;  // one for each matrix; null where nothing is added
+  DirectionRule rule;
 };
 
 // C [rows, cols], A [rows, depth] and B [cols, depth] of S (product_tile.h), all with contiguous rows. A, B and their
@@ -44,7 +43,7 @@ struct AddProduct {
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     const int64_t matrix = block.index() / blocks_of_one();
-    if (addend.unchanged && addend.unchanged[matrix] != 0) return;
+    if (addend.rule.frozen.has(matrix)) return;
     const Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
     float* c = C.at(matrix) + place.row * C.stride + place.col;
     const S *a = A.at(matrix) + place.row * A.stride, *b = B.at(matrix) + place.col * B.stride;
@@ -71,8 +70,8 @@ struct AddProduct {
     const float a = alpha.get(), b = beta.get();
     const int64_t l_stride = addend.L.stride;
     const bool runs = C.has_runs(c, kRun) && (!adds || addend.L.has_runs(l, kRun));
-    DirectionRule rule;
-    rule.cautious = addend.cautious;
+    DirectionRule rule;  // without signs, as the compiler should know
+    rule.decay = addend.rule.decay;
     block.each([&](int t) {
       for (int first = 0; first < Tile::kRunsOfThread; first += kAtOnce) {
         Entries read[kAtOnce];

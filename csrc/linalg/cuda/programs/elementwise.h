@@ -51,7 +51,7 @@ struct MomentumRule {
       : keep(static_cast<T>(given.keep)),
         factor(static_cast<T>(given.total_factor())),
         least(static_cast<T>(LeastMomentum<SM>::value)),
-        stays(given.leaves_out() || given.keeps_all(matrix)),
+        stays(given.frozen.has(matrix)),
         rule(given) {}
 
   // Returns the gradient as it counts; `found` grows where it counts as zero.
@@ -62,7 +62,7 @@ struct MomentumRule {
   }
   template <class Block>
   TORCHDION_DEVICE void count(Block& block, int64_t found) const {
-    if (rule.zeroed && !rule.leaves_out()) block.add(rule.zeroed, found);
+    if (rule.zeroed && !rule.frozen.all()) block.add(rule.zeroed, found);
   }
 };
 
@@ -79,7 +79,7 @@ struct Accumulate {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    if (rule.leaves_out()) return;
+    if (rule.frozen.all()) return;
     const int64_t matrix = pairs.matrix(block.index());
     SM* m = static_cast<SM*>(M[matrix]);
     const SG* g = static_cast<const SG*>(G[matrix]);
@@ -92,15 +92,14 @@ struct Accumulate {
   }
 };
 
-// X ← factors[1] X + factors[0] s U as the rule has it, but for matrices with a number in `unchanged` that is not 0.
+// X ← factors[1] X + factors[0] s U as the rule has it.
 template <class SX, class SU>
 struct Axpby {
   static constexpr int threads = 256;
   void* const* X;
   void* const* U;
   Pairs pairs;
-  const void* factors;     // in the wider type
-  const float* unchanged;  // or null
+  const void* factors;  // in the wider type
   DirectionRule rule;
   const void* scales;  // s of each matrix, in the wider type; or null: 1
 
@@ -110,7 +109,7 @@ struct Axpby {
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = Wider<SX, SU>;
     const int64_t matrix = pairs.matrix(block.index());
-    if (unchanged && unchanged[matrix] != 0) return;
+    if (rule.frozen.has(matrix)) return;
     SX* x = static_cast<SX*>(X[matrix]);
     const SU* u = static_cast<const SU*>(U[matrix]);
     const T update = static_cast<const T*>(factors)[0], keep = static_cast<const T*>(factors)[1];
@@ -182,7 +181,7 @@ struct TakeSigns {
   };
 };
 
-// A ← α B, unless it is left out.
+// A ← α B, but for frozen ones.
 template <class SA, class SB>
 struct Copy {
   static constexpr int threads = 256;
@@ -190,16 +189,17 @@ struct Copy {
   void* const* B;
   Pairs pairs;
   double alpha;
-  const float* left_out;  // or null
+  Frozen frozen;
 
   Work work(int64_t blocks) const { return {pairs.entries(blocks) * int64_t{sizeof(SA) + sizeof(SB)}}; }
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = Wider<SA, SB>;
-    if (left_out && *left_out != 0) return;
-    SA* a = static_cast<SA*>(A[pairs.matrix(block.index())]);
-    const SB* b = static_cast<const SB*>(B[pairs.matrix(block.index())]);
+    const int64_t matrix = pairs.matrix(block.index());
+    if (frozen.has(matrix)) return;
+    SA* a = static_cast<SA*>(A[matrix]);
+    const SB* b = static_cast<const SB*>(B[matrix]);
     const T factor = static_cast<T>(alpha);
     pairs.each(
         block, [&](int64_t, int64_t k) { return b[k]; },
@@ -207,21 +207,20 @@ struct Copy {
   }
 };
 
-// A ← 0 where one of these is there and not 0: one number for all matrices, one for each.
+// A ← 0 of those that are frozen.
 template <class SA>
 struct Clear {
   static constexpr int threads = 256;
   void* const* A;
   Pairs pairs;
-  const float* left_out;
-  const float* unchanged;
+  Frozen frozen;
 
   Work work(int64_t) const { return {}; }  // of a step that is taken
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
     const int64_t matrix = pairs.matrix(block.index());
-    if (!(left_out && *left_out != 0) && !(unchanged && unchanged[matrix] != 0)) return;
+    if (!frozen.has(matrix)) return;
     SA* a = static_cast<SA*>(A[matrix]);
     pairs.each(
         block, [&](int64_t, int64_t) { return SA(); }, [&](int, int64_t i, SA zero) { a[i] = zero; });

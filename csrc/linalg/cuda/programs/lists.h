@@ -79,9 +79,10 @@ struct ListUpdate {
 
   const Tensor* tensors;  // in device memory
   int64_t count;
-  DeviceNumber lr, weight_decay;
-  typename Rule::Hyperparameters hyper;  // the others
-  GradientRule gradients;                // with the sign that maximize gives it
+  DeviceRates rates;
+  typename Rule::Hyperparameters hyper;
+  GradientRule gradients;
+  Decay decay;
   // Where the host knows how many steps there have been: of all tensors, or, where this is there, of each.
   double corrections[Rule::corrections > 0 ? Rule::corrections : 1];
   const double* corrections_of_each;
@@ -92,18 +93,12 @@ struct ListUpdate {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    if (gradients.leaves_out()) return;
+    if (gradients.frozen.all()) return;
     const int64_t number = tensor_of(block.index());
     const Tensor tensor = tensors[number];
-    typename Rule::Hyperparameters read = hyper;
-    read.lr = lr.get();
-    read.weight_decay = weight_decay.get();
-    const Rule rule(read, least_momentum(tensor.storage[Tensor::kStates]), corrections_of(block, tensor, number));
-    if (hyper.cautious) {
-      update<true>(block, rule, tensor);
-    } else {
-      update<false>(block, rule, tensor);
-    }
+    const double least = least_momentum(tensor.storage[Tensor::kStates]);
+    const Rule rule(hyper, rates.get(), least, corrections_of(block, tensor, number));
+    with_constant(decay, [&](auto constant) { update<constant()>(block, rule, tensor); });
   }
 
  private:
@@ -145,7 +140,7 @@ struct ListUpdate {
     return all;
   }
 
-  template <bool cautious, class Block>
+  template <Decay taken, class Block>
   TORCHDION_DEVICE void update(Block& block, const Rule& rule, const Tensor& tensor) const {
     const T factor = static_cast<T>(gradients.total_factor());
     const int64_t begin = (block.index() - tensor.first_block) * kChunk;
@@ -155,13 +150,13 @@ struct ListUpdate {
       int64_t found = 0;
       each_in_runs<kRun, kAtOnce>(
           begin + int64_t{t} * kRun, end, kStep, in_runs,
-          [&](int64_t first) { update_runs<cautious>(rule, tensor, first, factor, found, States()); },
-          [&](int64_t i) { update_entry<cautious>(rule, tensor, i, factor, found, States()); });
+          [&](int64_t first) { update_runs<taken>(rule, tensor, first, factor, found, States()); },
+          [&](int64_t i) { update_entry<taken>(rule, tensor, i, factor, found, States()); });
       if (gradients.zeroed) block.add(gradients.zeroed, found);
     });
   }
 
-  template <bool cautious, size_t... State>
+  template <Decay taken, size_t... State>
   TORCHDION_DEVICE void update_runs(const Rule& rule, const Tensor& tensor, int64_t first, T factor, int64_t& found,
                                     std::index_sequence<State...>) const {
     Stored stored[kAtOnce][kOperands];
@@ -185,7 +180,7 @@ struct ListUpdate {
       TORCHDION_UNROLL
       for (int e = 0; e < kRun; ++e) {
         const T g = factor * counted(gradients, values[r][Tensor::kG][e], found);
-        rule.template update<cautious>(values[r][Tensor::kX][e], g, values[r][Tensor::kStates + State][e]...);
+        rule.template update<taken>(values[r][Tensor::kX][e], g, values[r][Tensor::kStates + State][e]...);
       }
     }
     TORCHDION_UNROLL
@@ -198,13 +193,13 @@ struct ListUpdate {
     }
   }
 
-  template <bool cautious, size_t... State>
+  template <Decay taken, size_t... State>
   TORCHDION_DEVICE void update_entry(const Rule& rule, const Tensor& tensor, int64_t i, T factor, int64_t& found,
                                      std::index_sequence<State...>) const {
     const Entries X = tensor.operand(Tensor::kX), of_states[] = {tensor.operand(Tensor::kStates + State)...};
     T x = X.template get<T>(i), states[] = {of_states[State].template get<T>(i)...};
     const T g = factor * counted(gradients, tensor.operand(Tensor::kG).template get<T>(i), found);
-    rule.template update<cautious>(x, g, states[State]...);
+    rule.template update<taken>(x, g, states[State]...);
     X.set(i, x);
     (of_states[State].set(i, states[State]), ...);
   }

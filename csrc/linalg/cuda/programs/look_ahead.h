@@ -6,7 +6,6 @@
 #include "linalg/cuda/programs/elementwise.h"
 #include "linalg/cuda/programs/frobenius.h"
 #include "linalg/cuda/programs/numbers.h"
-#include "linalg/look_ahead_factors.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 

@@ -63,14 +63,20 @@ struct DeviceNumber {
   TORCHDION_DEVICE double get() const { return multiplier.data ? value * multiplier.get<double>(0) : value; }
 };
 
+struct DeviceRates {
+  DeviceNumber lr, weight_decay;
+
+  TORCHDION_DEVICE Rates get() const { return {lr.get(), weight_decay.get()}; }
+};
+
 // factors ([2]) ← linalg::update_factors().
 template <class T>
 struct StepFactors {
   static constexpr int threads = 32;
   T* factors;
   double shape_factor;
-  DeviceNumber lr, weight_decay;
-  const float* left_out;  // or null
+  DeviceRates rates;
+  Frozen frozen;
 
   Work work(int64_t) const { return {2 * sizeof(T)}; }
 
@@ -78,8 +84,7 @@ struct StepFactors {
   TORCHDION_DEVICE void operator()(Block block) const {
     block.each([&](int t) {
       if (t > 0) return;
-      const bool leaves_out = left_out && *left_out != 0;
-      const UpdateFactors all = update_factors(shape_factor, lr.get(), weight_decay.get(), leaves_out);
+      const UpdateFactors all = update_factors(shape_factor, rates.get(), frozen.all());
       factors[0] = static_cast<T>(all.update);
       factors[1] = static_cast<T>(all.keep);
     });

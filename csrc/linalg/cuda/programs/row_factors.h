@@ -6,7 +6,7 @@
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/programs/sums.h"
 #include "linalg/cuda/storage.h"
-#include "linalg/variance_rule.h"
+#include "linalg/step_numbers.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -31,7 +31,7 @@ struct RowVariances {
   TORCHDION_DEVICE void operator()(Block block) const {
     using T = typename ComputeType<S>::type;
     const int64_t matrix = block.index();
-    const bool stays = (rule.left_out && *rule.left_out != 0) || (rule.unchanged && rule.unchanged[matrix] != 0);
+    const bool stays = rule.frozen.has(matrix);
     S* own_v = static_cast<S*>(v[matrix]);
     double *before = block.template shared<double>(), *after = before + threads;
     block.each([&](int t) {

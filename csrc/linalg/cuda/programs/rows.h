@@ -170,14 +170,12 @@ struct TakeRows {
   Strides a, b;
   const int32_t* rows;  // [count, rows of A]
   bool across;
-  double factor;
-  const float* left_out;   // or null: where it is not 0, B stays
-  const float* unchanged;  // or null: one for each matrix of B
+  RowDecay decay;  // of B
 
   Work work(int64_t) const {
     const int64_t entries = lines.count * lines.of_each * lines.length;
     const int64_t of_A = A ? sizeof(SA) : 0, of_B = sizeof(SB);
-    return {entries * (of_A + (factor == 1 ? 1 : 2) * of_B)};
+    return {entries * (of_A + (decay.factor == 1 ? 1 : 2) * of_B)};
   }
 
   template <class Block>
@@ -187,7 +185,7 @@ struct TakeRows {
       if (!lines.is_there(number)) return;
       const int64_t matrix = number / lines.of_each, line = number - matrix * lines.of_each;
       const int32_t* of_matrix = rows + matrix * (across ? lines.length : lines.of_each);
-      const bool scales = factor != 1 && !(left_out && *left_out != 0) && !(unchanged && unchanged[matrix] != 0);
+      const bool scales = decay.factor != 1 && !decay.frozen.has(matrix);
       SA* to = A ? static_cast<SA*>(A[matrix]) : nullptr;
       SB* from = static_cast<SB*>(B[matrix]);
       if (across) {
@@ -203,7 +201,7 @@ struct TakeRows {
   using Own = typename ComputeType<SB>::type;
 
   TORCHDION_DEVICE void scale(SB& entry) const {
-    store(entry, static_cast<Own>(factor) * static_cast<Own>(load(entry)));
+    store(entry, static_cast<Own>(decay.factor) * static_cast<Own>(load(entry)));
   }
 
   TORCHDION_DEVICE void take(int lane, SA* to, SB* from, int64_t row, bool scales) const {
@@ -256,11 +254,10 @@ struct AxpbyRows {
   static constexpr int threads = Lines::threads;
   void* const* X;
   void* const* U;
-  Lines lines;             // of X
-  int64_t x_stride;        // from line to line
-  Strides u;               // of U, as X lies
-  const void* factors;     // in the wider type
-  const float* unchanged;  // or null
+  Lines lines;          // of X
+  int64_t x_stride;     // from line to line
+  Strides u;            // of U, as X lies
+  const void* factors;  // in the wider type
   DirectionRule rule;
   const int32_t* source;  // [count, rows], or null: each its own
   const void* scale;      // the same, in the wider type; or null
@@ -277,7 +274,7 @@ struct AxpbyRows {
       const int64_t number = lines.number(block.index(), t);
       if (!lines.is_there(number)) return;
       const int64_t matrix = number / lines.of_each, line = number - matrix * lines.of_each;
-      if (unchanged && unchanged[matrix] != 0) return;
+      if (rule.frozen.has(matrix)) return;
       const int64_t rows = across ? lines.length : lines.of_each;
       SX* x = static_cast<SX*>(X[matrix]) + line * x_stride;
       const SU* from = static_cast<const SU*>(U[matrix]);

@@ -23,11 +23,10 @@ struct SignUpdate {
   MatrixOf<float> X, M;
   MatrixOf<S> L, P1, R, P2, V;
   int64_t rows, cols, depth;
-  const float* factors;    // update and keep
-  const float* unchanged;  // one for each X, which stays where it is not 0; or null
+  const float* factors;  // update and keep
+  DirectionRule rule;    // of X
   float weight, feedback;
   FloorOfSigns floor;
-  bool cautious;
 
   TORCHDION_HOST_DEVICE int64_t blocks_of_one() const { return Tile::tiles(rows, cols); }
   Work work(int64_t blocks) const {
@@ -47,7 +46,7 @@ struct SignUpdate {
     if (m) Tile::prefetch(block, m, M.stride, place);
     typename Block::template Registers<Signs> signs;
     take_signs(block, l, m, product(block, P1, R, matrix, place), matrix, place, signs);
-    if (unchanged && unchanged[matrix] != 0) return;
+    if (rule.frozen.has(matrix)) return;
     Tile::prefetch(block, x, X.stride, place);
     move(block, x, product(block, P2, V, matrix, place), place, signs);
   }
@@ -142,8 +141,8 @@ struct SignUpdate {
                              typename Block::template Registers<Signs>& signs) const {
     using Entries = Run<float, kRun>;
     const float update = factors[0], keep = factors[1];
-    DirectionRule rule;
-    rule.cautious = cautious;
+    DirectionRule without_signs;  // as the compiler should know
+    without_signs.decay = rule.decay;
     const bool runs = X.has_runs(x, kRun);
     block.each([&](int t) {
       const Signs own = signs[t];
@@ -159,7 +158,7 @@ struct SignUpdate {
           const int i = Tile::row_of_run(t, first + k), j = Tile::col_of_run(t, first + k);
           const float* sums = all_sums + i * Tile::kPaddedSums + j;
           const auto moved_by = [&](float entry, int n) {
-            return moved(entry, sums[n] + weight * own.get((first + k) * kRun + n), update, keep, rule);
+            return moved(entry, sums[n] + weight * own.get((first + k) * kRun + n), update, keep, without_signs);
           };
           if (runs && place.has_run(i, j)) {
             TORCHDION_UNROLL
