@@ -25,7 +25,7 @@ constexpr std::array kAll{&kDion, &kMuon, &kNorMuon, &kDion2, &kDion3, &kDoubleD
 std::vector<Choice> names(bool of_elements_alone) {
   std::vector<Choice> names;
   for (const Algorithm* algorithm : kAll) {
-    if (!of_elements_alone || !algorithm->takes_matrices()) names.push_back({algorithm->name, algorithm->name});
+    if (!of_elements_alone || !algorithm->takes_matrices()) names.emplace_back(algorithm->name);
   }
   return names;
 }

@@ -1,12 +1,15 @@
 #include "algorithms/dion2.h"
 
+#include <torchdion/options.h>
+
 #include "algorithms/selected_update.h"
 
 namespace torchdion::algorithms {
 
 namespace {
 
-constexpr Choice kSelectNames[] = {{"auto", "automatic"}, {"rows", "rows"}, {"columns", "columns"}};
+constexpr Choice kSelectNames[] = {
+    {"auto", "automatic", Select::automatic}, {"rows", "rows", Select::rows}, {"columns", "columns", Select::columns}};
 constexpr Choices kSelect{"Select", kSelectNames};
 
 constexpr Option kDion2Options[] = {

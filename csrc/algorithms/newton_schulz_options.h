@@ -11,11 +11,14 @@
 
 namespace torchdion::algorithms {
 
-inline constexpr Choice kNewtonSchulzNames[] = {
-    {"auto", "automatic"}, {"jordan", "jordan"}, {"polar_express", "polar_express"}, {"gram", "gram"}};
+inline constexpr Choice kNewtonSchulzNames[] = {{"auto", "automatic", NewtonSchulz::automatic},
+                                                {"jordan", "jordan", NewtonSchulz::jordan},
+                                                {"polar_express", "polar_express", NewtonSchulz::polar_express},
+                                                {"gram", "gram", NewtonSchulz::gram}};
 inline constexpr Choices kNewtonSchulz{"NewtonSchulz", kNewtonSchulzNames};
-inline constexpr Choice kAdjustLrNames[] = {
-    {"spectral_norm", "spectral_norm"}, {"rms_norm", "rms_norm"}, {"original", "original"}};
+inline constexpr Choice kAdjustLrNames[] = {{"spectral_norm", "spectral_norm", AdjustLr::spectral_norm},
+                                            {"rms_norm", "rms_norm", AdjustLr::rms_norm},
+                                            {"original", "original", AdjustLr::original}};
 inline constexpr Choices kAdjustLr{"AdjustLr", kAdjustLrNames};
 
 inline constexpr Option kMuonLr{.name = "lr",

@@ -14,9 +14,6 @@ using torchdion::shown;
 
 namespace {
 
-constexpr c10::ScalarType kDtypes[] = {c10::ScalarType::Double, c10::ScalarType::Float, c10::ScalarType::BFloat16,
-                                       c10::ScalarType::Half};  // in the order of their names
-
 bool in_python() { return words().language == Language::python; }
 
 bool is_between(const Allowed& allowed, double value) {
@@ -74,16 +71,9 @@ std::string words_of_kind(const Allowed& allowed) {
 
 }  // namespace
 
-c10::ScalarType dtype_of(std::string_view name) {
-  const auto found = std::find_if(std::begin(kDtypeNames), std::end(kDtypeNames),
-                                  [&](const Choice& known) { return known.name == name; });
-  return kDtypes[found - std::begin(kDtypeNames)];
-}
+c10::ScalarType dtype_of(std::string_view name) { return enumerator<c10::ScalarType>({"", kDtypeNames}, name); }
 
-std::string_view name_of(c10::ScalarType dtype) {
-  const auto found = std::find(std::begin(kDtypes), std::end(kDtypes), dtype);
-  return found == std::end(kDtypes) ? std::string_view() : kDtypeNames[found - std::begin(kDtypes)].name;
-}
+std::string_view name_of(c10::ScalarType dtype) { return text_of({"", kDtypeNames}, dtype); }
 
 std::optional<Value> accepted(const Option& option, const Value& given) {
   const Allowed& allowed = option.allowed;

@@ -3,6 +3,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -24,10 +25,16 @@ inline bool is_none(const Value& value) { return std::holds_alternative<std::mon
 
 // A text that an option may have, as Python and state dicts write it, and the enumerator that C++ calls it.
 struct Choice {
-  std::string_view name, enumerator;
+  constexpr Choice(std::string_view text) : name(text) {}
+  template <class Enum>
+  constexpr Choice(std::string_view text, std::string_view of_value, Enum value)
+      : name(text), enumerator(of_value), value(static_cast<int>(value)) {}
+
+  std::string_view name, enumerator = {};
+  int value = 0;  // of the enumerator
 };
 
-// All of them, in the order of the enumeration in C++; without one C++ writes the texts too.
+// All of them, of one enumeration in C++; without one C++ writes the texts too.
 struct Choices {
   std::string_view enumeration = {};
   std::span<const Choice> all = {};
@@ -79,8 +86,10 @@ inline constexpr Allowed one_of_or_none(Choices choices) {
 inline constexpr Allowed one_of(Choices choices) { return {.kind = Allowed::Kind::text, .choices = choices}; }
 
 // The dtypes of parameters, gradients and states.
-inline constexpr Choice kDtypeNames[] = {
-    {"float64", "Double"}, {"float32", "Float"}, {"bfloat16", "BFloat16"}, {"float16", "Half"}};
+inline constexpr Choice kDtypeNames[] = {{"float64", "Double", c10::ScalarType::Double},
+                                         {"float32", "Float", c10::ScalarType::Float},
+                                         {"bfloat16", "BFloat16", c10::ScalarType::BFloat16},
+                                         {"float16", "Half", c10::ScalarType::Half}};
 inline constexpr Allowed kDtypeOrNone{.kind = Allowed::Kind::dtype, .choices = {"", kDtypeNames}, .or_none = true};
 c10::ScalarType dtype_of(std::string_view name);
 std::string_view name_of(c10::ScalarType dtype);  // empty: it is none of them
@@ -121,12 +130,18 @@ class Options {
   std::vector<std::pair<std::string_view, Value>> values_;
 };
 
-// The enumerator of a text, in the order of whose enumeration the choices stand.
+// The enumerator of a text that is among the choices.
 template <class Enum>
-Enum enumerator(const Choices& choices, std::string_view name) {
-  int64_t index = 0;
-  while (choices.all[index].name != name) ++index;
-  return static_cast<Enum>(index);
+constexpr Enum enumerator(const Choices& choices, std::string_view name) {
+  const auto found = std::ranges::find(choices.all, name, &Choice::name);
+  return static_cast<Enum>(found->value);
+}
+
+// The text of an enumerator; empty: it is none of the choices.
+template <class Enum>
+constexpr std::string_view text_of(const Choices& choices, Enum value) {
+  const auto found = std::ranges::find(choices.all, static_cast<int>(value), &Choice::value);
+  return found == choices.all.end() ? std::string_view() : found->name;
 }
 
 }  // namespace torchdion::algorithms

@@ -127,13 +127,13 @@ int64_t class_of_step(int64_t step, const Options& options) {
 
 void check_orthonormalize(const Layout& layout, bool transposed, bool, const Options& options,
                           const std::string& name) {
-  if (options.text("orthonormalize") != "qr" || layout.rows.absent()) return;
+  if (method_of(options) != Orthonormalize::qr || layout.rows.absent()) return;
   Option others = kOrthonormalizeOption;
-  others.allowed.choices.all = others.allowed.choices.all.first(3);
-  const Choice& orientation = kOrientationNames[transposed ? 0 : 1];
+  others.allowed.choices = kOrthonormalizeOfPieces;
+  const std::string_view orientation = text_of(kOrientation, transposed ? Orientation::right : Orientation::left);
   TORCH_CHECK_VALUE(false, prefix(), others.name, " must be ", words_of(others), " for ", name, ", whose ",
-                    transposed ? "columns" : "rows", " are cut (", assigned(kOrientationOption, orientation.name),
-                    "), got ", shown(kOrthonormalizeOption, std::string_view("qr")));
+                    transposed ? "columns" : "rows", " are cut (", assigned(kOrientationOption, orientation), "), got ",
+                    shown(kOrthonormalizeOption, options.at("orthonormalize")));
 }
 
 at::ScalarType operand_dtype(const BatchShape& shape, const Options& options) {

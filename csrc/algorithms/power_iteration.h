@@ -17,9 +17,16 @@
 namespace torchdion::algorithms {
 
 // Options of all algorithms that iterate so.
-inline constexpr Choice kOrthonormalizeNames[] = {
-    {"auto", "automatic"}, {"rcqr", "rcqr"}, {"cholesky_qr", "cholesky_qr"}, {"qr", "qr"}};
+inline constexpr Choice kOrthonormalizeNames[] = {{"auto", "automatic", Orthonormalize::automatic},
+                                                  {"rcqr", "rcqr", Orthonormalize::rcqr},
+                                                  {"cholesky_qr", "cholesky_qr", Orthonormalize::cholesky_qr},
+                                                  {"qr", "qr", Orthonormalize::qr}};
 inline constexpr Choices kOrthonormalize{"Orthonormalize", kOrthonormalizeNames};
+// Householder's QR, the last of them, is not for columns that ranks have pieces of.
+inline constexpr Choices kOrthonormalizeOfPieces{
+    "Orthonormalize", std::span(kOrthonormalizeNames).first(std::size(kOrthonormalizeNames) - 1)};
+static_assert(enumerator<Orthonormalize>(kOrthonormalize, std::rbegin(kOrthonormalizeNames)->name) ==
+              Orthonormalize::qr);
 inline constexpr Option kOrientationOption{
     "orientation", std::string_view("right"), one_of(kOrientation),
     "Algorithm 4 (Q is m×r), Algorithms 1 and 3 (Q is n×r), or of both the one whose P has min(m, n) rows"};
@@ -32,7 +39,8 @@ inline constexpr Option kOrthonormalizeOption{.name = "orthonormalize",
                                               .uncaptured = {std::string_view("qr")}};
 inline constexpr Option kRcqrOversample{"rcqr_oversample", 1.25, kAtLeastOne,
                                         "k / r: rows of the sketch over columns of P (Algorithm 2)"};
-inline constexpr Choice kFactorizationNames[] = {{"power_iteration", "power_iteration"}, {"svd", "svd"}};
+inline constexpr Choice kFactorizationNames[] = {{"power_iteration", "power_iteration", Factorization::power_iteration},
+                                                 {"svd", "svd", Factorization::svd}};
 inline constexpr Choices kFactorization{"Factorization", kFactorizationNames};
 inline constexpr Option kSeed{"seed", int64_t{0}, kAnyInteger, "of Q's start and of sketches"};
 inline constexpr Option kQDtype{"Q_dtype", {}, kDtypeOrNone, "dtype of Q"};

@@ -12,7 +12,7 @@
 
 namespace torchdion::algorithms {
 
-inline constexpr Choice kResidualNames[] = {{"scaled", "scaled"}, {"sign", "sign"}};
+inline constexpr Choice kResidualNames[] = {{"scaled", "scaled", Residual::scaled}, {"sign", "sign", Residual::sign}};
 inline constexpr Choices kResidual{"Residual", kResidualNames};
 inline constexpr Option kResidualOption{
     "residual",
@@ -20,7 +20,8 @@ inline constexpr Option kResidualOption{
     one_of_or_none(kResidual),
     "how what P Rᵀ leaves moves the weights too: over the length of R's smallest columns, or by its signs"};
 
-inline constexpr Choice kRightFactorNames[] = {{"normalized", "normalized"}, {"orthonormal", "orthonormal"}};
+inline constexpr Choice kRightFactorNames[] = {{"normalized", "normalized", RightFactor::normalized},
+                                               {"orthonormal", "orthonormal", RightFactor::orthonormal}};
 inline constexpr Choices kRightFactor{"RightFactor", kRightFactorNames};
 inline constexpr Option kRightFactorOption{
     "right_factor", std::string_view("normalized"), one_of(kRightFactor),

@@ -10,15 +10,21 @@
 
 namespace torchdion::algorithms {
 
-inline constexpr Choice kNonfiniteNames[] = {
-    {"propagate", "propagate"}, {"zero", "zero"}, {"skip_step", "skip_step"}, {"raise", "raise"}};
+inline constexpr Choice kNonfiniteNames[] = {{"propagate", "propagate", Nonfinite::propagate},
+                                             {"zero", "zero", Nonfinite::zero},
+                                             {"skip_step", "skip_step", Nonfinite::skip_step},
+                                             {"raise", "raise", Nonfinite::raise}};
 inline constexpr Choices kNonfinite{"Nonfinite", kNonfiniteNames};
-inline constexpr Choice kPrecisionNames[] = {{"highest", "highest"}, {"high", "high"}, {"medium", "medium"}};
+inline constexpr Choice kPrecisionNames[] = {{"highest", "highest", Precision::highest},
+                                             {"high", "high", Precision::high},
+                                             {"medium", "medium", Precision::medium}};
 inline constexpr Choices kPrecision{"Precision", kPrecisionNames};
-inline constexpr Choice kOrientationNames[] = {{"right", "right"}, {"left", "left"}, {"short", "short_side"}};
+inline constexpr Choice kOrientationNames[] = {{"right", "right", Orientation::right},
+                                               {"left", "left", Orientation::left},
+                                               {"short", "short_side", Orientation::short_side}};
 inline constexpr Choices kOrientation{"Orientation", kOrientationNames};
 
-inline constexpr Choice kOwnersNames[] = {{"all", "all"}, {"shard", "shard"}};
+inline constexpr Choice kOwnersNames[] = {{"all", "all", Owners::all}, {"shard", "shard", Owners::shard}};
 inline constexpr Choices kOwners{"Owners", kOwnersNames};
 // Of algorithms whose update needs nothing of a parameter but its mean gradient: any rank may do it for all.
 inline constexpr Option kOwnersOption{.name = "owners",

@@ -76,9 +76,8 @@ OptionValue to_value(const Option& option, const T& field) {
     const std::string_view name = algorithms::name_of(field);
     return name.empty() ? OptionValue(static_cast<int64_t>(field)) : OptionValue(name);
   } else if constexpr (std::is_enum_v<T>) {
-    const auto index = static_cast<std::size_t>(field);
-    const auto& choices = option.allowed.choices.all;
-    return index < choices.size() ? OptionValue(choices[index].name) : OptionValue(static_cast<int64_t>(field));
+    const std::string_view text = algorithms::text_of(option.allowed.choices, field);
+    return text.empty() ? OptionValue(static_cast<int64_t>(field)) : OptionValue(text);
   } else if constexpr (std::is_same_v<T, std::string>) {
     return field.empty() ? option.initial : OptionValue(std::string_view(field));  // as declared, where nothing is said
   } else if constexpr (std::is_same_v<T, Betas>) {

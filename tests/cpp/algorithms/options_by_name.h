@@ -18,10 +18,4 @@ inline Options options_of(const Algorithm& algorithm, NamedValues values) {
   return options_of(algorithm, given);
 }
 
-// "rcqr": the text of the enumerator.
-template <class Enum>
-std::string_view text_of(const Choices& choices, Enum value) {
-  return choices.all[static_cast<std::size_t>(value)].name;
-}
-
 }  // namespace torchdion::algorithms

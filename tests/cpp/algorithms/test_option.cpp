@@ -13,8 +13,9 @@ namespace torchdion::algorithms {
 
 namespace {
 
-constexpr Choice kSides[] = {{"auto", "automatic"}, {"left", "left"}};
-constexpr Choice kNames[] = {{"lion", "lion"}, {"adamw", "adamw"}};
+enum class Side { automatic, left };
+constexpr Choice kSides[] = {{"auto", "automatic", Side::automatic}, {"left", "left", Side::left}};
+constexpr Choice kNames[] = {{"lion"}, {"adamw"}};
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
 
 // One option of each kind, what a sentence calls its values, and one that it takes as each language writes it.
