@@ -113,6 +113,11 @@ bool has_option(const Algorithm& algorithm, std::string_view name) {
   return has;
 }
 
+bool group_has_option(std::string_view own, std::string_view scalar, std::string_view name) {
+  const Algorithm& named = algorithm(own);
+  return has_option(named, name) || (named.takes_matrices() && has_option(algorithm(scalar), name));
+}
+
 Options options_of(const Algorithm& algorithm, const Options& group) {
   Options options;
   for_each_list(algorithm, [&](const auto& list) {
@@ -123,6 +128,11 @@ Options options_of(const Algorithm& algorithm, const Options& group) {
     }
   });
   return options;
+}
+
+Pair betas_of(std::string_view own, std::string_view scalar) {
+  const Algorithm& named = algorithm(own);
+  return options_of(has_option(named, "betas") ? named : algorithm(scalar), {}).pair("betas");
 }
 
 const Algorithm& algorithm_of(int64_t dims, std::string_view own, std::string_view scalar, int64_t batch_dims) {

@@ -24,9 +24,13 @@ const std::vector<std::string_view>& states();
 
 // Whether the option is one of the algorithm, or one that all have.
 bool has_option(const Algorithm& algorithm, std::string_view name);
+// The same of an algorithm that may update a parameter of a group with these.
+bool group_has_option(std::string_view own, std::string_view scalar, std::string_view name);
 
 // The algorithm's options, from values of a group. Where the group has none of an option, it is as declared.
 Options options_of(const Algorithm& algorithm, const Options& group);
+// The betas of a group of these algorithms that says none.
+Pair betas_of(std::string_view own, std::string_view scalar);
 
 // The algorithm that updates a parameter of a group: what does not take its matrices is the group's scalar_algorithm.
 const Algorithm& algorithm_of(int64_t dims, const Options& group);

@@ -132,7 +132,7 @@ std::string shown(const Option& option, const Value& value) {
   const std::string_view text = std::get<std::string_view>(value);
   for (const Choice& choice : option.allowed.choices.all) {
     if (choice.name != text) continue;
-    if (option.allowed.kind == Allowed::Kind::dtype) return shown(dtype_of(text));
+    if (option.allowed.kind == Allowed::Kind::dtype && !in_python()) return shown(dtype_of(text));
     return shown_choice(option.allowed.choices, choice);
   }
   return in_python() ? c10::str("'", text, "'") : c10::str('"', text, '"');

@@ -4,6 +4,7 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <optional>
 #include <string>
 
 #include "engine/groups.h"
@@ -24,6 +25,8 @@ struct PythonWords {
 // The options of a group, checked. Of a whole one none may be missing; `where` names it in sentences.
 engine::GroupOptions read_group(const py::dict& group, const std::string& where, bool whole);
 
+// A value of one of Python's own types, where some option may be of it; a text is the object's own.
+std::optional<algorithms::Value> plain_value_of(py::handle given);
 // The value of an option that was read from a program, and as Python writes it.
 algorithms::Value value_of(const algorithms::Option& option, py::handle given);
 py::object to_python(const algorithms::Value& value);
@@ -32,6 +35,7 @@ void bind_core(py::module_& m);
 void bind_options(py::module_& m);
 void bind_layout(py::module_& m);
 void bind_states(py::module_& m);
+void bind_others(py::module_& m);
 void bind_routing(py::module_& m);
 
 }  // namespace torchdion::bindings

@@ -76,6 +76,7 @@ PYBIND11_MODULE(_C, m) {
   bind_layout(m);
   bind_states(m);
   bind_core(m);
+  bind_others(m);
   bind_routing(m);
   m.def("trace_of", &trace_of, py::arg("run"));
   m.def("launches_of", &launches_of, py::arg("step"), py::arg("device_type") = "cuda");

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "algorithms/all.h"
@@ -14,6 +15,7 @@
 #include "engine/parameter.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
+#include "engine/written_options.h"
 #include "linalg/memory.h"
 #include "routing/guesses.h"
 
@@ -35,39 +37,19 @@ std::optional<Value> number_of(py::handle given) {
   return static_cast<int64_t>(integer);
 }
 
-// Converts a given value to one of Python's own types, where some option may be of it. A text is the object's own.
-std::optional<Value> plain_value_of(py::handle given) {
-  if (given.is_none()) return Value();
-  if (PyBool_Check(given.ptr())) return given.ptr() == Py_True;
-  if (PyUnicode_Check(given.ptr())) {
-    Py_ssize_t size = 0;
-    const char* text = PyUnicode_AsUTF8AndSize(given.ptr(), &size);
-    if (!text) PyErr_Clear();  // a lone surrogate
-    return text ? std::optional<Value>(std::string_view(text, size)) : std::nullopt;
-  }
-  if (THPDtype_Check(given.ptr())) {
-    const std::string_view name = algorithms::name_of(reinterpret_cast<THPDtype*>(given.ptr())->scalar_type);
-    return name.empty() ? std::nullopt : std::optional<Value>(name);
-  }
-  if (PyTuple_Check(given.ptr()) && py::len(given) == 2) {
-    const auto both = py::reinterpret_borrow<py::tuple>(given);
-    const std::optional<Value> first = number_of(both[0]), second = number_of(both[1]);
-    if (!first || !second) return std::nullopt;
-    const auto number = [](const Value& value) {
-      const auto* integer = std::get_if<int64_t>(&value);
-      return integer ? static_cast<double>(*integer) : std::get<double>(value);
-    };
-    return algorithms::Pair{number(*first), number(*second)};
-  }
-  return number_of(given);
-}
-
-// The same of whatever is used as Python's own are. `kept` keeps the object whose text the value is.
+// The value of whatever is used as Python's own are. `kept` keeps the object whose text the value is.
 std::optional<Value> value_of(const Option& option, py::handle given, py::object& kept) {
   if (std::optional<Value> value = plain_value_of(given)) return value;
   const bool is_pair = option.allowed.kind == algorithms::Allowed::Kind::pair;
   kept = py::module_::import("torchdion.plain_values").attr(is_pair ? "plain_numbers" : "plain")(given);
   return kept.is(given) ? std::nullopt : plain_value_of(kept);
+}
+
+// None: the option does not take it.
+std::optional<Value> taken(const Option& option, py::handle given) {
+  py::object kept;
+  const std::optional<Value> value = value_of(option, given, kept);
+  return value ? algorithms::accepted(option, *value) : std::nullopt;
 }
 
 // A tensor on another device than the CPU is not looked at, which would make the host wait.
@@ -95,11 +77,9 @@ Value read(const Option& option, py::handle given, const std::string& where, at:
     if (tensor) *tensor = std::move(rate);
     return option.initial;
   }
-  py::object kept;
-  const std::optional<Value> value = value_of(option, given, kept);
-  const std::optional<Value> taken = value ? algorithms::accepted(option, *value) : std::nullopt;
-  if (!taken) refuse(option, given, where);
-  return *taken;
+  const std::optional<Value> value = taken(option, given);
+  if (!value) refuse(option, given, where);
+  return *value;
 }
 
 // In the order of the table.
@@ -114,6 +94,8 @@ const std::vector<PyObject*>& names_of_options() {
   return names;
 }
 
+constexpr std::array kReasons = {"of_others", "fixed", "kept"};  // of remarks, in the order of their enumeration
+
 py::dict described(const Option& option) {
   py::list algorithms;
   for (const algorithms::Algorithm* algorithm : algorithms::all()) {
@@ -122,7 +104,8 @@ py::dict described(const Option& option) {
   return py::dict(py::arg("name") = std::string(option.name), py::arg("default") = to_python(option.initial),
                   py::arg("words") = algorithms::words_of(option), py::arg("doc") = std::string(option.doc),
                   py::arg("algorithms") = algorithms, py::arg("of_optimizer") = option.of_optimizer,
-                  py::arg("of_run") = option.of_run, py::arg("may_be_tensor") = option.may_be_tensor);
+                  py::arg("of_run") = option.of_run, py::arg("of_ranks") = engine::is_of_ranks(option),
+                  py::arg("may_be_tensor") = option.may_be_tensor);
 }
 
 py::dict described(const algorithms::State& state) {
@@ -147,7 +130,64 @@ py::dict described(const algorithms::Algorithm& algorithm) {
                   py::arg("precision") = to_python(algorithms::options_of(algorithm, {}).at("precision")));
 }
 
+// The options of a group as it was, but for values that none may have.
+algorithms::Options options_before(const py::dict& group) {
+  algorithms::Options options;
+  auto name = names_of_options().begin();
+  for (const Option& option : algorithms::options()) {
+    PyObject* given = PyDict_GetItem(group.ptr(), *name++);
+    if (const auto value = given ? taken(option, given) : std::nullopt) options.set(option.name, *value);
+  }
+  return options;
+}
+
+// Parameters with what is ours of their states.
+std::vector<engine::ParameterView> parameters_with(const py::dict& states, const py::list& params) {
+  std::vector<engine::ParameterView> views;
+  for (const py::handle param : params) {
+    if (!THPVariable_Check(param.ptr()) || THPVariable_Unpack(param.ptr()).is_nested()) continue;
+    engine::ParameterView& view = views.emplace_back();
+    view.param = view.tensor = THPVariable_Unpack(param.ptr());
+    PyObject* state = PyDict_GetItem(states.ptr(), param.ptr());
+    if (!state || !PyDict_Check(state)) continue;
+    const auto own = py::reinterpret_borrow<py::dict>(state);
+    for (const std::string_view name : algorithms::states()) {
+      const py::str key{std::string(name)};
+      if (!own.contains(key) || !THPVariable_Check(py::object(own[key]).ptr())) continue;
+      const at::Tensor& tensor = THPVariable_Unpack(py::object(own[key]).ptr());
+      if (!tensor.is_nested()) view.state.set(name, tensor, tensor.sizes());
+    }
+  }
+  return views;
+}
+
 }  // namespace
+
+std::optional<Value> plain_value_of(py::handle given) {
+  if (given.is_none()) return Value();
+  if (PyBool_Check(given.ptr())) return given.ptr() == Py_True;
+  if (PyUnicode_Check(given.ptr())) {
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(given.ptr(), &size);
+    if (!text) PyErr_Clear();  // a lone surrogate
+    return text ? std::optional<Value>(std::string_view(text, size)) : std::nullopt;
+  }
+  if (THPDtype_Check(given.ptr())) {
+    const std::string_view name = algorithms::name_of(reinterpret_cast<THPDtype*>(given.ptr())->scalar_type);
+    return name.empty() ? std::nullopt : std::optional<Value>(name);
+  }
+  if (PyTuple_Check(given.ptr()) && py::len(given) == 2) {
+    const auto both = py::reinterpret_borrow<py::tuple>(given);
+    const std::optional<Value> first = number_of(both[0]), second = number_of(both[1]);
+    if (!first || !second) return std::nullopt;
+    const auto number = [](const Value& value) {
+      const auto* integer = std::get_if<int64_t>(&value);
+      return integer ? static_cast<double>(*integer) : std::get<double>(value);
+    };
+    return algorithms::Pair{number(*first), number(*second)};
+  }
+  return number_of(given);
+}
 
 engine::GroupOptions read_group(const py::dict& group, const std::string& where, bool whole) {
   engine::GroupOptions options;
@@ -265,6 +305,19 @@ void bind_group_options(py::module_& m) {
             engine::check_factors(sizes, self.values, layout, name);
           },
           py::arg("sizes"), py::arg("layout"), py::arg("name"), speaking)
+      .def_static(
+          "remarks",
+          [](const py::dict& before, const py::dict& group, const py::dict& states, const std::string& where) {
+            const algorithms::Options now = read_group(group, where, true).values;
+            py::list all;
+            for (const engine::Remark& remark :
+                 engine::remarks_on(options_before(before), now, parameters_with(states, group["params"]), where)) {
+              all.append(py::make_tuple(std::string(remark.option), kReasons[static_cast<std::size_t>(remark.reason)],
+                                        remark.sentence));
+            }
+            return all;
+          },
+          py::arg("before"), py::arg("group"), py::arg("states"), py::arg("where"), speaking)
       .def(
           "check_parameter",
           [](const GroupOptions& self, const at::Tensor& param, const std::string& name) {
@@ -276,16 +329,12 @@ void bind_group_options(py::module_& m) {
 }  // namespace
 
 void bind_options(py::module_& m) {
-  m.def("options", [] {
+  m.def("table", [] {
     const PythonWords words;
-    py::list all;
-    for (const Option& option : algorithms::options()) all.append(described(option));
-    return all;
-  });
-  m.def("algorithms", [] {
-    py::list all;
+    py::list options, all;
+    for (const Option& option : algorithms::options()) options.append(described(option));
     for (const algorithms::Algorithm* algorithm : algorithms::all()) all.append(described(*algorithm));
-    return all;
+    return py::make_tuple(options, all);
   });
   m.def(
       "algorithm_of",

@@ -110,7 +110,8 @@ void Front::update(engine::Core& core, engine::Operation operation) {
       ++seen;
     }
   }
-  look_at(optimizer_, layouts_, options, said_, /*resizes=*/operation == engine::Operation::resize_rank);
+  look_at(optimizer_.param_groups(), core.groups, options, said_,
+          /*resizes=*/operation == engine::Operation::resize_rank);
   for (std::size_t g = 0; g < groups.size(); ++g) core.groups[g].options = std::move(options[g]);
   const Options& first = first_options(groups, defaults);
   core.capturable = first.capturable();

@@ -13,15 +13,15 @@
 #include "engine/loaded_state.h"
 #include "linalg/memory.h"
 #include "one_sentence.h"
-#include "optim/entries.h"
 #include "optim/groups.h"
 #include "optim/nesting.h"
 #include "optim/options.h"
-#include "optim/other_names.h"
-#include "optim/other_optimizers.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
 #include "optim/rates.h"
+#include "others/option_names.h"
+#include "others/rules.h"
+#include "others/saved_groups.h"
 #include "words.h"
 
 namespace torchdion {
@@ -49,11 +49,11 @@ IValue entry(const GenericDict& dict, const char* key, const char* kind, const I
   const auto found = dict.find(key);
   if (found != dict.end() && is(found->value())) return found->value();
   TORCH_CHECK_VALUE(found == dict.end(), prefix(), "state_dict must have the ", kind, " '", key, "', got one of type ",
-                    optim::kind_of(found->value()));
+                    others::kind_of(found->value()));
   c10::impl::GenericList keys(c10::AnyType::get());
   for (const auto& item : dict) keys.push_back(item.key());
   TORCH_CHECK_VALUE(false, prefix(), "state_dict must have the ", kind, " '", key, "', got the keys ",
-                    optim::entry_text(keys));
+                    others::entry_text(keys));
 }
 
 // The options of a saved group, and the parameters that it names.
@@ -61,13 +61,12 @@ struct SavedGroup {
   Entries options;
   std::vector<IValue> params;
   bool is_ours;  // saved by this library
-  optim::Saver saver;
+  others::Saver saver;
   IValue owner;  // of the parts that its states are; none: they have none
   IValue step;   // of all its parameters, where states have none; none: there is none
 
-  // shapes, own: of the group that is to have it, see rename_options_of_others().
-  SavedGroup(const IValue& saved, const std::vector<at::IntArrayRef>& shapes, const Options& own,
-             const std::string& where) {
+  // shapes, own: of the group that is to have it, see others::rename_saved_group().
+  SavedGroup(const IValue& saved, const others::Shapes& shapes, const Options& own, const std::string& where) {
     if (saved.isGenericDict()) {
       for (const auto& item : saved.toGenericDict()) {
         if (item.key().isString()) options.emplace(item.key().toStringRef(), item.value());
@@ -83,13 +82,23 @@ struct SavedGroup {
       if (option.of_run) options.erase(std::string(option.name));
     }
     is_ours = options.contains("scalar_algorithm");
-    saver = optim::rename_options_of_others(options, shapes, own, where);
-    if (saver == optim::Saver::dion_package) {
+    saver = others::rename_saved_group(options, shapes, optim::to_entries(own), where);
+    if (saver == others::Saver::dion_package) {
       if (auto counted = options.extract("step")) step = counted.mapped();
     }
-    if (saver == optim::Saver::torch_muon) step = 0;  // which does not count
+    if (saver == others::Saver::torch_muon) step = 0;  // which does not count
   }
 };
+
+// Looks at the entries of a loaded group that are no options of ours. Throws c10::ValueError where one asks for another
+// algorithm, and warns where one says something else than the option that it is another name of, which holds.
+void check_keys_of_others(const Entries& unknown, const Options& options, const std::string& where) {
+  Entries group = optim::to_entries(options);
+  group.insert(unknown.begin(), unknown.end());
+  others::chosen_algorithm(group, options.algorithm(), options.algorithm(), /*is_named=*/true, where);
+  const others::United united = others::unite_names(group, /*written=*/{}, /*refuses=*/false, where);
+  for (const auto& [key, sentence] : united.contradictions) TORCH_WARN(prefix(), sentence);
+}
 
 // Keys of a group of `count` parameters, which are added to those of the groups before: `known`.
 std::vector<Key> keys_of(const SavedGroup& saved, std::size_t count, std::set<Key>& known, const std::string& where) {
@@ -100,7 +109,7 @@ std::vector<Key> keys_of(const SavedGroup& saved, std::size_t count, std::set<Ke
   for (const IValue& param : saved.params) {
     const std::optional<Key> key = to_key(param);
     TORCH_CHECK_VALUE(key && known.insert(*key).second, prefix(), "'params' must be distinct numbers or names, got ",
-                      optim::entry_text(param), key ? " again" : "", where);
+                      others::entry_text(param), key ? " again" : "", where);
     keys.push_back(*key);
   }
   return keys;
@@ -111,7 +120,7 @@ std::map<Key, IValue> to_states(const GenericDict& saved) {
   for (const auto& item : saved) {
     const std::optional<Key> key = to_key(item.key());
     TORCH_CHECK_VALUE(key, prefix(), "the keys of 'state' must be numbers or names, got ",
-                      optim::entry_text(item.key()));
+                      others::entry_text(item.key()));
     states.emplace(*key, item.value());
   }
   return states;
@@ -121,7 +130,7 @@ std::map<Key, IValue> to_states(const GenericDict& saved) {
 void check_owner(const IValue& owner, const engine::Part* part, const std::string& where) {
   if (owner.isNone() || (part && owner.isString() && owner.toStringRef() == part->owner())) return;
   TORCH_CHECK_VALUE(false, prefix(), "the states must be whole", part ? " or those of rank " + part->owner() : "",
-                    ", got what is owned by rank ", owner.isString() ? owner.toStringRef() : optim::entry_text(owner),
+                    ", got what is owned by rank ", owner.isString() ? owner.toStringRef() : others::entry_text(owner),
                     "; whole_state_dict() has those of all", where);
 }
 
@@ -136,19 +145,19 @@ bool is_of_some_step(const GenericDict& saved, const SavedGroup& group) {
 
 void check_is_state(const IValue& saved, const std::string& name) {
   TORCH_CHECK_VALUE(saved.isGenericDict(), prefix(), "the state of ", name, " must be a dict, got ",
-                    optim::kind_of(saved));
+                    others::kind_of(saved));
 }
 
 // The saved state of one parameter, with the names that its tensors have here. options: of the group that is loaded.
 engine::SavedState as_saved(GenericDict saved, const SavedGroup& group, const engine::ParameterView& view,
                             const algorithms::Options& options) {
   engine::SavedState state;
-  if (optim::rename_state_of_others(saved, group.saver)) state.divisor = 1 - options.number("mu");
+  if (others::rename_state(saved, group.saver)) state.divisor = 1 - options.number("mu");
   for (const std::string_view name : algorithms::states()) {
     const auto found = saved.find(std::string(name));
     if (found == saved.end()) continue;
     TORCH_CHECK_VALUE(found->value().isTensor(), prefix(), "the state ", name, " of ", view.name,
-                      " must be a tensor, got ", optim::kind_of(found->value()));
+                      " must be a tensor, got ", others::kind_of(found->value()));
     state.tensors.push_back({std::string(name), found->value().toTensor()});
   }
   optim::tell_pieces(state.tensors, view, options);
@@ -162,7 +171,7 @@ engine::SavedState as_saved(GenericDict saved, const SavedGroup& group, const en
   const IValue number = is_read ? IValue(step.toTensor().item<double>()) : step;
   state.step = number.isInt() || number.isDouble() ? number.toScalar().toDouble() : std::nan("");
   state.shown_step =
-      number.isTensor() ? c10::str("a Tensor of shape ", number.toTensor().sizes()) : optim::entry_text(number);
+      number.isTensor() ? c10::str("a Tensor of shape ", number.toTensor().sizes()) : others::entry_text(number);
   return state;
 }
 
@@ -178,7 +187,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   }
   optim::check_nesting(state_dict, prefix() + "the state dict");
   TORCH_CHECK_VALUE(state_dict.isGenericDict(), prefix(), "state_dict must be a dict, got ",
-                    optim::kind_of(state_dict));
+                    others::kind_of(state_dict));
   const GenericDict saved = state_dict.toGenericDict();
   const IValue saved_state = entry(saved, "state", "dict", [](const IValue& value) { return value.isGenericDict(); });
   const IValue saved_groups = entry(saved, "param_groups", "list", [](const IValue& value) { return value.isList(); });
@@ -203,15 +212,15 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::string where = optim::group_name(i, optim::kOfStateDict);
     auto& options = static_cast<Options&>(groups[i].options());
-    std::vector<at::IntArrayRef> shapes;
+    others::Shapes shapes;
     for (const engine::ParameterView& view : views[i].parameters) {
-      if (!engine::is_passed_over(view.param)) shapes.push_back(view.sizes());
+      if (!engine::is_passed_over(view.param)) shapes.push_back(view.sizes().vec());
     }
     const SavedGroup group(saved_groups.toListRef()[i], shapes, options, where);
     const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
     options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(group.options, options, where));
-    optim::check_other_names(unknown.back(), options, where);
+    check_keys_of_others(unknown.back(), options, where);
     const engine::GroupOptions values = optim::values_of(options, where);
     said.push_back(optim::said_by(groups[i], values));
     views[i].options = values;

@@ -92,12 +92,7 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
   const std::size_t index = param_groups().size() - 1;
   const OptimizerParamGroup& group = param_groups()[index];
   const Options& options = options_of(group, index);
-  held().said.push_back(optim::said_by(group, optim::values_of(options, optim::group_name(index))));
-  for (const std::string& name : optim::foreign_options(options, static_cast<const Options&>(defaults()))) {
-    TORCH_WARN(prefix(), "the option '", name, "'", optim::group_name(index), " is kept and ignored: the algorithm '",
-               options.algorithm(), "' does not have it");
-    held().said.back().told.emplace(name, optim::Reason::ignored);
-  }
+  held().said.push_back(optim::look_at_added(group, static_cast<const Options&>(defaults()), index));
   for (std::size_t k = 0; k < group.params().size(); ++k) {
     optim::warn_of_a_likely_stack(group.params()[k], options, engine::parameter_name(k, index));
   }

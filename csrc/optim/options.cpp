@@ -8,7 +8,6 @@
 #include "algorithms/all.h"
 #include "engine/group_options.h"
 #include "linalg/memory.h"
-#include "optim/entries.h"
 #include "words.h"
 
 namespace torchdion::optim {
@@ -126,38 +125,6 @@ void from_value(const Option& option, const OptionValue& value, std::optional<T>
 
 const Option& declared(const char* name) { return *algorithms::option(name); }
 
-c10::IValue to_entry(const OptionValue& value) {
-  if (const auto* flag = std::get_if<bool>(&value)) return *flag;
-  if (const auto* integer = std::get_if<int64_t>(&value)) return *integer;
-  if (const auto* number = std::get_if<double>(&value)) return *number;
-  if (const auto* pair = std::get_if<algorithms::Pair>(&value)) {
-    return c10::ivalue::Tuple::create(pair->first, pair->second);
-  }
-  if (const auto* text = std::get_if<std::string_view>(&value)) return std::string(*text);
-  return {};
-}
-
-// The value of an entry, of whose text it is a view; none where no option has such.
-std::optional<OptionValue> value_of(const c10::IValue& entry, bool may_be_tensor) {
-  if (entry.isNone()) return OptionValue();
-  if (entry.isBool()) return entry.toBool();
-  if (entry.isInt()) return entry.toInt();
-  if (entry.isDouble()) return entry.toDouble();
-  if (entry.isString()) return std::string_view(entry.toStringRef());
-  if (entry.isTensor() && may_be_tensor) {
-    const at::Tensor& tensor = entry.toTensor();
-    const at::ScalarType dtype = linalg::has_memory(tensor) ? tensor.scalar_type() : at::ScalarType::Undefined;
-    if (!at::isFloatingType(dtype) && !at::isIntegralType(dtype, /*includeBool=*/false)) return std::nullopt;
-    return tensor.numel() == 1 ? std::optional<OptionValue>(tensor.item<double>()) : std::nullopt;
-  }
-  std::vector<c10::IValue> pair;
-  if (entry.isTuple()) pair = entry.toTupleRef().elements().vec();
-  if (entry.isList()) pair = entry.toListRef().vec();
-  const auto is_number = [](const c10::IValue& one) { return one.isDouble() || one.isInt(); };
-  if (pair.size() != 2 || !is_number(pair[0]) || !is_number(pair[1])) return std::nullopt;
-  return algorithms::Pair{pair[0].toScalar().toDouble(), pair[1].toScalar().toDouble()};
-}
-
 // Gives options that an older version saved the names that they have now. In a group without our other options lr_scale
 // is that of timm's and MAE's schedules, which apply it themselves.
 void rename_saved_options(Entries& entries) {
@@ -182,12 +149,6 @@ void check_rate(const char* name, const at::Tensor& rate, const std::string& whe
                     shown(number), where);
 }
 
-algorithms::Pair betas_of(const algorithms::Options& values) {
-  const algorithms::Algorithm& own = algorithms::algorithm(values.text("algorithm"));
-  const algorithms::Algorithm& scalar = algorithms::algorithm(values.text("scalar_algorithm"));
-  return algorithms::options_of(algorithms::has_option(own, "betas") ? own : scalar, values).pair("betas");
-}
-
 }  // namespace
 
 double lr_of(const Options& options) { return number_of(options.lr(), options.lr_tensor()); }
@@ -206,18 +167,21 @@ engine::GroupOptions values_of(const Options& options, const std::string& where)
   check_rate("lr_tensor", group.lr, where);
   check_rate("weight_decay_tensor", group.weight_decay, where);
   engine::check_combinations(group.values, where);
-  group.values.set("betas", betas_of(group.values));
+  if (algorithms::is_none(group.values.at("betas"))) {
+    group.values.set("betas",
+                     algorithms::betas_of(group.values.text("algorithm"), group.values.text("scalar_algorithm")));
+  }
   return group;
 }
 
 Entries to_entries(const Options& options) {
   Entries entries;
   for_each_option(options, [&](const char* name, const auto& field) {
-    entries.emplace(name, to_entry(to_value(declared(name), field)));
+    entries.emplace(name, others::to_entry(to_value(declared(name), field)));
   });
   entries["lr"] = lr_of(options);
   entries["weight_decay"] = weight_decay_of(options);
-  entries["betas"] = to_entry(values_of(options, "").values.at("betas"));
+  entries["betas"] = others::to_entry(values_of(options, "").values.at("betas"));
   return entries;
 }
 
@@ -230,10 +194,7 @@ Entries from_entries(Entries entries, Options& options, const std::string& where
       const auto found = entries.find(name);
       if (found == entries.end()) return;
       const Option& option = declared(name);
-      const std::optional<OptionValue> given = value_of(found->second, option.may_be_tensor);
-      const std::optional<OptionValue> taken = given ? algorithms::accepted(option, *given) : std::nullopt;
-      TORCH_CHECK_VALUE(taken, algorithms::refusal(option, entry_text(found->second), where));
-      from_value(option, *taken, field);
+      from_value(option, others::checked(option, found->second, where), field);
       unknown.erase(name);
     });
   }
@@ -248,21 +209,6 @@ void keep_options_of(std::string_view algorithm, Options& options) {
     const Option& option = declared(name);
     if (!algorithms::has_option(own, name)) from_value(option, option.initial, field);
   });
-}
-
-std::vector<std::string> foreign_options(const Options& options, const Options& defaults) {
-  const algorithms::Options values = values_of(options, "").values, others = values_of(defaults, "").values;
-  const algorithms::Algorithm& own = algorithms::algorithm(values.text("algorithm"));
-  const algorithms::Algorithm& scalar = algorithms::algorithm(values.text("scalar_algorithm"));
-  std::vector<std::string> foreign;
-  for (const Option& option : algorithms::options()) {
-    const bool has = algorithms::has_option(own, option.name) ||
-                     (own.takes_matrices() && algorithms::has_option(scalar, option.name));
-    const bool is_default =
-        values.at(option.name) == option.initial || values.at(option.name) == others.at(option.name);
-    if (!has && !is_default && option.name != "betas") foreign.emplace_back(option.name);
-  }
-  return foreign;
 }
 
 }  // namespace torchdion::optim

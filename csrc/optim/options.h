@@ -1,20 +1,19 @@
 // What the options of a group may be, and their form in a state dict.
 #pragma once
 
-#include <ATen/core/ivalue.h>
 #include <torchdion/optimizer.h>
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/groups.h"
+#include "others/entries.h"
 
 namespace torchdion::optim {
 
-using Entries = std::map<std::string, c10::IValue>;
+using others::Entries;
 
 // The options as the engine takes them, with the algorithm's own betas where there are none. Throws c10::ValueError for
 // the first option outside its range; `where` says whose it is: " (parameter group 2)".
@@ -31,9 +30,5 @@ Entries from_entries(Entries entries, Options& options, const std::string& where
 
 // Makes the options of a group those of an algorithm: what only others have is as declared.
 void keep_options_of(std::string_view algorithm, Options& options);
-
-// The options that say something else than both these defaults and the declared ones, and that no algorithm of the
-// group has.
-std::vector<std::string> foreign_options(const Options& options, const Options& defaults);
 
 }  // namespace torchdion::optim

@@ -7,9 +7,9 @@
 #include "one_sentence.h"
 #include "optim/groups.h"
 #include "optim/options.h"
-#include "optim/other_names.h"
 #include "optim/parameters.h"
 #include "optim/private.h"
+#include "others/option_names.h"
 #include "words.h"
 
 namespace torchdion {
@@ -65,7 +65,7 @@ IValue Optimizer::state_dict_of(const std::vector<engine::ParameterState>& own, 
   for (std::size_t g = 0; g < param_groups().size(); ++g) {
     Entries entries = optim::to_entries(optim::options_of(param_groups()[g], g));
     if (g < held().unknown.size()) entries.insert(held().unknown[g].begin(), held().unknown[g].end());
-    optim::unite_names(entries);
+    others::unite_names(entries, /*written=*/{}, /*refuses=*/false, "");
     c10::impl::GenericList indices(c10::AnyType::get());
     const engine::Part* part = nullptr;  // that of the first of them which has one
     auto param = param_groups()[g].params().begin();

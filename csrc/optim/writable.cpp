@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "linalg/memory.h"
-#include "optim/entries.h"
+#include "others/entries.h"
 
 namespace torchdion::optim {
 
@@ -43,7 +43,7 @@ c10::IValue writable(const c10::IValue& value, Known& known) {
     return known[address] = copied(value, known);
   }
   const bool is_plain = value.isNone() || value.isBool() || value.isInt() || value.isDouble() || value.isString();
-  TORCH_CHECK(is_plain || value.isTensor(), "it holds ", entry_text(value),
+  TORCH_CHECK(is_plain || value.isTensor(), "it holds ", others::entry_text(value),
               "; there may be tensors, numbers, strings and containers of them");
   TORCH_CHECK(is_plain || (value.toTensor().defined() && value.toTensor().layout() == at::kStrided &&
                            linalg::has_memory(value.toTensor())),

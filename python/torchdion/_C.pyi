@@ -1,7 +1,7 @@
 """The pybind11 module of csrc/bindings/module.cpp: what the Python front calls."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Sequence, Set
+from typing import Any, ClassVar, overload
 
 from torch import Tensor, dtype
 from torch.distributed import ProcessGroup
@@ -25,6 +25,29 @@ class GroupOptions:
     def advice_on_stack(self, sizes: Sequence[int], name: str) -> str: ...
     def check_factors(self, sizes: Sequence[int], layout: Layout, name: str) -> None: ...
     def check_parameter(self, param: Tensor, name: str) -> None: ...
+    @staticmethod
+    def remarks(
+        before: dict[str, Any], group: dict[str, Any], states: dict[Tensor, Any], where: str
+    ) -> list[tuple[str, str, str]]: ...
+
+class GroupKeys:
+    """Keys by which other projects call options and rules. The methods change the group that they are given."""
+
+    other_names: ClassVar[dict[str, tuple[str, ...]]]
+    """Other name → the options that it may mean: the first that an algorithm of the group has."""
+    selectors: ClassVar[list[str]]
+    @staticmethod
+    def choose_algorithm(group: dict[str, Any], preferred: str, is_named: bool, where: str) -> None: ...
+    @staticmethod
+    def unite(
+        group: dict[str, Any], written: Set[str], refuses: bool, where: str
+    ) -> tuple[dict[str, str], dict[str, str]]: ...
+    @staticmethod
+    def rename_dion_package(group: dict[str, Any], shapes: Sequence[Sequence[int]], where: str) -> None: ...
+    @staticmethod
+    def rename_saved(
+        group: dict[str, Any], own: dict[str, Any], shapes: Sequence[Sequence[int]], where: str
+    ) -> tuple[bool, dict[str, str]]: ...
 
 class Axis:
     @overload
@@ -112,8 +135,9 @@ class Core:
 
 # The table of csrc/algorithms.
 
-def options() -> list[dict[str, Any]]: ...
-def algorithms() -> list[dict[str, Any]]: ...
+def table() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The options and the algorithms."""
+
 def algorithm_of(dims: int, algorithm: str, scalar_algorithm: str, batch_dims: int) -> str: ...
 
 # Parameters by the options of their groups: see csrc/bindings/states.cpp.

@@ -13,10 +13,9 @@ from torch.optim.optimizer import Optimizer
 from torchdion import _C
 from torchdion.by_cpu import redistributed
 from torchdion.dtensor import check_lies_as, is_dtensor, local_part, local_piece, state_like
-from torchdion.fixed_options import RANKS
 from torchdion.layouts import Layouts
 from torchdion.optimizer_wide import check_of_run
-from torchdion.options import check_beside_table
+from torchdion.options import RANKS, check_beside_table
 from torchdion.owners import check_owned
 from torchdion.parameters import check_gradient, check_is_tensor, check_trained, is_left_alone, name_of
 from torchdion.plain_values import plain

@@ -11,9 +11,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parameter import is_lazy
 
+from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.parameters import tensor_of
-from torchdion.plain_values import plain_numbers
 from torchdion.table import OPTIONS, Group
 from torchdion.words import front, shown
 
@@ -42,74 +42,43 @@ KEYS = ("num_heads", "split_sizes", "flatten", "selection_scope")
 """Keys of groups that are translated and removed."""
 
 
-def named_as_here(group: Group, entries: list[Any], where: str) -> Group:
-    """A group, given or saved, with our names.
+def named_as_here(group: Group, entries: list[Any], flatten: Any, where: str) -> Group:
+    """A group with our names, see csrc/others/saved_groups.h.
 
     Args:
         entries: its tensors or (name, tensor) pairs.
+        flatten: of groups without one; None: nothing was said.
 
     Raises:
-        ValueError: ``split_sizes`` that are not alike or not those of the rows, or what contradicts one of our options.
+        ValueError: a value that has no equal here, or what contradicts one of our options.
     """
-    group = dict(group)
-    for theirs, own in (("nordion2", "dion3"), ("adam", "adamw")):
-        if is_one_of(group.get("algorithm"), theirs):
-            group["algorithm"] = own
-    heads, sizes = group.pop("num_heads", None), group.pop("split_sizes", None)
-    if sizes is not None and type(heads) is int and heads == 1:
-        heads = None  # which says nothing there
-    for name, value, blocks in (
-        ("num_heads", heads, _blocks_of_heads(heads, where)),
-        ("split_sizes", sizes, _blocks_of_sizes(sizes, entries, where)),
-    ):
-        if value is not None:
-            _refuse_two(group, name, value, "blocks", blocks, where)
-            group["blocks"] = blocks
+    group = {"flatten": flatten, **group}
+    if "selection_scope" in group:
+        _only("selection_scope", "global", _WHOLE)(group.pop("selection_scope"), {}, [], where)
+    shapes = shapes_of(group, entries, group.get("batch_dims"), where)
+    _C.GroupKeys.rename_dion_package(group, shapes, where)
     return group
 
 
-def check_scope(group: Group, where: str) -> None:
-    """Takes ``selection_scope`` out of a group, and raises ValueError for one that is not that of whole matrices."""
-    if "selection_scope" in group:
-        _only("selection_scope", "global", _WHOLE)(group.pop("selection_scope"), {}, [], where)
-
-
-def resolve_flatten(group: Group, entries: list[Any], default: Any, where: str) -> None:
-    """Gives a group ``batch_dims`` in the place of ``flatten``: the leading dimensions that the package keeps.
+def shapes_of(group: Group, entries: list[Any], batch_dims: Any, where: str) -> list[list[int]]:
+    """The sizes of a group's tensors, by which keys of the package are read.
 
     Args:
-        entries: the group's tensors or (name, tensor) pairs.
-        default: ``flatten`` of groups without one; None: nothing was said.
+        group: loses ``flatten`` where only tensors without a shape could tell what it means.
+        batch_dims: which say the same as ``flatten=False``; None: there are none.
 
     Raises:
-        ValueError: it is neither True nor False, says something else than ``batch_dims``, or is False where matrices
-            of the group differ in their number of dimensions, or have none yet and the group no ``batch_dims``.
+        ValueError: a key needs the shape of a lazy module's parameter, which has none before its first input.
     """
-    flatten = group.pop("flatten", default)
-    if flatten is None:
-        return
-    if flatten is False and any(map(is_lazy, tensors_of(entries))):
-        if group.get("batch_dims") is None:
-            raise _lazy("flatten", "batch_dims", where)
-        return
-    dims = {matrix.dim() for matrix in matrices_of(entries)}
-    if not isinstance(flatten, bool) or (not flatten and len(dims) > 1):
-        found = f"matrices of {' and '.join(map(str, sorted(dims)))} dimensions" if flatten is False else shown(flatten)
-        raise ValueError(
-            f"{front()}: flatten must be True, or False of groups whose matrices have as many dimensions, got {found}"
-            f"{where}; batch_dims of a group says which of them count matrices"
-        )
-    batch_dims = 0 if flatten or not dims else dims.pop() - 2
-    if group.get("batch_dims") is not None:  # else nothing is said
-        _refuse_two(group, "flatten", flatten, "batch_dims", batch_dims, where)
-    group["batch_dims"] = batch_dims
-
-
-def _refuse_two(group: Group, name: str, value: Any, own: str, means: Any, where: str) -> None:
-    if own in group and not is_one_of(group[own], means):
-        raise ValueError(
-            f"{front()}: {name}={shown(value)} means {own}={shown(means)}, got {own}={shown(group[own])} too{where}"
-        )
+    tensors = tensors_of(entries)
+    if any(map(is_lazy, tensors)):
+        if group.get("split_sizes") is not None:
+            raise _lazy("split_sizes", "blocks", where)
+        if group.get("flatten") is False:
+            if batch_dims is None:
+                raise _lazy("flatten", "batch_dims", where)
+            del group["flatten"]
+    return [list(tensor.shape) for tensor in tensors if not is_lazy(tensor) and not tensor.is_nested]
 
 
 def _lazy(name: str, own: str, where: str) -> ValueError:
@@ -117,33 +86,6 @@ def _lazy(name: str, own: str, where: str) -> ValueError:
         f"{front()}: {name} must be of parameters that have a shape, got one of a lazy module{where}; give its group "
         f"{own} in place of it, or run the model once before"
     )
-
-
-def _blocks_of_heads(heads: Any, where: str) -> int:
-    if heads is not None and (not isinstance(heads, int) or isinstance(heads, bool) or heads < 1):
-        raise ValueError(f"{front()}: num_heads must be an integer ≥ 1, got {shown(heads)}{where}")
-    return heads or 1
-
-
-def _blocks_of_sizes(sizes: Any, entries: list[Any], where: str) -> int:
-    if sizes is None:
-        return 1
-    counts = plain_numbers(sizes)
-    are_counts = isinstance(counts, tuple) and all(type(count) is int and count >= 1 for count in counts)
-    if not are_counts or not counts or any(count != counts[0] for count in counts):
-        raise ValueError(
-            f"{front()}: split_sizes must be integers ≥ 1 that are alike, got {shown(sizes)}{where}; blocks of unequal "
-            "sizes are parameters of their own here"
-        )
-    if any(map(is_lazy, tensors_of(entries))):
-        raise _lazy("split_sizes", "blocks", where)
-    for tensor in matrices_of(entries):
-        if tensor.shape[0] != sum(counts):
-            raise ValueError(
-                f"{front()}: split_sizes must sum to the rows of each matrix, got {shown(sizes)} for the shape "
-                f"{tuple(tensor.shape)}{where}"
-            )
-    return len(counts)
 
 
 def _mesh(mesh: Any, given: Arguments, params: list[Any]) -> Arguments:
@@ -188,11 +130,6 @@ def tensors_of(params: list[Any]) -> list[Tensor]:
         tensors = map(tensor_of, members if isinstance(members, (list, tuple)) else ())
         found += [tensor for tensor in tensors if isinstance(tensor, Tensor)]
     return found
-
-
-def matrices_of(entries: list[Any]) -> list[Tensor]:
-    """The tensors of two or more dimensions; a lazy module's has none before its first input."""
-    return [tensor for tensor in tensors_of(entries) if not is_lazy(tensor) and tensor.dim() >= 2]
 
 
 def _nothing(value: Any, given: Arguments, params: list[Any]) -> Arguments:

@@ -96,9 +96,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         entries = entries_of(param_group, where)
         given = as_plain_numbers(param_group)
         trained = [entry for entry in entries if not is_passed_over(tensor_of(entry))]
-        given = dion_package.named_as_here(given, trained, where)
-        dion_package.check_scope(given, where)
-        dion_package.resolve_flatten(given, trained, self._flatten, where)
+        given = dion_package.named_as_here(given, trained, self._flatten, where)
         group = {**given, "params": entries}
         if "mixed_precision_config" in group:
             group |= state_dtypes(group.pop("mixed_precision_config"), where)

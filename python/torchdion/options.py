@@ -31,7 +31,8 @@ OPTIMIZER_WIDE = tuple(name for name, declared in OPTIONS.items() if declared["o
 OF_RUN = tuple(name for name, declared in OPTIONS.items() if declared["of_run"])
 """Those of them that no checkpoint changes."""
 
-_BETAS = ("beta1", "beta2")  # of a group, in the place of betas
+RANKS = frozenset(name for name, declared in OPTIONS.items() if declared["of_ranks"])
+"""Those by which factors get their rank."""
 
 # Keys that torch itself puts into groups.
 TORCH_KEYS = (
@@ -45,22 +46,8 @@ TORCH_KEYS = (
     "max_momentum",
 )
 
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "momentum": ("mu", "ef_decay"),
-    "mu": ("ef_decay",),
-    "eps": ("epsilon",),
-    "wd": ("weight_decay",),
-    "oversample": ("rcqr_oversample",),
-    "beta1": ("betas",),
-    "beta2": ("betas",),
-}
+OTHER_NAMES = _C.GroupKeys.other_names
 """Other name → the options that it may mean: the first that an algorithm of the group has."""
-
-
-def is_share(value: Any) -> bool:
-    """Whether it is a number in [0, 1), whatever its type: an int may be larger than any float."""
-    number = plain(value)
-    return type(number) in (int, float) and 0 <= number < 1
 
 
 def check_options(options: dict[str, Any], where: str) -> None:
@@ -71,10 +58,6 @@ def check_options(options: dict[str, Any], where: str) -> None:
 
 def check_beside_table(options: dict[str, Any], where: str) -> None:
     """The same for what a group may have beside the options of the table."""
-    for name in _BETAS:
-        value = options.get(name)
-        if value is not None and not is_share(value):
-            raise ValueError(f"{front()}: {name} must be in [0, 1), got {shown(value)}{where}")
     if options.get("differentiable", False) is not False:
         value = shown(options["differentiable"])
         raise ValueError(f"{front()}: differentiable must be False (no graph goes through a step), got {value}{where}")
@@ -84,35 +67,12 @@ def near_misses(keys: Iterable[Any], where: str) -> dict[str, str]:
     """A sentence for each unknown key that looks like a misspelt option; torch keeps unknown keys, and so do we."""
     sentences = {}
     for key in keys:
-        if key in DEFAULTS or key in _BETAS or key in TORCH_KEYS or not isinstance(key, str):
+        if key in DEFAULTS or key in TORCH_KEYS or not isinstance(key, str):
             continue
         near = _option_meant_by(key, DEFAULTS)
         if near:
             sentences[key] = f"unknown option {key!r}{where} is kept and ignored; did you mean {near!r}?"
     return sentences
-
-
-def options_of_others(
-    given: dict[str, Any], group: dict[str, Any], defaults: dict[str, Any], where: str
-) -> dict[str, str]:
-    """A sentence for each option that the group's algorithms do not have, where it says something else than before."""
-    own = ALGORITHMS[group["algorithm"]]
-    names = {own.name, group["scalar_algorithm"]} if own.takes_matrices else {own.name}
-    return {
-        key: f"the option {key!r}{where} is kept and ignored: it is {an_option_of(key)}, which no parameter of the "
-        "group has"
-        for key in given
-        if key in OPTIONS and names.isdisjoint(OPTIONS[key]["algorithms"]) and given[key] != defaults[key]
-    }
-
-
-def an_option_of(name: str) -> str:
-    """The words for the algorithms that have an option.
-
-    >>> an_option_of("muon_beta2")
-    'an option of normuon, dion3'
-    """
-    return f"an option of {', '.join(OPTIONS[name]['algorithms'])}"
 
 
 def refuse_unknown(options: Iterable[str], taken: Iterable[str]) -> None:
@@ -162,9 +122,11 @@ def as_plain_numbers(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_plain(name: str, value: Any) -> Any:
-    if name == "betas":
+    if name == "split_sizes" and isinstance(value, list):
+        return list(map(plain, value))
+    if name in ("betas", "split_sizes"):
         return plain_numbers(value)
-    if name in OPTIONS or name in _BETAS:
+    if name in OPTIONS or name in OTHER_NAMES:
         return plain(value)
     if type(value) is tuple:  # others have a class of their own
         numbers = tuple(_as_plain(name, one) for one in value)

@@ -51,10 +51,12 @@ def _algorithm(declared: dict[str, Any]) -> Algorithm:
     return Algorithm(**declared | {"states": tuple(State(**state) for state in declared["states"])})
 
 
-ALGORITHMS = {declared["name"]: _algorithm(declared) for declared in _C.algorithms()}
+_OPTIONS, _ALGORITHMS = _C.table()
+
+ALGORITHMS = {declared["name"]: _algorithm(declared) for declared in _ALGORITHMS}
 """By name, in the order in which a step updates their parameters."""
 
-OPTIONS = {declared["name"]: declared for declared in _C.options()}
+OPTIONS = {declared["name"]: declared for declared in _OPTIONS}
 """Each option of a group: its ``default``, the ``words`` for what is allowed, the ``algorithms`` that have it."""
 
 STATE_DTYPES = {state.name: state.dtype_option for algorithm in ALGORITHMS.values() for state in algorithm.states}

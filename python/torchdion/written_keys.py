@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from torchdion import dion_package
-from torchdion.fixed_options import NOT_VALUES, SIDES, States, warnings_of
+from torchdion import _C, dion_package
 from torchdion.mixed_precision import name_dtypes, state_dtypes
 from torchdion.options import (
     OTHER_NAMES,
@@ -16,27 +15,30 @@ from torchdion.options import (
     as_plain_numbers,
     check_options,
     near_misses,
-    options_of_others,
     resolve_betas,
 )
 from torchdion.other_muons import SELECTORS, choose_algorithm
-from torchdion.other_names import BETAS, Names, is_same, meaningless, possible_algorithms
 from torchdion.other_optimizers import TORCH_OPTIONS, without_effect
-from torchdion.table import OPTIONS, STATE_DTYPES, Group, algorithm_of
+from torchdion.plain_values import is_same
+from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, Group, algorithm_of
 from torchdion.warning import warn
 from torchdion.words import front
 
 Sentences = dict[tuple[str, str], str]
 """By the key that each is about, and its reason."""
 
+States = dict[Tensor, dict[str, Tensor]]
+
 _ABSENT = object()
 _PASSED_OVER = {*TORCH_KEYS, "lr"}
 """Keys that are no news, however often they are written: schedules write the rate at each step."""
 
-_DTYPES = {option for option in STATE_DTYPES.values() if option}
 _OF_DION_PACKAGE = {*dion_package.KEYS, "mixed_precision_config", "algorithm", "blocks", "batch_dims"}
+_TRANSLATED = {*_OF_DION_PACKAGE, *filter(None, STATE_DTYPES.values())}
 _CHOOSING = {*SELECTORS, "algorithm"}
-_MORE_THAN_VALUES = {*OTHER_NAMES, *TORCH_OPTIONS, *_OF_DION_PACKAGE, *_CHOOSING, *NOT_VALUES} - {"mu"}
+_NAMES = {*OTHER_NAMES, *OPTIONS}
+_OF_OTHERS = {*OTHER_NAMES, *TORCH_OPTIONS, *SELECTORS}
+_KNOWN = {*_OF_OTHERS, *_TRANSLATED, *OPTIONS}
 
 
 class Snapshot:
@@ -50,7 +52,7 @@ class Snapshot:
     def __init__(self, group: Group, values: Group | None = None, warned: Iterable[tuple[str, str]] = ()) -> None:
         self.group = group
         self._take(group if values is None else values)
-        self.synonyms: set[str] = set()  # the keys that are two names of one option
+        self.meant: dict[str, str] = {}  # by their other names, the options that are there under both
         self._count: int | None = None
         self.warned = set(warned)
 
@@ -152,23 +154,20 @@ def look_at_added_group(group: Group, given: Group, entries: list[Any], defaults
     """
     choose_algorithm(group, defaults["algorithm"], "algorithm" in given, where)
     resolve_betas(group)
-    possible = possible_algorithms(group)
-    written = {key for key in given if given[key] is not None}
+    written = {key for key in given.keys() & _NAMES if given[key] is not None}
     if "scalar_algorithm" in given:  # a whole group of another optimizer here, whose options may have their defaults
         written = {key for key in written if key not in OPTIONS or not is_same(given[key], defaults[key])}
-    names = Names(group, written, possible, where)
-    for key in names.contradictions():
-        raise ValueError(f"{front()}: {names.contradiction(key)}")
-    names.unite()
-    options = {key: value for key, value in given.items() if key not in names.meant}
-    unused = _unused(given.keys(), names, group, dion_package.tensors_of(entries), where)
-    return unused | _by_reason(of_others=options_of_others(options, group, defaults, where))
+    meant, _ = _C.GroupKeys.unite(group, written, True, where)
+    before = {key: defaults[key] for key in given.keys() & OPTIONS.keys() - meant.keys()}
+    unused = _unused(given.keys(), meant, group, dion_package.tensors_of(entries), where)
+    return unused | _remarks({**group, "params": []}, before, {}, where)
 
 
 def algorithms_of(params: list[Tensor], group: Group) -> set[str]:
     """The algorithms that update a parameter."""
     if not params or any(map(is_lazy, params)):  # a lazy module's has no shape before its first input
-        return possible_algorithms(group)
+        own = ALGORITHMS[group["algorithm"]]
+        return {own.name, group["scalar_algorithm"]} if own.takes_matrices else {own.name}
     return {algorithm_of(param, group).name for param in params}
 
 
@@ -193,84 +192,82 @@ def _snapshots_of(groups: list[Group], snapshots: list[Snapshot]) -> list[Snapsh
 def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: States, where: str) -> _Changes:
     """The changes that a group asks for by what was written into it; the group itself stays as it is."""
     before, written = snapshot.values, snapshot.written_in(snapshot.group) - put_off
-    is_known = not snapshot.is_first and written <= before.keys()
-    if is_known and written.isdisjoint(_MORE_THAN_VALUES) and written.isdisjoint(snapshot.synonyms):
-        return _changes_of_values(snapshot.group, written & OPTIONS.keys(), before, where)
+    if not snapshot.is_first and written <= before.keys() and written.isdisjoint(_KNOWN):
+        return _Changes({}, set(), {})  # counters of others, which were looked at when they came
     group = dict(snapshot.group)
     group |= as_plain_numbers({key: group[key] for key in written})
-    if not written.isdisjoint(_DTYPES):
-        name_dtypes(group)
-        written = snapshot.written_in(group) - put_off
-    if not written.isdisjoint(_OF_DION_PACKAGE):
+    if not written.isdisjoint(_TRANSLATED):
         group = _with_our_names(group, written & _OF_DION_PACKAGE, where)
         written = snapshot.written_in(group) - put_off
-    options = {key: group[key] for key in written if key in OPTIONS or key in BETAS}
-    check_options(options if written.isdisjoint(SIDES) else group, where)  # sides that contradict others may be kept
+    check_options({key: group[key] for key in written & OPTIONS.keys()}, where)
     if snapshot.is_first or not written.isdisjoint(_CHOOSING):
         chooses = not written.isdisjoint(SELECTORS)
         choose_algorithm(group, defaults["algorithm"], not chooses or "algorithm" in written, where)
-    if group["betas"] is None and not group.keys().isdisjoint(BETAS):
-        resolve_betas(group)
-    said_nothing = {key for key, value in snapshot.group.items() if value is None}
-    names = Names(group, written - said_nothing, possible_algorithms(group), where)
-    contradictions = {key: names.held(key) for key in names.contradictions()}
-    names.unite()
-    snapshot.synonyms = {*names.meant, *names.meant.values()}
-    without = written & TORCH_OPTIONS.keys()
-    if "decoupled_weight_decay" in group:  # which says something once there is one
-        snapshot.synonyms.add("weight_decay")
-        without |= {"decoupled_weight_decay"} if "weight_decay" in written else set()
-    options = {key: group[key] for key in written & before.keys() if key in OPTIONS and key not in names.meant}
-    sentences = _by_reason(
-        contradiction=contradictions,
-        torch=without_effect(without, group, where),
-        of_others=options_of_others(options, group, before, where),
-        fixed=warnings_of(group, written, before, states, where),
-    )
-    new = written - before.keys()
+    meant = snapshot.meant
+    contradictions: dict[str, str] = {}
+    if snapshot.is_first or not written.isdisjoint({*OTHER_NAMES, *_CHOOSING, "scalar_algorithm", *meant.values()}):
+        said = {key for key in written & _NAMES if snapshot.group.get(key, key) is not None}
+        meant, contradictions = _C.GroupKeys.unite(group, said, False, where)
+        snapshot.meant = meant
+    new = written - before.keys() | written & TORCH_OPTIONS.keys()
+    if "weight_decay" in written and "decoupled_weight_decay" in group:  # which says something once there is one
+        new.add("decoupled_weight_decay")
+    sentences = _by_reason(contradiction=contradictions)
     if new:
-        sentences |= _unused(new, names, group, group["params"], where)
+        sentences |= _unused(new, meant, group, group["params"], where)
+    silent = {*put_off, *meant, *({"betas"} - written)}  # one of betas alone is written by who knows whose it is
+    known = {key: before[key] for key in before.keys() & OPTIONS.keys() - silent}
+    sentences |= _remarks(group, known, states, where)
     changes = {key: value for key, value in group.items() if snapshot.group.get(key, _ABSENT) is not value}
     return _Changes(changes, snapshot.group.keys() - group.keys(), sentences)
 
 
-def _changes_of_values(group: Group, written: set[str], before: Group, where: str) -> _Changes:
-    """The same where values of options alone have changed, as schedules do it at each step."""
-    values = as_plain_numbers({key: group[key] for key in written})
-    if not values:
-        return _Changes({}, set(), {})  # counters of others, which were looked at when they came
-    check_options(values, where)
-    sentences = _by_reason(of_others=options_of_others(values, group, before, where))
-    if "betas" in written:
-        sentences |= _by_reason(fixed=warnings_of({**group, **values}, written, before, {}, where))
-    return _Changes(values, set(), sentences)
+def _remarks(group: Group, before: Group, states: States, where: str) -> Sentences:
+    """About options that are other ones than before. Those that stay as they were get their value back."""
+    sentences = {}
+    for option, reason, sentence in _C.GroupOptions.remarks(before, group, states, where):
+        sentences[option, reason] = sentence
+        if reason == "kept":
+            group[option] = before[option]
+    return sentences
+
+
+def _unused(keys: Set[Any], meant: dict[str, str], group: Group, params: list[Tensor], where: str) -> Sentences:
+    """The warnings about new keys that change nothing."""
+    own = algorithms_of(params, group)
+    others = [key for key in OTHER_NAMES if key in keys - OPTIONS.keys() and group[key] is not None]
+    return _by_reason(
+        meaningless={key: sentence for key in others if (sentence := _meaningless(key, meant.get(key), own, where))},
+        torch=without_effect(keys, group, where),
+        misspelt=near_misses(keys - _OF_OTHERS, where),
+    )
+
+
+def _meaningless(key: str, option: str | None, own: set[str], where: str) -> str | None:
+    """A sentence for a key that others call an option by, where nothing in the group has it; None: something has.
+
+    Args:
+        option: that it means here; None: none.
+        own: the algorithms that update parameters of the group.
+    """
+    named = option or OTHER_NAMES[key][0]
+    algorithms = OPTIONS[named]["algorithms"]
+    if not own.isdisjoint(algorithms):
+        return None
+    return (
+        f"the key {key!r}{where} is kept and {'has no effect' if option else 'ignored'}: it is {named!r} here, an "
+        f"option of {', '.join(algorithms)}, which no parameter of the group has"
+    )
 
 
 def _by_reason(**sentences: dict[str, str]) -> Sentences:
     return {(key, reason): sentence for reason, each in sentences.items() for key, sentence in each.items()}
 
 
-def _unused(keys: Iterable[Any], names: Names, group: Group, params: list[Tensor], where: str) -> Sentences:
-    """The warnings about new keys that change nothing."""
-    unused: dict[str, str] = {}
-    for key in keys:
-        if key in OTHER_NAMES and key not in OPTIONS and group[key] is not None:
-            sentence = meaningless(key, names.meant.get(key), algorithms_of(params, group), where)
-            unused |= {key: sentence} if sentence else {}
-    foreign = {key for key in keys if key not in SELECTORS and key not in OTHER_NAMES}
-    return _by_reason(
-        meaningless=unused,
-        torch=without_effect(foreign, group, where),
-        misspelt=near_misses(foreign - TORCH_OPTIONS.keys(), where),
-    )
-
-
 def _with_our_names(group: Group, keys: set[str], where: str) -> Group:
     """The group with our keys in the place of those of the dion package among these, which say the same."""
     theirs = {key: group[key] for key in keys}
-    ours = dion_package.named_as_here(theirs, group["params"], where)
-    dion_package.check_scope(ours, where)
-    dion_package.resolve_flatten(ours, group["params"], None, where)
+    ours = dion_package.named_as_here(theirs, group["params"], None, where)
     if "mixed_precision_config" in ours:
         ours |= state_dtypes(ours.pop("mixed_precision_config"), where)
     named = {key: value for key, value in group.items() if key not in keys or key in ours} | ours

@@ -82,8 +82,15 @@ INSTANTIATE_TEST_SUITE_P(
         Written{"OfOthers",
                 {12, 20},
                 [](Options& options) { options.ef_decay(0.5); },
-                "the option 'ef_decay' (parameter group 0) is kept and ignored: the algorithm 'dion' does not have "
-                "it"}),
+                "the option 'ef_decay' (parameter group 0) is kept and ignored: it is an option of dion2, dion3, which "
+                "no parameter of the group has"},
+        Written{"Betas",
+                {12, 20},
+                [](Options& options) {
+                  options.betas(Options::Betas{0.5, 0.98});
+                },
+                "betas (parameter group 0) have another β₁, as under a scheduler with cycle_momentum: it is that of "
+                "'lion', while the momentum of 'dion' is mu, which stays 0.95"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(WrittenOptions, AreObeyedBeforeThereAreStatesAndWhereTheyStillCan) {
@@ -168,6 +175,23 @@ TEST(WrittenOptions, HaveAWarningForEachReason) {
   ASSERT_EQ(warnings.messages.size(), 2u);
   EXPECT_NE(warnings.messages[0].find("is kept and ignored"), std::string::npos);
   EXPECT_NE(warnings.messages[1].find("until resize_rank() is called"), std::string::npos);
+}
+
+TEST(WrittenOptions, OfRanksAreAWarningAfterAResizeThatWasRefused) {
+  const at::Tensor X = start({12, 20});
+  Dion optimizer({X}, DionOptions(0.1).rank_fraction(0.5));
+  X.mutable_grad() = normal(X.sizes(), 1).to(at::kFloat);
+  optimizer.step();
+  const at::Tensor steps = optimizer.state_of(X).step();
+  auto& state = static_cast<ParamState&>(*optimizer.state()[X.unsafeGetTensorImpl()]);
+  Warnings warnings;
+  first_options(optimizer).rank_fraction(0.25);
+  state.tensor("step", at::Tensor());
+  EXPECT_NE(message_of([&] { optimizer.resize_rank(); }).find("lacks the tensor 'step'"), std::string::npos);
+  EXPECT_TRUE(warnings.messages.empty());
+  state.tensor("step", steps);
+  optimizer.step();
+  EXPECT_EQ(warnings.messages.size(), 1u);
 }
 
 TEST(WrittenOptions, ThatChooseASideOfASquareAreRefusedBeforeTheyAreSaved) {

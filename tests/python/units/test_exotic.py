@@ -20,7 +20,7 @@ from torch.nn import Parameter
 import torchdion
 from torchdion.dion_package import _ALGORITHMS_OF, _ARGUMENTS
 from torchdion.options import DEFAULTS
-from torchdion.other_names import is_same
+from torchdion.plain_values import is_same
 from torchdion.table import ALGORITHMS
 
 REFUSALS = (ValueError, TypeError, NotImplementedError, RuntimeError)  # the last for sparse gradients

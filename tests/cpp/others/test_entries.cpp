@@ -1,13 +1,14 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "optim/entries.h"
+#include "others/entries.h"
 
-namespace torchdion::optim {
+namespace torchdion::others {
 
 namespace {
 
@@ -25,7 +26,7 @@ TEST(Entries, AreShownAsPythonShowsThem) {
       {0.5, "0.5"},
       {-2.0, "-2.0"},
       {1e-5, "1e-05"},
-      {1e15, "1000000000000000.0"},
+      {1e15, "1e+15"},
       {1e30, "1e+30"},
       {std::numeric_limits<double>::infinity(), "inf"},
       {std::numeric_limits<double>::quiet_NaN(), "nan"},
@@ -44,6 +45,19 @@ TEST(Entries, ThatAreLongOrOfSeveralLinesAreShownByTheirKind) {
   EXPECT_EQ(entry_text(at::zeros({2})), "a value of type Tensor");
 }
 
+TEST(Entries, AreTheSameWhereTheirNumbersAre) {
+  EXPECT_TRUE(is_same(1, 1.0));
+  EXPECT_TRUE(is_same(false, 0));
+  EXPECT_TRUE(is_same(at::ones({1}), 1));
+  EXPECT_TRUE(is_same(c10::ivalue::Tuple::create(1, 0.5), list_of({1.0, 0.5})));
+  EXPECT_FALSE(is_same(c10::ivalue::Tuple::create(1, 0.5), list_of({1.0})));
+  EXPECT_FALSE(is_same("1", 1));
+  EXPECT_FALSE(is_same(c10::IValue(), 0));
+  const at::Tensor without_memory = at::ones({1}, at::kMeta);
+  EXPECT_TRUE(is_same(without_memory, without_memory));
+  EXPECT_FALSE(is_same(without_memory, at::ones({1}, at::kMeta)));
+}
+
 TEST(Entries, AreOfKindsThatPythonHas) {
   EXPECT_EQ(kind_of(c10::IValue()), "NoneType");
   EXPECT_EQ(kind_of(1), "int");
@@ -58,4 +72,4 @@ TEST(Entries, AreOfKindsThatPythonHas) {
 
 }  // namespace
 
-}  // namespace torchdion::optim
+}  // namespace torchdion::others

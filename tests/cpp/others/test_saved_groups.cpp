@@ -293,7 +293,7 @@ TEST(DionPackage, SplitSizesAreThoseOfWholeParameters) {
       return message_of(
           [&] { optimizer.load_state_dict(saved_by_dion_package(M, v, "split_sizes", std::make_tuple(size, size))); });
     };
-    EXPECT_NE(said(3).find("must sum to the rows of each matrix, got (3, 3) for the shape [12, 7]"), std::string::npos);
+    EXPECT_NE(said(3).find("must sum to the rows of each matrix, got (3, 3) for the shape (12, 7)"), std::string::npos);
     EXPECT_NE(said(6).find("has blocks=2 along its rows, which may not be cut"), std::string::npos);
   });
 }

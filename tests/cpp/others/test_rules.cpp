@@ -1,82 +1,26 @@
-// Keys of state dicts by which others call an option or choose an algorithm: obeyed, or said.
-#include <ATen/core/Dict.h>
+// Keys of groups by which others choose an algorithm: obeyed, or refused.
 #include <gtest/gtest.h>
-
-#include <tuple>
 
 #include "algorithms/all.h"
 #include "optim/model.h"
-#include "optim/warnings.h"
+#include "others/rules.h"
+#include "others/saved_with.h"
 
 namespace torchdion {
 
 namespace {
 
-using Dict = c10::impl::GenericDict;
-using Items = std::vector<std::pair<std::string, c10::IValue>>;
-
-c10::IValue list_of_one(const c10::IValue& value) {
-  c10::impl::GenericList list(c10::AnyType::get());
-  list.push_back(value);
-  return list;
-}
-
-// A state dict without states: the group of `optimizer`, or of no optimizer here, and more entries.
-c10::IValue saved_with(const Items& items, const Optimizer* optimizer = nullptr) {
-  Dict group(c10::StringType::get(), c10::AnyType::get()), all(c10::StringType::get(), c10::AnyType::get());
-  if (optimizer) {
-    const c10::IValue own = optimizer->state_dict().toGenericDict().at("param_groups").toListRef().front();
-    for (const auto& item : own.toGenericDict()) group.insert(item.key(), item.value());
-  }
-  group.insert_or_assign("params", list_of_one(0));
-  for (const auto& [key, value] : items) group.insert_or_assign(key, value);
-  all.insert("state", Dict(c10::IntType::get(), c10::AnyType::get()));
-  all.insert("param_groups", list_of_one(group));
-  return all;
-}
-
-const Options& options_in(const Optimizer& optimizer) {
-  return static_cast<const Options&>(optimizer.param_groups()[0].options());
-}
-
-Dict first_group_of(const Optimizer& optimizer) {
-  return optimizer.state_dict().toGenericDict().at("param_groups").toListRef().front().toGenericDict();
-}
-
-TEST(OtherNames, OfAGroupThatAnotherProgramSavedAreItsOptions) {
-  const Model model;
-  Muon muon({model.weight}, MuonOptions().scalar_algorithm("adamw"));
-  Warnings warnings;
-  muon.load_state_dict(
-      saved_with({{"momentum", 0.5}, {"wd", 0.25}, {"eps", 1e-5}, {"beta2", 0.5}, {"use_muon", true}, {"lr", 0.3}}));
-  EXPECT_EQ(options_in(muon).mu(), 0.5);
-  EXPECT_EQ(options_in(muon).weight_decay(), 0.25);
-  EXPECT_EQ(options_in(muon).epsilon(), 1e-5);
-  EXPECT_EQ(std::get<1>(*options_in(muon).betas()), 0.5);
-  EXPECT_EQ(options_in(muon).lr(), 0.3);
-  Dion2 dion2({model.square});
-  dion2.load_state_dict(saved_with({{"momentum", 0.5}, {"wd", c10::IValue()}}));
-  EXPECT_EQ(options_in(dion2).ef_decay(), 0.5);
-  EXPECT_TRUE(warnings.messages.empty());
-  EXPECT_EQ(message_of([&] {
-              muon.load_state_dict(saved_with({{"momentum", 1.5}}));
-            }),
-            "torchdion::Muon: mu must be in [0, 1), got 1.5 (parameter group 0 of the state dict)");
-}
-
-TEST(OtherNames, OfOurGroupsSayWhatOursSay) {
-  const Model model;
-  Muon optimizer({model.weight});
-  Warnings warnings;
-  optimizer.load_state_dict(saved_with({{"momentum", 0.5}, {"mu", 0.5}, {"beta1", 0.95}}, &optimizer));
-  EXPECT_TRUE(warnings.messages.empty());
-  static_cast<Options&>(optimizer.param_groups()[0].options()).mu(0.75).betas(Options::Betas{0.5, 0.6});
-  EXPECT_EQ(first_group_of(optimizer).at("momentum").toDouble(), 0.75);
-  EXPECT_EQ(first_group_of(optimizer).at("beta1").toDouble(), 0.5);
-  optimizer.load_state_dict(saved_with({{"momentum", 0.25}}, &optimizer));
-  EXPECT_EQ(options_in(optimizer).mu(), 0.75);
-  EXPECT_EQ(warnings.messages, std::vector<std::string>{"torchdion::Muon: momentum=0.25 means mu=0.25, got mu=0.75 too "
-                                                        "(parameter group 0 of the state dict); mu=0.75 holds"});
+TEST(Rules, OfAGroupThatNamesNoneAreThoseOfItsKeysBesideTheOptimizersOwn) {
+  const auto chosen = [](const others::Entries& group, const char* own, const char* preferred) {
+    return others::chosen_algorithm(group, own, preferred, /*is_named=*/false, " (parameter group 1)");
+  };
+  EXPECT_EQ(chosen({{"use_muon", false}}, "muon", "muon"), "adamw");
+  EXPECT_EQ(chosen({{"use_muon", false}, {"kind", "lion"}}, "muon", "muon"), "lion");
+  EXPECT_EQ(chosen({{"use_muon", 1}}, "adamw", "normuon"), "normuon");
+  const std::string refused = message_of([&] { chosen({{"use_muon", true}}, "adamw", "adamw"); });
+  EXPECT_EQ(refused.substr(0, refused.find('\n')),
+            "torchdion: use_muon=True means algorithm='muon', and the optimizer's own is 'adamw' (parameter group 1); "
+            "leave use_muon out, or name the algorithm");
 }
 
 struct Choice {
