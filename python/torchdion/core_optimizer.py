@@ -115,6 +115,8 @@ class CoreOptimizer(Optimizer):
         try:
             if not is_left_alone(param):
                 check_trained(param, name)
+            if group["owners"] == "shard":
+                check_owned(param, name)  # which a wrapper may have replaced
             layout = self._layouts.of(param, group, name).layout
         except (ValueError, RuntimeError, NotImplementedError):
             if not is_left_alone(param):  # else it may lie as no algorithm can follow
@@ -135,8 +137,6 @@ class CoreOptimizer(Optimizer):
         self._content_of(param, self.param_groups[group_index], name)
 
     def _content_of(self, param: Tensor, group: dict[str, Any], name: str) -> tuple[Any, ...]:
-        if group["owners"] == "shard":
-            check_owned(param, name)  # which a wrapper may have replaced
         piece = self._layouts.of(param, group, name)
         local = self._writes.to(local_piece(param, piece.shape), name)
         of_dtensor = (param._local_tensor, param._spec) if is_dtensor(param) else None

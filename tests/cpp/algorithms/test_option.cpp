@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
                  std::string_view("adamw"), "\"adamw\"", "'adamw'"},
         KindCase{"Dtype", of(kDtypeOrNone), "none or a floating-point dtype",
                  "None, a floating-point torch.dtype or its name", std::string_view("bfloat16"), "BFloat16",
-                 "bfloat16"}),
+                 "'bfloat16'"}),
     [](const auto& info) { return info.param.name; });
 
 struct RefusedValue {

@@ -177,7 +177,7 @@ BUFFERS: dict[str, tuple[Any, str]] = {
     "on meta": (torch.empty(6, 4, device="meta"), "must have memory, got meta without any"),
     "freed": (freed(), "must have memory, got cpu without any"),
     "terabytes": (torch.zeros(1, 1).expand(2**21, 2**21), r"must have that shape, got \[2097152, 2097152\]"),
-    "of integers": (
+    "of integers": (torch.zeros(6, 4, dtype=torch.int64), "dense floating-point tensor, got torch.int64"),
         torch.zeros(6, 4, dtype=torch.int64),
         "dense floating-point tensor, got torch.int64, torch.strided",
     ),
