@@ -178,9 +178,6 @@ BUFFERS: dict[str, tuple[Any, str]] = {
     "freed": (freed(), "must have memory, got cpu without any"),
     "terabytes": (torch.zeros(1, 1).expand(2**21, 2**21), r"must have that shape, got \[2097152, 2097152\]"),
     "of integers": (torch.zeros(6, 4, dtype=torch.int64), "dense floating-point tensor, got torch.int64"),
-        torch.zeros(6, 4, dtype=torch.int64),
-        "dense floating-point tensor, got torch.int64, torch.strided",
-    ),
     "none": (None, "must be a tensor, got None"),
 }
 
