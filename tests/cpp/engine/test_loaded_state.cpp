@@ -83,6 +83,54 @@ TEST(StoredState, IsACopyThatIsFiniteWhereTheLoadedOneIs) {
   EXPECT_TRUE(bitwise_equal(stored_as(loaded, at::kDouble, at::kCPU), loaded));
 }
 
+class LoadedState : public testing::Test {
+ protected:
+  LoadedState() {
+    view.name = "parameter 0";
+    view.param = view.tensor = at::zeros({6, 4});
+    view.algorithm = &algorithms::algorithm("lion");
+  }
+
+  ParameterState loaded() const { return engine::loaded(saved, view, options); }
+
+  const algorithms::Options options = algorithms::options_of(algorithms::algorithm("lion"), {});
+  const at::Tensor whole = normal({6, 4}, 1, at::kFloat);
+  ParameterView view;
+  SavedState saved{.tensors = {{"momentum", whole}}, .step = 3};
+};
+
+TEST_F(LoadedState, IsACopyWithItsCount) {
+  const ParameterState state = loaded();
+  EXPECT_TRUE(bitwise_equal(state.find("momentum")->tensor, whole));
+  EXPECT_FALSE(state.find("momentum")->tensor.is_alias_of(whole));
+  EXPECT_EQ(state.step.item<double>(), 3);
+  saved.tensors.clear();
+  EXPECT_NE(sentence_of([&] { loaded(); }).find("lacks the tensor 'momentum'"), std::string::npos);
+}
+
+TEST_F(LoadedState, OfAnOwnerIsItsPartOfAWholeOneOrThatPart) {
+  view.part = Part{{}, {2, 4}, {6, 4}};  // of the first of two ranks
+  const at::Tensor own = whole.narrow(0, 0, 2);
+  EXPECT_TRUE(bitwise_equal(loaded().find("momentum")->tensor, own));
+  saved.tensors = {{"momentum", own, {{6, 4}}, 0}};
+  EXPECT_TRUE(bitwise_equal(loaded().find("momentum")->tensor, own));
+  EXPECT_EQ(loaded().find("momentum")->sizes, (std::vector<int64_t>{6, 4}));
+  saved.tensors = {{"momentum", whole.narrow(0, 2, 2), {{6, 4}}, 2}};
+  const std::string got =
+                        ", got [2, 4) of [6, 4]; whole_state_dict() and torch.distributed.checkpoint move states to "
+                        "other ranks",
+                    begins = "torchdion: the state momentum of parameter 0 must be whole";
+  EXPECT_EQ(sentence_of([&] { loaded(); }), begins + ", or what this rank owns, [0, 2) of dimension 0" + got);
+  view.part.reset();
+  EXPECT_EQ(sentence_of([&] { loaded(); }), begins + got);
+}
+
+TEST_F(LoadedState, IsDividedBeforeItIsRounded) {
+  saved.tensors = {{"momentum", at::full({6, 4}, 40000, at::kHalf)}};
+  saved.divisor = 0.5;
+  EXPECT_EQ(loaded().find("momentum")->tensor.max().item<double>(), 80000);
+}
+
 }  // namespace
 
 }  // namespace torchdion::engine

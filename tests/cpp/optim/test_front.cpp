@@ -54,6 +54,20 @@ TEST(StepInputs, AreMadeBesideWhatAProgramKeepsInAStateBeforeTheFirstStep) {
   EXPECT_TRUE(saved.contains("z"));
 }
 
+TEST(StepInputs, CountStepsInTheDtypeToWhichALoaderHasConvertedThem) {
+  const Model model, other = model.clone();
+  Dion optimizer(model.groups()), reference(other.groups());
+  take_steps(optimizer, model, 0, 2);
+  take_steps(reference, other, 0, 2);
+  const at::Tensor count = kept_state(optimizer, model.weight).step();
+  kept_state(optimizer, model.weight).tensor("step", count.to(at::kLong));  // as a loader of others has it
+  take_steps(optimizer, model, 2, 2);
+  take_steps(reference, other, 2, 2);
+  expect_bitwise_equal(model.params(), other.params());
+  EXPECT_EQ(optimizer.state_of(model.weight).step().item<double>(), 4);
+  EXPECT_TRUE(optimizer.state_of(model.weight).step().is_cpu());
+}
+
 TEST(StepInputs, DoNotTakeADamagedStateForOneOfNoStep) {
   const Model model;
   Dion optimizer(model.groups());

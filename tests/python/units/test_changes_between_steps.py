@@ -128,6 +128,15 @@ def exchange_momentum(optimizer: Optimizer) -> None:
     state["momentum"] = state["momentum"] * 2
 
 
+_KEPT: list[Tensor] = []
+
+
+def exchange_and_keep_momentum(optimizer: Optimizer) -> None:
+    """The old tensor lives on: that it is gone tells nothing."""
+    _KEPT.append(optimizer.state[first(optimizer)]["momentum"])
+    exchange_momentum(optimizer)
+
+
 def write_momentum(optimizer: Optimizer) -> None:
     optimizer.state[first(optimizer)]["momentum"].mul_(2)
 
@@ -174,6 +183,7 @@ CHANGES: dict[str, Callable[[Optimizer], object]] = {
     "no gradient": no_gradient,
     "requires_grad": freeze,
     "a state": exchange_momentum,
+    "a state that the program keeps": exchange_and_keep_momentum,
     "numbers of a state": write_momentum,
     "the dict of a state": exchange_state,
     "a count": count_otherwise,
