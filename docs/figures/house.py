@@ -9,8 +9,9 @@ FLOORS = [
     ],
     [("bindings", "pybind11 tables for the Python front", BLUE)],
     [
-        ("engine", "from parameters to batches: plan, check, allocate, run", ORANGE),
+        ("engine", "an optimizer between steps;\nplan, check, allocate, run", ORANGE),
         ("routing", "what a parameter is", ORANGE),
+        ("others", "names of other projects", ORANGE),
     ],
     [("algorithms", "one declaration and one update each, as the paper writes it", GREEN)],
     [

@@ -3,9 +3,9 @@
 from shapes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Drawing
 
 STATIONS = [
-    ("Front", "reads groups, gradients,\nDTensors; makes states", BLUE),
-    ("Check", "every tensor and option,\none sentence for each", ORANGE),
-    ("Plan", "batches of equal shapes,\nowners, one workspace", ORANGE),
+    ("Front", "shows the core what\nthe program has changed", BLUE),
+    ("Check", "makes states; every tensor and\noption, one sentence for each", ORANGE),
+    ("Plan", "kept where nothing has changed:\nbatches, owners, one workspace", ORANGE),
     ("Agree", "88 bytes along each axis:\nrefused by one, refused by all", RED),
     ("Run", "one coroutine for each\nbatch, in turns", GREEN),
     ("Count", "traffic, columns without\nsignal, skipped steps", BLUE),
