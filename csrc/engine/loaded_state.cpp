@@ -69,6 +69,7 @@ at::Tensor own_of(const algorithms::State& state, const at::Tensor& whole, const
 }  // namespace
 
 ParameterState loaded(const SavedState& saved, const ParameterView& view, const algorithms::Options& group) {
+  check_parameter(view.param, group, view.name);
   std::vector<std::string> names;
   for (const SavedTensor& one : saved.tensors) names.push_back(one.name);
   check_state_names(*view.algorithm, names, view.sizes(), view.name);
