@@ -139,7 +139,7 @@ void for_each_part(const Batch& batch, const PowerIteration& iteration, const Op
   }
 }
 
-// Of a part of the weights.
+// The rule of the batch, for its matrices from this one on.
 linalg::DirectionRule rule_from(const Batch& batch, int64_t first) {
   linalg::DirectionRule rule = batch.direction;
   rule.frozen = batch.frozen.from(first);

@@ -14,7 +14,7 @@ namespace torchdion::engine {
 // "capturable=True", as the program writes it.
 std::string captured();
 
-// Whether a graph captures what the tensor's device is given.
+// True if a graph captures what the tensor's device is given.
 bool is_captured(const at::Tensor& tensor);
 
 // Whether steps compute with it. FP8 is floating-point too, but nothing does.

@@ -20,7 +20,7 @@ struct SavedTensor {
   at::Tensor tensor;
   // Over all ranks, where the tensor is this rank's piece or an owner's part; none: it is whole.
   std::optional<std::vector<int64_t>> whole = {};
-  // Where the part begins in dimension 0; none: it is none.
+  // The first entry of an owner's part in dimension 0; none: the tensor is no part.
   std::optional<int64_t> begin = {};
 };
 

@@ -23,8 +23,8 @@ std::vector<ParameterCost> costs_of(const Plan& plan, const Groups& groups);
 // Of groups.given(), with what they send to owners and from them.
 std::vector<ParameterCost> costs_of(const SharedGroups& groups);
 
-// Of parameters on the Meta device, with the states that they would start with. Each group has the parameters of one
-// algorithm, which its options name.
+// The same of parameters on the Meta device, with the states that they would start with. Each group has the parameters
+// of one algorithm, which its options name.
 std::vector<ParameterCost> costs_of(std::vector<ParameterGroup> groups);
 
 }  // namespace torchdion::engine

@@ -21,7 +21,7 @@ struct Remark {
   std::string sentence;  // without a prefix
 };
 
-// Whether factors get their rank by it.
+// True if factors get their rank by it.
 bool is_of_ranks(const algorithms::Option& option);
 
 // About options of a group that are other ones than before; what is missing there says nothing. parameters: of the

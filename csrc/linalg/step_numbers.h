@@ -37,7 +37,7 @@ struct LookAheadFactors {
   double gradient = 0, momentum = 1;
 };
 
-// What rows that are taken leave: factor · themselves.
+// Rows that are taken leave factor · themselves.
 struct RowDecay {
   double factor = 1;
   Frozen frozen = {};
@@ -52,7 +52,7 @@ struct VarianceRule {
   Frozen frozen = {};
 };
 
-// Of a step: η and λ.
+// η and λ of a step.
 struct Rates {
   double lr, weight_decay;
 };

@@ -38,11 +38,11 @@ algorithms::Value checked(const algorithms::Option& option, const c10::IValue& e
 
 // A number, of which a flag is one.
 std::optional<double> number_of(const c10::IValue& value);
-// Whether it is a number in [0, 1).
+// True if it is a number in [0, 1).
 bool is_share(const c10::IValue& value);
 // The items of a tuple or a list; none of other values.
 std::vector<c10::IValue> items_of(const c10::IValue& value);
-// Whether two values are equal, without waiting for a device: tensors out of the host's reach equal only themselves.
+// True if two values are equal, without waiting for a device: tensors out of the host's reach equal only themselves.
 bool is_same(const c10::IValue& one, const c10::IValue& other);
 
 // The entry under a key; None where there is none.

@@ -20,7 +20,7 @@ struct OtherName {
 
 const std::vector<OtherName>& other_names();
 
-// What the keys of a group are.
+// The keys of a group that are other names.
 struct United {
   std::map<std::string, std::string> meant;           // the option that each key means
   std::map<std::string, std::string> contradictions;  // for each key that says something else, the sentence

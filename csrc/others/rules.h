@@ -19,7 +19,7 @@ const std::vector<std::string>& selectors();
 std::string chosen_algorithm(const Entries& group, const std::string& own, const std::string& preferred, bool is_named,
                              const std::string& where);
 
-// Whether a group that was checked asks for Muon.
+// True if a group that was checked asks for Muon.
 bool asks_for_muon(const Entries& group);
 
 }  // namespace torchdion::others

@@ -110,7 +110,7 @@ void rename_saved_by_dion_package(Entries& saved, const Shapes& shapes, const En
   rename_keys_of_dion_package(saved, shapes, where);
 }
 
-// What torch calls adjust_lr_fn: its name here, or none that torch does not have.
+// The name here of what torch calls adjust_lr_fn; null where torch does not have it.
 const char* adjust_lr_of(const c10::IValue& saved) {
   if (saved.isNone() || is_same(saved, "original")) return "original";
   return is_same(saved, "match_rms_adamw") ? "rms_norm" : nullptr;

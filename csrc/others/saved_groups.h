@@ -28,7 +28,7 @@ enum class Saver { this_library, torch_muon, torch_adamw, dion_package };
 // has no equal here.
 Saver rename_saved_group(Entries& saved, const Shapes& shapes, const Entries& own, const std::string& where);
 
-// What they call states, and what we do.
+// The names that they have for states, and ours.
 std::map<std::string, std::string> states_of(Saver saver);
 
 // Gives a copy of the state of such a group our names. Says whether its momentum was the buffer of torch.optim.Muon:
