@@ -1,5 +1,6 @@
 #include "linalg/cpu/bfloat16_products.h"
 #include "linalg/cpu/convert.h"
+#include "linalg/cpu/narrow_products.h"
 #include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
 
@@ -21,7 +22,12 @@ template <class T>
 class Product {
  public:
   Product(const Matrices& C, const Matrices& A, const Matrices& B, double alpha, double beta)
-      : C(C), A(A), B(B), alpha(static_cast<T>(alpha)), beta(static_cast<T>(beta)) {}
+      : C(C),
+        A(A),
+        B(B),
+        alpha(static_cast<T>(alpha)),
+        beta(static_cast<T>(beta)),
+        is_narrow(std::is_same_v<T, float> && cpu::is_narrow(C.cols, A.cols)) {}
 
   // Rows `first` to `first + count` of C in matrix `index`.
   void rows(int64_t index, int64_t first, int64_t count) const {
@@ -48,7 +54,7 @@ class Product {
   static constexpr at::ScalarType dtype = c10::CppTypeToScalarType<T>::value;
 
   // BLAS would scale all of C in a pass of its own before it multiplies.
-  bool scales() const { return beta != 0 && beta != 1; }
+  bool scales() const { return !is_narrow && beta != 0 && beta != 1; }
 
   int64_t rows_at_a_time(int64_t count) const {
     if (A.dtype != dtype || C.dtype != dtype) return kConvertedRows;
@@ -65,11 +71,15 @@ class Product {
 
   void multiply(cpu::Block<T> target, cpu::Block<const T> left, cpu::Block<const T> right, int64_t rows,
                 T factor) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (is_narrow) return narrow_gemm(target, left, right, rows, C.cols, A.cols, alpha, factor);
+    }
     cpu::gemm(target, left, right, rows, C.cols, A.cols, alpha, factor);
   }
 
   const Matrices &C, &A, &B;
   T alpha, beta;
+  bool is_narrow;
 };
 
 template <class T>

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "linalg/backend.h"
+#include "linalg/cpu/narrow_products.h"
 #include "tensors.h"
 
 namespace torchdion::linalg {
@@ -19,9 +20,10 @@ struct Sizes {
   int64_t count, m, n, k;
 };
 
-// The last ones are large enough for several threads, and for more than one piece of converted rows.
-const std::vector<Sizes> kSizes = {{1, 1, 1, 1}, {1, 1, 7, 5},   {2, 6, 1, 5},     {1, 6, 7, 1},    {5, 6, 7, 5},
-                                   {1, 9, 4, 0}, {2, 130, 9, 3}, {1, 260, 40, 33}, {3, 140, 33, 40}};
+// The last ones are large enough for several threads, for more than one piece of converted rows, and of a narrow
+// product's sums.
+const std::vector<Sizes> kSizes = {{1, 1, 1, 1}, {1, 1, 7, 5},   {2, 6, 1, 5},     {1, 6, 7, 1},     {5, 6, 7, 5},
+                                   {1, 9, 4, 0}, {2, 130, 9, 3}, {1, 260, 40, 33}, {3, 140, 33, 40}, {2, 13, 12, 600}};
 
 struct Scalars {
   double alpha, beta;
@@ -66,6 +68,28 @@ TEST_P(Gemm, EqualsMatmulForEverySizeLayoutAndScalar) {
               scalars.beta);
         expect_product(result, C, A, B, scalars, true);
       }
+    }
+  }
+}
+
+TEST(NarrowProducts, HaveTheSameBitsWhateverRowsAreComputedTogetherAndWriteNothingBesides) {
+  if (!cpu::is_narrow(1, 1)) GTEST_SKIP() << "needs a processor with AVX2";
+  constexpr int64_t m = 37, k = 300;
+  for (const int64_t n : {1, 8, 11, 16, 21, 32}) {
+    for (const bool by_columns : {false, true}) {
+      const at::Tensor A = laid_out(normal({m, k}, 1, at::kFloat), by_columns), B = normal({k, n}, 2, at::kFloat);
+      const auto product = [&](const at::Tensor& C, int64_t first, int64_t rows) {
+        const cpu::Block<const float> left{A.const_data_ptr<float>(), A.stride(0), A.stride(1)};
+        const cpu::Block<const float> right{B.const_data_ptr<float>(), n, 1};
+        const cpu::Block<float> target{C.mutable_data_ptr<float>(), C.stride(0), 1};
+        cpu::narrow_gemm(target.at(first, 0), left.at(first, 0), right, rows, n, k, -0.5F, 0.75F);
+      };
+      const at::Tensor wide = normal({m, n + 3}, 3, at::kFloat), before = wide.clone(), alone = wide.clone();
+      product(wide, 0, m);
+      for (int64_t row = 0; row < m; ++row) product(alone, row, 1);
+      EXPECT_TRUE(at::equal(wide, alone)) << n;
+      EXPECT_TRUE(at::equal(wide.slice(1, n), before.slice(1, n))) << n;
+      expect_product(wide.slice(1, 0, n), before.slice(1, 0, n), A, B, {-0.5, 0.75}, true);
     }
   }
 }
