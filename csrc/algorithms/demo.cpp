@@ -75,7 +75,7 @@ struct Transformed {
   int64_t count, m, n;
 
   Transformed(const BatchShape& shape, const Layout& layout, bool in_place)
-      : count(in_place ? shape.count : shape.owners.back()[layout.rows.rank]),
+      : count(in_place ? shape.count : shape.owners[kOnRows][layout.rows.rank]),
         m(in_place ? shape.rows : shape.m),
         n(in_place ? shape.cols : shape.n) {}
 

@@ -64,7 +64,7 @@ Cost cost_of_muon(const BatchShape& shape, const Layout& layout, const Options& 
   const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
   const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
   const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
-  const int64_t own = shape.owners.back()[layout.rows.rank], whole = shape.m * shape.n;
+  const int64_t own = shape.owners[kOnRows][layout.rows.rank], whole = shape.m * shape.n;
   Cost cost;
   add_way_to_owners(cost, shape, layout, travelling);
   add_way_from_owners(cost, shape, layout, travelling);

@@ -73,7 +73,7 @@ void add_svd(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t 
   add_way_from_owners(back, shape_of_vectors(shape, layout, r), of_vectors(layout), element);
   add(cost.rows, back.rows);
   add(cost.cols, back.copies);
-  cost.operations += shape.owners.back()[layout.rows.rank] * svd_operations(shape.m, shape.n);
+  cost.operations += shape.owners[kOnRows][layout.rows.rank] * svd_operations(shape.m, shape.n);
 }
 
 }  // namespace torchdion::algorithms
