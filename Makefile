@@ -15,6 +15,8 @@ COMPARE ?= small
 PYTEST ?=
 # Arguments of ctest: all but what `make test-long` runs.
 CTEST ?= --label-exclude long
+# ON: the sanitizers see the CUDA operations too, run by the host.
+EMULATION ?= OFF
 
 PY := .venv/bin/python
 FORMAT := .venv/bin/clang-format
@@ -34,6 +36,9 @@ CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz tests/
 .PHONY: help
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+# Memory that is freed stays with the process: else the kernel clears it anew for each test.
+KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
 
 # A tool that is missing is named in one sentence, with the package that brings it.
 define require
@@ -98,7 +103,7 @@ test-cpp: build gtest  ## the C++ tests
 .PHONY: test-sanitizers
 test-sanitizers: .venv/.installed gtest  ## the C++ tests under the address and undefined-behaviour sanitizers
 	@cmake -S . -B $(ASAN) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(PY) -DTORCHDION_PYTHON=OFF -DTORCHDION_TESTS=ON \
-	  -DTORCHDION_CUDA=OFF -DTORCHDION_WERROR=ON -DTORCHDION_SANITIZE=address,undefined \
+	  -DTORCHDION_CUDA=OFF -DTORCHDION_WERROR=ON -DTORCHDION_SANITIZE=address,undefined -DTORCHDION_EMULATION=$(EMULATION) \
 	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=40 > /dev/null
 	@cmake --build $(ASAN) $(JOBS)
 	@ctest --test-dir $(ASAN) -j2 $(CTEST) --output-on-failure --output-junit results/ctest.xml
@@ -126,14 +131,14 @@ test-long: build  ## tests that are marked long, CASES=5000 random cases, 30 kil
 	  tests/python/oracle/test_differential.py tests/python/law/test_random_trainings.py tests/python/ranks/test_kills.py \
 	  $(PYTEST)
 	@$(MAKE) test-cpp CTEST="--label-regex long"
-	@$(MAKE) test-sanitizers CTEST="--label-regex long"
+	@$(MAKE) test-sanitizers CTEST="--label-regex long" EMULATION=ON
 	@$(MAKE) test-versions VERSIONS=2.10
 	@$(MAKE) test-fuzz FUZZ_SECONDS=600
 	@echo "test-long took $$(($$(date +%s) - $(BEGAN))) s"
 
 .PHONY: test-python
 test-python: build  ## the Python tests and the examples in docstrings; PYTEST="arguments of pytest"
-	@$(PY) -m pytest -n 2 --no-loadscope-reorder --doctest-modules --junitxml=build/results/pytest.xml tests/python python/torchdion $(PYTEST)
+	@$(KEEP_MEMORY) $(PY) -m pytest -n 2 --no-loadscope-reorder --doctest-modules --junitxml=build/results/pytest.xml tests/python python/torchdion $(PYTEST)
 
 .PHONY: test-example
 test-example: build  ## five steps of the GPT example

@@ -1,6 +1,7 @@
 # CUTLASS's headers, of which the kernels for symmetric products are made: those of the Python package nvidia-cutlass, or
 # in the folder TORCHDION_CUTLASS. Without them cuBLAS computes these products whole. Gives TORCHDION_CUTLASS_VERSION, or
-# "none", and torchdion_symmetric_products(), which adds the kernels to a target.
+# "none", torchdion_symmetric_products(), which compiles the kernels, and torchdion_add_symmetric_products(), which adds
+# them to a target.
 set(TORCHDION_CUTLASS AUTO CACHE STRING "CUTLASS: AUTO (where nvidia-cutlass is installed), OFF, or its include folder")
 set(TORCHDION_CUTLASS_VERSION none)
 set(TORCHDION_SYMMETRIC_PRODUCTS "")
@@ -54,21 +55,26 @@ if(EXISTS "${_cutlass}/cutlass/version.h")
   endif()
 endif()
 
-# `source` asks by TORCHDION_SYMMETRIC_SM90 and the like which kernels there are.
-function(torchdion_symmetric_products target source)
-  if(TORCHDION_CUTLASS_VERSION STREQUAL "none")
-    return()
-  endif()
-  foreach(_sm IN LISTS _generations)
-    set(_kernel torchdion_symmetric_sm${_sm})
-    add_library(${_kernel} OBJECT csrc/linalg/cuda/symmetric_sm${_sm}.cu)
-    set_target_properties(${_kernel} PROPERTIES CUDA_ARCHITECTURES ${_sm}a-real CUDA_VISIBILITY_PRESET hidden)
+# Compiles the kernels.
+function(torchdion_symmetric_products)
+  foreach(_sm IN LISTS TORCHDION_SYMMETRIC_PRODUCTS)
+    set(_kernel torchdion_symmetric_${_sm})
+    add_library(${_kernel} OBJECT csrc/linalg/cuda/symmetric_${_sm}.cu)
+    string(REPLACE "sm" "" _architecture ${_sm})
+    set_target_properties(${_kernel} PROPERTIES CUDA_ARCHITECTURES ${_architecture}a-real CUDA_VISIBILITY_PRESET hidden)
     target_include_directories(${_kernel} PRIVATE include csrc)
     target_include_directories(${_kernel} SYSTEM PRIVATE "${_cutlass}")
     # Its assertions are calls, around which the tensor cores' instructions would not overlap.
     target_compile_options(${_kernel} PRIVATE --expt-relaxed-constexpr -DNDEBUG)
     target_link_libraries(${_kernel} PRIVATE tdtorch::cuda)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${_kernel}>)
-    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS TORCHDION_SYMMETRIC_SM${_sm})
+  endforeach()
+endfunction()
+
+# `source` asks by TORCHDION_SYMMETRIC_SM90 and the like which kernels there are.
+function(torchdion_add_symmetric_products target source)
+  foreach(_sm IN LISTS TORCHDION_SYMMETRIC_PRODUCTS)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:torchdion_symmetric_${_sm}>)
+    string(TOUPPER ${_sm} _name)
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS TORCHDION_SYMMETRIC_${_name})
   endforeach()
 endfunction()

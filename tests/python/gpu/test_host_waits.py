@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from long_cases import all_but
@@ -13,7 +16,7 @@ from torchdion.table import ALGORITHMS
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 PROGRAM = """
-import sys
+import itertools, sys
 import predicted, torch, torchdion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -35,10 +38,11 @@ def step(optimizer, params):
 
 
 SHAPES = ((64, 48), (64, 48), (32, 80), (3, 5, 7))
-for name in sys.argv[1:]:
+OPTIONS = [{}]
+for name, options in itertools.product(sys.argv[1:], OPTIONS):
     params = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in SHAPES]
     group = {"params": params, "algorithm": name, "skip_zero_gradients": True, "cautious_wd": True}
-    optimizer = torchdion.Dion([group], capturable=True, nonfinite="skip_step", nesterov=True)
+    optimizer = torchdion.Dion([group], capturable=True, nonfinite="skip_step", nesterov=True, **options)
     for param in params:
         param.grad = torch.empty_like(param)
     optimizer.step()
@@ -54,14 +58,19 @@ TO_THE_DEVICE = ["params[0].data.copy_(torch.ones(64, 48))", "torch.ones(3).to('
 FROM_THE_DEVICE = ["params[0].sum().item()", "params[0].nonzero()", "params[0].cpu()"]
 
 
-def asked(program: str, *algorithms: str) -> dict[str, set[str]]:
-    """What torch is asked for in a step of each algorithm, with the devices of its tensors, in a process of its own."""
+def asked(program: str, *algorithms: str, options: Sequence[dict[str, Any]] = ({},)) -> list[tuple[str, set[str]]]:
+    """What torch is asked for in a step of each algorithm, with each of these options, in a process of its own.
+
+    Returns:
+        The algorithm, and the names of operators with the devices of their tensors.
+    """
+    program = program.replace("OPTIONS = [{}]", f"OPTIONS = {list(options)}")
     if "TORCHDION_EMULATED" not in os.environ:
         pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
     path = os.pathsep.join(map(str, [BENCHMARKS / "gpu", BENCHMARKS]))
     command = [sys.executable, "-W", "ignore", "-c", program, *algorithms]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path})
-    return {line.split()[0]: set(line.split()[1:]) for line in run.stdout.splitlines()}
+    return [(line.split()[0], set(line.split()[1:])) for line in run.stdout.splitlines()]
 
 
 def waits(operators: set[str]) -> set[str]:
@@ -71,31 +80,35 @@ def waits(operators: set[str]) -> set[str]:
 
 def test_no_algorithm_asks_for_what_the_host_waits_for() -> None:
     of_steps = asked(PROGRAM, *ALGORITHMS)
-    assert of_steps.keys() == ALGORITHMS.keys()
-    for name, operators in of_steps.items():
+    assert [name for name, _ in of_steps] == list(ALGORITHMS)
+    for name, operators in of_steps:
         assert any(operator.endswith(":meta") for operator in operators), name
         assert not waits(operators), name
 
 
 def test_nor_does_nesterovs_momentum_without_error_feedback() -> None:
-    [operators] = asked(PROGRAM.replace("nesterov=True)", "nesterov=True, error_feedback=False)"), "dion").values()
+    [(_, operators)] = asked(PROGRAM, "dion", options=[{"error_feedback": False}])
     assert not waits(operators)
 
 
-@pytest.mark.parametrize("precision", ["highest", "high", "medium"])  # in parts; in one pass
-@pytest.mark.parametrize("residual", ["scaled", "sign"])
-def test_nor_does_a_residual(residual: str, precision: str) -> None:
-    options = f"rank_fraction=0.25, rank_multiple_of=8, residual='{residual}', right_factor='orthonormal'"
-    options += f", precision='{precision}'"
-    [operators] = asked(PROGRAM.replace("nesterov=True)", f"nesterov=True, {options})"), "dion").values()
-    assert not waits(operators)
+def test_nor_does_a_residual() -> None:
+    """In parts, and in one pass."""
+    of_ranks = {"rank_fraction": 0.25, "rank_multiple_of": 8, "right_factor": "orthonormal"}
+    options = [
+        {**of_ranks, "residual": residual, "precision": precision}
+        for residual, precision in product(("scaled", "sign"), ("highest", "high", "medium"))
+    ]
+    of_steps = asked(PROGRAM, "dion", options=options)
+    assert len(of_steps) == len(options)
+    for of_options, (_, operators) in zip(options, of_steps, strict=True):
+        assert not waits(operators), of_options
 
 
 @pytest.mark.parametrize("wait", all_but(TO_THE_DEVICE, long=TO_THE_DEVICE[1:]))
 def test_a_copy_to_the_device_would_be_seen(wait: str) -> None:
-    [operators] = asked(
+    [(_, operators)] = asked(
         PROGRAM.replace("    optimizer.step()\n\n", f"    {wait}\n    optimizer.step()\n\n", 1), "lion"
-    ).values()
+    )
     assert waits(operators)
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,29 @@ def test_a_step_of_1_3b_allocates_at_most_12_percent_of_the_weights(rows: list[R
     assert total["peak_bytes"] / total["parameter_bytes"] <= 0.12
 
 
+@cache
+def rows_with_residuals(feeds_back: bool) -> list[Row]:
+    if "TORCHDION_EMULATED" not in os.environ:
+        pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
+    asked = [
+        "--list",
+        "1.3b",
+        "--rank",
+        "d/4",
+        "d/16",
+        "--optimizer",
+        "Dion",
+        "--nesterov",
+        "--residual",
+        "none",
+        "scaled",
+        "sign",
+    ]
+    asked += [] if feeds_back else ["--no-error-feedback"]
+    program = [sys.executable, str(BENCHMARKS / "gpu" / "predicted.py"), *asked]
+    return lines_of(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+
+
 @pytest.mark.parametrize("rank", ["d/4", "d/16"])
 @pytest.mark.parametrize(
     ("precision", "feeds_back", "launches", "of_scaled", "of_sign"),
@@ -168,24 +192,7 @@ def test_a_residual_reads_what_was_factored_once_more(
 
     At "high" with error feedback L lies in the momentum, which the pass of signs writes in the place of a product.
     """
-    if "TORCHDION_EMULATED" not in os.environ:
-        pytest.skip("needs the library of tests/cpp: ctest -R python_emulated")
-    program = [sys.executable, str(BENCHMARKS / "gpu" / "predicted.py"), "--list", "1.3b", "--rank", rank]
-    asked = [
-        *program,
-        "--optimizer",
-        "Dion",
-        "--precision",
-        precision,
-        "--nesterov",
-        "--residual",
-        "none",
-        "scaled",
-        "sign",
-    ]
-    asked += [] if feeds_back else ["--no-error-feedback"]
-    rows = lines_of(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
-    none, scaled, sign = (row for row in rows if row["kind"] == "predicted_step")
+    none, scaled, sign = select(rows_with_residuals(feeds_back), "predicted_step", "1.3b", rank, precision)
     assert "residual" not in none and (scaled["residual"], sign["residual"]) == ("scaled", "sign")
     entries = none["parameter_bytes"] / 4
     for step, (least, most) in ((scaled, of_scaled), (sign, of_sign)):
