@@ -96,6 +96,19 @@ const std::vector<PyObject*>& names_of_options() {
 
 constexpr std::array kReasons = {"of_others", "fixed", "kept"};  // of remarks, in the order of their enumeration
 
+// What a group lacks is an option of other algorithms, and as declared.
+void complete(algorithms::Options& group, const std::string& where) {
+  const bool has_rule = group.has("algorithm") && group.has("scalar_algorithm");
+  for (const Option& option : algorithms::options()) {
+    if (group.has(option.name)) continue;
+    const bool is_of_others =
+        has_rule && !option.of_optimizer &&
+        !algorithms::group_has_option(group.text("algorithm"), group.text("scalar_algorithm"), option.name);
+    TORCH_CHECK_VALUE(is_of_others, prefix(), option.name, " must be in the group, which lacks it", where);
+    group.set(option.name, option.initial);
+  }
+}
+
 py::dict described(const Option& option) {
   py::list algorithms;
   for (const algorithms::Algorithm* algorithm : algorithms::all()) {
@@ -194,13 +207,11 @@ engine::GroupOptions read_group(const py::dict& group, const std::string& where,
   auto name = names_of_options().begin();
   for (const Option& option : algorithms::options()) {
     PyObject* given = PyDict_GetItem(group.ptr(), *name++);
-    if (!given) {
-      TORCH_CHECK_VALUE(!whole, prefix(), option.name, " must be in the group, which lacks it", where);
-      continue;
-    }
+    if (!given) continue;
     at::Tensor* tensor = option.name == "lr" ? &options.lr : &options.weight_decay;
     options.values.set(option.name, read(option, given, where, tensor));
   }
+  if (whole) complete(options.values, where);
   engine::check_combinations(options.values, where);
   return options;
 }

@@ -12,7 +12,7 @@ from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
 from torchdion.optimizer_wide import check_of_run
-from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas
+from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas, without_others
 from torchdion.owned_tensor import OwnedTensor
 from torchdion.replicas import ReplicatedOptimizer
 from torchdion.words import speaking
@@ -42,7 +42,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         super().__setstate__(state)
         # What was saved before an option existed gets its default.
         rename_saved_options(self.defaults)
-        self.defaults = DEFAULTS | self.defaults
+        self.defaults = without_others(DEFAULTS | self.defaults)
         if "_core" not in vars(self):  # a copy, not one that loads a state dict
             self._core, self._writes = _C.Core(), Writes()
             self._core.memory = _memory_of(vars(self))
@@ -51,11 +51,11 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         self._layouts = self.__dict__.get("_layouts", Layouts(Meshes()))
         for group in self.param_groups:
             rename_saved_options(group)
-            group |= as_plain_numbers(group)
-            for name, default in self.defaults.items():
-                group.setdefault(name, default)
-            resolve_betas(group)
-            name_dtypes(group)
+            whole = {**DEFAULTS, **self.defaults, **as_plain_numbers(group)}
+            resolve_betas(whole)
+            name_dtypes(whole)
+            group.clear()
+            group |= without_others(whole, self.defaults.keys())
         kept = state.get("_snapshots", ())  # none of a loaded state dict, nor of an older version's pickle
         kept = kept if len(kept) == len(self.param_groups) else [(None, ())] * len(self.param_groups)
         self._snapshots = [Snapshot(group, *each) for group, each in zip(self.param_groups, kept, strict=True)]

@@ -15,7 +15,7 @@ from torchdion import _C
 from torchdion.dtensor import is_dtensor, local_part, local_piece, state_like
 from torchdion.layouts import Layouts
 from torchdion.mixed_precision import name_dtypes
-from torchdion.options import OF_RUN, as_plain_numbers, check_options, rename_saved_options
+from torchdion.options import DEFAULTS, OF_RUN, as_plain_numbers, check_options, rename_saved_options
 from torchdion.other_muons import choose_algorithm
 from torchdion.other_optimizers import with_our_names
 from torchdion.owned_tensor import OwnedTensor
@@ -158,7 +158,7 @@ def _options_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     options = as_plain_numbers(saved)
     rename_saved_options(options)
     name_dtypes(options)
-    return {**optimizer.defaults, **options, **{name: optimizer.defaults[name] for name in OF_RUN}}
+    return {**DEFAULTS, **optimizer.defaults, **options, **{name: optimizer.defaults[name] for name in OF_RUN}}
 
 
 def _is_of_some_step(state: dict[str, Any], saved: dict[str, Any]) -> bool:

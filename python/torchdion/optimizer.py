@@ -16,6 +16,7 @@ from torchdion.options import (
     as_plain_numbers,
     check_options,
     refuse_unknown,
+    without_others,
 )
 from torchdion.owners import check_owners
 from torchdion.parameters import (
@@ -80,7 +81,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         self._snapshots: list[Snapshot] = []
         replicate, outer, inner = (given[name] for name in ("replicate_mesh", "outer_shard_mesh", "inner_shard_mesh"))
         self._layouts = Layouts(read_meshes(replicate, outer, inner, given["replicate_mesh_grad_sync"]))
-        super().__init__(params, defaults)
+        super().__init__(params, without_others(defaults))
 
     @speaking
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -102,7 +103,7 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
             group |= state_dtypes(group.pop("mixed_precision_config"), where)
         wide = optimizer_wide_with(group, self.param_groups, self.defaults)
         named = group
-        group = {**self.defaults, **wide, **group}
+        group = {**DEFAULTS, **self.defaults, **wide, **group}
         check_options(group, where)
         check_optimizer_wide(group, wide, where)
         name_dtypes(group)

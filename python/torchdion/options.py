@@ -1,12 +1,13 @@
 """The options of a parameter group at the door: their names elsewhere, checks and near misses."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from functools import lru_cache
 from operator import is_not
 from typing import Any, Literal
 
 from torchdion import _C
-from torchdion.plain_values import plain, plain_numbers
+from torchdion.plain_values import is_same, plain, plain_numbers
 from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES
 from torchdion.words import front, shown
 
@@ -23,7 +24,7 @@ AdjustLr = Literal["spectral_norm", "rms_norm", "original"] | None
 Select = Literal["auto", "rows", "columns"]
 
 DEFAULTS: dict[str, Any] = {name: declared["default"] for name, declared in OPTIONS.items()} | {"differentiable": False}
-"""Of a group that is given nothing."""
+"""Of a group that is given nothing, with the options of all algorithms."""
 
 OPTIMIZER_WIDE = tuple(name for name, declared in OPTIONS.items() if declared["of_optimizer"])
 """Options that hold for the whole optimizer: its groups have the same."""
@@ -48,6 +49,35 @@ TORCH_KEYS = (
 
 OTHER_NAMES = _C.GroupKeys.other_names
 """Other name → the options that it may mean: the first that an algorithm of the group has."""
+
+
+def options_of_group(group: dict[str, Any]) -> frozenset[str]:
+    """Those of the algorithms that may update its parameters, and those of the whole optimizer."""
+    own = ALGORITHMS[group["algorithm"]]
+    return _options_of(own.name, group["scalar_algorithm"] if own.takes_matrices else own.name)
+
+
+@lru_cache
+def _options_of(*algorithms: str) -> frozenset[str]:
+    return frozenset(
+        name
+        for name, declared in OPTIONS.items()
+        if declared["of_optimizer"] or not set(algorithms).isdisjoint(declared["algorithms"])
+    )
+
+
+def without_others(group: dict[str, Any], defaults: Set[str] = frozenset()) -> dict[str, Any]:
+    """The group without the options of other algorithms, where they are as declared.
+
+    Args:
+        defaults: the keys of the optimizer's, which all of its groups have.
+    """
+    kept = defaults | options_of_group(group)
+    return {
+        key: value
+        for key, value in group.items()
+        if key not in OPTIONS or key in kept or not is_same(value, DEFAULTS[key])
+    }
 
 
 def check_options(options: dict[str, Any], where: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torchdion import _C
 from torchdion.dion_package import shapes_of
-from torchdion.options import as_plain_numbers
+from torchdion.options import DEFAULTS, as_plain_numbers
 from torchdion.parameters import is_passed_over
 from torchdion.plain_values import is_same
 from torchdion.table import OPTIONS, Group
@@ -57,7 +57,8 @@ def with_our_names(
         if not isinstance(saved, dict) or "scalar_algorithm" in saved:  # our own
             continue
         where = f" (parameter group {index} of the state dict)"
-        options, group = {name: own[name] for name in OPTIONS}, as_plain_numbers(saved)
+        own, group = {**DEFAULTS, **own}, as_plain_numbers(saved)
+        options = {name: own[name] for name in OPTIONS}
         params = [param for param in own["params"] if not is_passed_over(param)]
         shapes = shapes_of(group, params, group.get("batch_dims", own["batch_dims"]), where)
         of_others, names = _C.GroupKeys.rename_saved(group, options, shapes, where)

@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from torchdion.dtensor import is_dtensor
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import DTYPES
-from torchdion.parameters import describe, tensor_of
+from torchdion.parameters import describe, form_of, tensor_of
 from torchdion.table import algorithm_of
 from torchdion.words import front
 
@@ -31,9 +31,10 @@ def _may_have_states(param: Tensor, group: dict[str, Any]) -> bool:
     """Reads only properties that last for a training, so that a parameter that is unfrozen later has a part already."""
     if param.dtype not in DTYPES or param.layout != torch.strided or param.is_nested:
         return False
-    if group["blocks"] == 1 or is_lazy(param) or not algorithm_of(param, group).takes_matrices:
+    batch_dims, blocks, _ = form_of(group)
+    if blocks == 1 or is_lazy(param) or not algorithm_of(param, group).takes_matrices:
         return True
-    return bool(param.shape[group["batch_dims"] or 0] % group["blocks"] == 0)
+    return param.shape[batch_dims] % blocks == 0
 
 
 def check_owned(param: Tensor, name: str) -> None:

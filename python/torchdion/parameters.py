@@ -74,7 +74,7 @@ def name_of(group: dict[str, Any], position: int, where: str) -> str:
 
 def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
     """How the matrices of the group's parameters lie in their tensors."""
-    return int(group["batch_dims"] or 0), int(group["blocks"]), bool(group["fan_in_first"])
+    return int(group.get("batch_dims") or 0), int(group.get("blocks", 1)), bool(group.get("fan_in_first", False))
 
 
 def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:

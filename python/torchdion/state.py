@@ -18,7 +18,7 @@ def placements_of_state(state: State, sizes: Any, param: Tensor, group: dict[str
     if not is_dtensor(param) or state.shape == "like_parameter":
         return getattr(param, "placements", ())
     algorithm = algorithm_of(param, group).name
-    key = (algorithm, state, tuple(sizes), param.shape, form_of(group), group["orientation"])
+    key = (algorithm, state, tuple(sizes), param.shape, form_of(group), group.get("orientation"))
     if key not in _DIMS:
         _DIMS[key] = options_of(group).dims_of_state(list(param.shape), state.name, list(sizes))
     return placements_of(param, _DIMS[key])

@@ -65,7 +65,7 @@ STATE_DTYPES = {state.name: state.dtype_option for algorithm in ALGORITHMS.value
 
 def algorithm_of(param: Tensor, group: dict[str, Any]) -> Algorithm:
     """The algorithm that updates a parameter of the group."""
-    dims = group["batch_dims"]
+    dims = group.get("batch_dims")
     return _algorithm_of(
         param.dim(), group["algorithm"], group["scalar_algorithm"], 0 if dims is None else int(dims)
     )  # an array may be written there, which has no hash

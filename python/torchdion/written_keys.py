@@ -10,12 +10,15 @@ from torch.nn.parameter import is_lazy
 from torchdion import _C, dion_package
 from torchdion.mixed_precision import name_dtypes, state_dtypes
 from torchdion.options import (
+    DEFAULTS,
     OTHER_NAMES,
     TORCH_KEYS,
     as_plain_numbers,
     check_options,
     near_misses,
+    options_of_group,
     resolve_betas,
+    without_others,
 )
 from torchdion.other_muons import SELECTORS, choose_algorithm
 from torchdion.other_optimizers import TORCH_OPTIONS, without_effect
@@ -81,6 +84,13 @@ class Snapshot:
         except KeyError:
             return False
 
+    def has_its_options(self) -> bool:
+        """True if the group still has all that its algorithms had when it was looked at last."""
+        try:
+            return options_of_group(self.values) <= self.group.keys()
+        except (KeyError, TypeError):  # a group of others, whose algorithm is none
+            return False
+
     def written_in(self, group: Group) -> set[str]:
         """The keys of the group as it is now that are new, or have another value."""
         before = self.values.get
@@ -130,7 +140,7 @@ def look_at(
     found = []
     for index, snapshot in enumerate(snapshots):
         # The step says what a group lacks.
-        if not snapshot.is_current() and OPTIONS.keys() <= snapshot.group.keys():
+        if not snapshot.is_current() and snapshot.has_its_options():
             where = f" (parameter group {index})"
             found.append((snapshot, _changes_of(snapshot, put_off, defaults, states, where)))
     for snapshot, (changes, removed, sentences) in found:  # now that none is refused
@@ -145,7 +155,7 @@ def look_at_added_group(group: Group, given: Group, entries: list[Any], defaults
     """The same for a group that is to be added, of which nothing was said before.
 
     Args:
-        group: with all options, which were checked; gets what its keys mean.
+        group: with all options, which were checked; gets what its keys mean, and loses options of other algorithms.
         given: what the caller has put into it, with our names.
         entries: its tensors or (name, tensor) pairs.
 
@@ -154,11 +164,14 @@ def look_at_added_group(group: Group, given: Group, entries: list[Any], defaults
     """
     choose_algorithm(group, defaults["algorithm"], "algorithm" in given, where)
     resolve_betas(group)
+    for key in group.keys() - without_others(group, defaults.keys() | given.keys()):
+        del group[key]
+    elsewhere = {**DEFAULTS, **defaults}  # options that only other algorithms have
     written = {key for key in given.keys() & _NAMES if given[key] is not None}
     if "scalar_algorithm" in given:  # a whole group of another optimizer here, whose options may have their defaults
-        written = {key for key in written if key not in OPTIONS or not is_same(given[key], defaults[key])}
+        written = {key for key in written if key not in OPTIONS or not is_same(given[key], elsewhere[key])}
     meant, _ = _C.GroupKeys.unite(group, written, True, where)
-    before = {key: defaults[key] for key in given.keys() & OPTIONS.keys() - meant.keys()}
+    before = {key: elsewhere[key] for key in given.keys() & OPTIONS.keys() - meant.keys()}
     unused = _unused(given.keys(), meant, group, dion_package.tensors_of(entries), where)
     return unused | _remarks({**group, "params": []}, before, {}, where)
 
@@ -191,7 +204,8 @@ def _snapshots_of(groups: list[Group], snapshots: list[Snapshot]) -> list[Snapsh
 
 def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: States, where: str) -> _Changes:
     """The changes that a group asks for by what was written into it; the group itself stays as it is."""
-    before, written = snapshot.values, snapshot.written_in(snapshot.group) - put_off
+    elsewhere = {**DEFAULTS, **defaults}
+    before, written = {**elsewhere, **snapshot.values}, snapshot.written_in(snapshot.group) - put_off
     if not snapshot.is_first and written <= before.keys() and written.isdisjoint(_KNOWN):
         return _Changes({}, set(), {})  # counters of others, which were looked at when they came
     group = dict(snapshot.group)
@@ -203,6 +217,7 @@ def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: 
     if snapshot.is_first or not written.isdisjoint(_CHOOSING):
         chooses = not written.isdisjoint(SELECTORS)
         choose_algorithm(group, defaults["algorithm"], not chooses or "algorithm" in written, where)
+    group = _with_own_options(group, snapshot, defaults)
     meant = snapshot.meant
     contradictions: dict[str, str] = {}
     if snapshot.is_first or not written.isdisjoint({*OTHER_NAMES, *_CHOOSING, "scalar_algorithm", *meant.values()}):
@@ -216,10 +231,19 @@ def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: 
     if new:
         sentences |= _unused(new, meant, group, group["params"], where)
     silent = {*put_off, *meant, *({"betas"} - written)}  # one of betas alone is written by who knows whose it is
-    known = {key: before[key] for key in before.keys() & OPTIONS.keys() - silent}
-    sentences |= _remarks(group, known, states, where)
+    sentences |= _remarks(group, {key: before[key] for key in OPTIONS.keys() - silent}, states, where)
     changes = {key: value for key, value in group.items() if snapshot.group.get(key, _ABSENT) is not value}
     return _Changes(changes, snapshot.group.keys() - group.keys(), sentences)
+
+
+def _with_own_options(group: Group, snapshot: Snapshot, defaults: Group) -> Group:
+    """The group with the options of its algorithms, and without those of the ones that it had before."""
+    own = options_of_group(group)
+    if own == options_of_group(snapshot.values):
+        return group
+    given = group.keys() - options_of_group(snapshot.values)
+    elsewhere = {**DEFAULTS, **defaults}
+    return without_others({**{name: elsewhere[name] for name in own}, **group}, defaults.keys() | given)
 
 
 def _remarks(group: Group, before: Group, states: States, where: str) -> Sentences:

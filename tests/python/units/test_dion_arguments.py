@@ -45,7 +45,7 @@ def test_its_arguments_are_accepted(made_by: Any, given: dict[str, Any], means: 
     optimizer = made_by([Parameter(torch.ones(6, 4))], **given)
     [group] = optimizer.param_groups
     assert {name: group[name] for name in means} == means
-    assert group.keys() == torchdion.Muon([Parameter(torch.ones(6, 4))]).param_groups[0].keys()
+    assert group.keys() == made_by([Parameter(torch.ones(6, 4))]).param_groups[0].keys()
 
 
 REFUSED: dict[str, tuple[type[Any], dict[str, Any], str]] = {

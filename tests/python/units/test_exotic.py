@@ -195,14 +195,15 @@ def test_options_that_are_set_to_anything_are_refused_before_a_step_writes(seeds
     for seed in seeds:
         draw = random.Random(seed)
         group, name = draw.choice(optimizer.param_groups), draw.choice(list(DEFAULTS))
-        kept = group[name]
+        kept = dict(group)
         group[name] = exotic.value(draw)
         before = content(optimizer, params)
         if attempt(optimizer.step, seed):
             params, optimizer = trained()
         else:
             assert_unchanged(optimizer, before, seed)
-            group[name] = kept
+            group.clear()
+            group |= kept
 
 
 def test_tensors_of_any_kind_train_or_are_refused_before_any_write(seeds):
