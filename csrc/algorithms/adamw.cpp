@@ -1,4 +1,4 @@
-#include "algorithms/adamw.h"
+#include "algorithms/table.h"
 
 #include "algorithms/elementwise.h"
 #include "algorithms/shared.h"
@@ -28,6 +28,7 @@ comm::Task<> adamw(Batch batch, Options options) {
 
 }  // namespace
 
+// AdamW (arXiv 1711.05101) with bias correction, as torch.optim.AdamW computes it.
 constexpr Algorithm kAdamW{
     .name = "adamw",
     .title = "AdamW",

@@ -3,24 +3,17 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 
-#include "algorithms/adamw.h"
-#include "algorithms/demo.h"
-#include "algorithms/dion.h"
-#include "algorithms/dion2.h"
-#include "algorithms/dion3.h"
-#include "algorithms/double_dion.h"
-#include "algorithms/lion.h"
-#include "algorithms/muon.h"
-#include "algorithms/normuon.h"
 #include "algorithms/shared.h"
+#include "algorithms/table.h"
 
 namespace torchdion::algorithms {
 
 namespace {
 
-constexpr std::array kAll{&kDion, &kMuon, &kNorMuon, &kDion2, &kDion3, &kDoubleDion, &kDemo, &kLion, &kAdamW};
+#define TORCHDION_ADDRESS(name) &name,
+constexpr const Algorithm* kAll[] = {TORCHDION_ALGORITHMS(TORCHDION_ADDRESS)};
+#undef TORCHDION_ADDRESS
 
 std::vector<Choice> names(bool of_elements_alone) {
   std::vector<Choice> names;
@@ -34,7 +27,7 @@ std::vector<Choice> names(bool of_elements_alone) {
 const std::vector<Option>& options_of_choice() {
   static const std::vector<Choice> every = names(false), scalar = names(true);
   static const std::vector<Option> options{
-      {"algorithm", kAll.front()->name, one_of({"", every}), "the update rule of the group's parameters"},
+      {"algorithm", kAll[0]->name, one_of({"", every}), "the update rule of the group's parameters"},
       {"scalar_algorithm", kLion.name, one_of({"", scalar}),
        "the rule of what is no matrix in a group whose algorithm takes matrices (arXiv 2504.05295, Section 3.2)"},
   };

@@ -1,4 +1,4 @@
-#include "algorithms/demo.h"
+#include "algorithms/table.h"
 
 #include <ATen/ops/ones.h>
 
@@ -257,6 +257,8 @@ Cost demo_cost(const BatchShape& shape, const Layout& layout, const Options& opt
 
 }  // namespace
 
+// DeMo (arXiv 2411.19870): replicas exchange the largest coefficients of the chunked cosine transforms of momenta that
+// are each one's own, and step by signs.
 constexpr Algorithm kDemo{
     .name = "demo",
     .title = "DeMo",

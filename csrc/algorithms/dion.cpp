@@ -1,4 +1,4 @@
-#include "algorithms/dion.h"
+#include "algorithms/table.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -199,6 +199,7 @@ bool factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> rank
 
 }  // namespace
 
+// Dion: Algorithm 1 of arXiv 2504.05295 on whole matrices, Algorithms 3 and 4 on cut ones.
 constexpr Algorithm kDion{
     .name = "dion",
     .title = "Dion",

@@ -1,4 +1,4 @@
-#include "algorithms/dion2.h"
+#include "algorithms/table.h"
 
 #include <torchdion/options.h>
 
@@ -32,6 +32,8 @@ constexpr State kDion2States[] = {
 
 }  // namespace
 
+// Dion2 (arXiv 2512.16928): of each momentum some slices are orthonormalized, those of the largest norms, wherever the
+// pieces of matrices lie.
 constexpr Algorithm kDion2{
     .name = "dion2",
     .title = "Dion2",

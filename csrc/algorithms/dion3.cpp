@@ -1,4 +1,4 @@
-#include "algorithms/dion3.h"
+#include "algorithms/table.h"
 
 #include "algorithms/row_variance.h"
 #include "algorithms/selected_update.h"
@@ -19,6 +19,7 @@ constexpr State kDion3States[] = {
 
 }  // namespace
 
+// Dion3: Dion2 of rows alone, with NorMuon's normalization of those that are chosen.
 constexpr Algorithm kDion3{
     .name = "dion3",
     .title = "Dion3",

@@ -1,4 +1,4 @@
-#include "algorithms/double_dion.h"
+#include "algorithms/table.h"
 
 #include <algorithm>
 #include <utility>
@@ -204,6 +204,7 @@ bool exchanged_factors_are_fewer(int64_t rows, int64_t cols, std::span<const int
 
 }  // namespace
 
+// Double Dion: Algorithm 6 of arXiv 2504.05295. What replicas exchange has a small rank of its own.
 constexpr Algorithm kDoubleDion{
     .name = "double_dion",
     .title = "Double Dion",

@@ -1,4 +1,4 @@
-#include "algorithms/lion.h"
+#include "algorithms/table.h"
 
 #include "algorithms/elementwise.h"
 #include "algorithms/shared.h"
@@ -23,6 +23,7 @@ comm::Task<> lion(Batch batch, Options options) {
 
 }  // namespace
 
+// Lion (arXiv 2302.06675): X ← (1 − η λ) X − η sign(β₁ M + (1 − β₁) G);  M ← β₂ M + (1 − β₂) G.
 constexpr Algorithm kLion{
     .name = "lion",
     .title = "Lion",

@@ -1,4 +1,4 @@
-#include "algorithms/muon.h"
+#include "algorithms/table.h"
 
 #include "algorithms/muon_update.h"
 #include "algorithms/newton_schulz_options.h"
@@ -30,6 +30,8 @@ comm::Task<> muon(Batch batch, Options options) {
 
 }  // namespace
 
+// Muon (https://kellerjordan.github.io/posts/muon, 2024): the momentum, orthonormalized by Newton–Schulz iterations, of
+// whole matrices wherever their pieces lie.
 constexpr Algorithm kMuon{
     .name = "muon",
     .title = "Muon",

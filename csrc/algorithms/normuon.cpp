@@ -1,4 +1,4 @@
-#include "algorithms/normuon.h"
+#include "algorithms/table.h"
 
 #include "algorithms/muon_update.h"
 #include "algorithms/newton_schulz_options.h"
@@ -47,6 +47,8 @@ Cost normuon_cost(const BatchShape& shape, const Layout& layout, const Options& 
 
 }  // namespace
 
+// NorMuon (arXiv 2510.05491): Muon's update with rows normalized by running means of their squares, of whole matrices
+// wherever their pieces lie.
 constexpr Algorithm kNorMuon{
     .name = "normuon",
     .title = "NorMuon",

@@ -166,12 +166,12 @@ def look_at_added_group(group: Group, given: Group, entries: list[Any], defaults
     resolve_betas(group)
     for key in group.keys() - without_others(group, defaults.keys() | given.keys()):
         del group[key]
-    elsewhere = {**DEFAULTS, **defaults}  # options that only other algorithms have
+    all_defaults = {**DEFAULTS, **defaults}
     written = {key for key in given.keys() & _NAMES if given[key] is not None}
     if "scalar_algorithm" in given:  # a whole group of another optimizer here, whose options may have their defaults
-        written = {key for key in written if key not in OPTIONS or not is_same(given[key], elsewhere[key])}
+        written = {key for key in written if key not in OPTIONS or not is_same(given[key], all_defaults[key])}
     meant, _ = _C.GroupKeys.unite(group, written, True, where)
-    before = {key: elsewhere[key] for key in given.keys() & OPTIONS.keys() - meant.keys()}
+    before = {key: all_defaults[key] for key in given.keys() & OPTIONS.keys() - meant.keys()}
     unused = _unused(given.keys(), meant, group, dion_package.tensors_of(entries), where)
     return unused | _remarks({**group, "params": []}, before, {}, where)
 
@@ -204,8 +204,7 @@ def _snapshots_of(groups: list[Group], snapshots: list[Snapshot]) -> list[Snapsh
 
 def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: States, where: str) -> _Changes:
     """The changes that a group asks for by what was written into it; the group itself stays as it is."""
-    elsewhere = {**DEFAULTS, **defaults}
-    before, written = {**elsewhere, **snapshot.values}, snapshot.written_in(snapshot.group) - put_off
+    before, written = {**DEFAULTS, **defaults, **snapshot.values}, snapshot.written_in(snapshot.group) - put_off
     if not snapshot.is_first and written <= before.keys() and written.isdisjoint(_KNOWN):
         return _Changes({}, set(), {})  # counters of others, which were looked at when they came
     group = dict(snapshot.group)
@@ -242,8 +241,8 @@ def _with_own_options(group: Group, snapshot: Snapshot, defaults: Group) -> Grou
     if own == options_of_group(snapshot.values):
         return group
     given = group.keys() - options_of_group(snapshot.values)
-    elsewhere = {**DEFAULTS, **defaults}
-    return without_others({**{name: elsewhere[name] for name in own}, **group}, defaults.keys() | given)
+    whole = {name: defaults.get(name, DEFAULTS[name]) for name in own} | group
+    return without_others(whole, defaults.keys() | given)
 
 
 def _remarks(group: Group, before: Group, states: States, where: str) -> Sentences:

@@ -1,4 +1,4 @@
-#include "algorithms/row_sign.h"
+#include "algorithms/table.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -75,6 +75,7 @@ Cost row_sign_cost(const BatchShape& shape, const Layout& layout, const Options&
 
 }  // namespace
 
+// Sign descent by rows: M ← μ M + G;  s_i ← μ s_i + (1 − μ) mean_j |G_ij|;  X_ij ← (1 − η λ) X_ij − η s_i sign(M_ij).
 constexpr Algorithm kRowSign{
     .name = "row_sign",
     .title = "RowSign",

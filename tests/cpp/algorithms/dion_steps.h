@@ -2,7 +2,7 @@
 #pragma once
 
 #include "algorithms/batch.h"
-#include "algorithms/dion.h"
+#include "algorithms/table.h"
 #include "algorithms/options_by_name.h"
 #include "algorithms/shared.h"
 #include "algorithms/textbook.h"

@@ -1,4 +1,4 @@
-#include "algorithms/adamw.h"
+#include "algorithms/table.h"
 
 #include <gtest/gtest.h>
 

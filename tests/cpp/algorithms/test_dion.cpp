@@ -1,4 +1,4 @@
-#include "algorithms/dion.h"
+#include "algorithms/table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "algorithms/muon.h"
+#include "algorithms/table.h"
 
 #include <ATen/ops/linalg_svd.h>
 #include <gtest/gtest.h>

@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "algorithms/dion.h"
-#include "algorithms/muon.h"
 #include "algorithms/options_by_name.h"
+#include "algorithms/table.h"
 #include "sentences.h"
 #include "words.h"
 

@@ -114,10 +114,10 @@ def test_fresh_optimizers_have_the_same_options_with_the_same_values(in_cpp: dic
     groups = [{"params": group["params"]} for group in trained()[1].param_groups]
     of_cpp = in_cpp["fresh"][CLASSES[made_by]]
     for own, other in zip(made_by(groups).state_dict()["param_groups"], of_cpp["param_groups"], strict=True):
-        assert other.keys() - own.keys() == set()
         assert own.keys() - other.keys() <= {"differentiable", "param_names"}
-        assert other.keys() >= OPTIONS.keys()
-        assert_same({key: own[key] for key in other}, other)
+        assert other.keys() >= OPTIONS.keys()  # C++ saves those of other algorithms too
+        shared = own.keys() & other.keys()
+        assert_same({key: own[key] for key in shared}, {key: other[key] for key in shared})
 
 
 @pytest.mark.timeout(600)
