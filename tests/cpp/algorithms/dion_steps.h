@@ -2,9 +2,9 @@
 #pragma once
 
 #include "algorithms/batch.h"
-#include "algorithms/table.h"
 #include "algorithms/options_by_name.h"
 #include "algorithms/shared.h"
+#include "algorithms/table.h"
 #include "algorithms/textbook.h"
 #include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
