@@ -37,7 +37,7 @@ CXX_FILES = $(shell find csrc include tests/cpp tests/consumer tests/fuzz tests/
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-# Memory that is freed stays with the process: else the kernel clears it anew for each test.
+# Freed memory stays with the process: else Linux clears its pages anew for each test.
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
 
 # A tool that is missing is named in one sentence, with the package that brings it.

@@ -96,7 +96,7 @@ const std::vector<PyObject*>& names_of_options() {
 
 constexpr std::array kReasons = {"of_others", "fixed", "kept"};  // of remarks, in the order of their enumeration
 
-// What a group lacks is an option of other algorithms, and as declared.
+// Gives the group the options that only other algorithms have, as declared. It must have all others.
 void complete(algorithms::Options& group, const std::string& where) {
   const bool has_rule = group.has("algorithm") && group.has("scalar_algorithm");
   for (const Option& option : algorithms::options()) {

@@ -69,7 +69,7 @@ TORCHDION_AVX2 void multiply(Block<float> C, Block<const float> A, const float* 
   }
 }
 
-// Rows: that are computed together, for as many sums as a processor adds to at a time.
+// A block of Rows rows has as many sums as a processor adds to at a time.
 template <int Rows, int Vectors>
 void multiply_rows(Block<float> C, Block<const float> A, const float* panel, int64_t rows, int64_t cols, int64_t inner,
                    float alpha, float beta) {

@@ -6,8 +6,8 @@
 
 namespace torchdion::linalg::cpu {
 
-// Whether narrow_gemm() takes a product with a matrix of these sizes, inner×cols: where it is faster than gemm(), on
-// processors with its instructions.
+// True for products with a matrix of these sizes, inner×cols, that narrow_gemm() computes faster than gemm() does;
+// false on processors without its instructions.
 bool is_narrow(int64_t cols, int64_t inner);
 
 // gemm(), for C in row-major order. A row of C has the same bits whatever rows are computed with it.
