@@ -92,7 +92,7 @@ compare: build  ## train a very small GPT with every optimizer and report, eleve
 	$(PY) examples/gpt/compare.py $(COMPARE)
 
 .PHONY: test
-test: test-cpp test-sanitizers test-fuzz test-python test-example  ## build, and every test
+test: test-cpp test-fuzz test-python test-example  ## build, and every test but those of test-long
 
 .PHONY: test-cpp
 test-cpp: build gtest  ## the C++ tests
@@ -125,13 +125,13 @@ test-fuzz: build  ## checkpoints of random damage, read under ASan for FUZZ_SECO
 
 # What `make test` leaves out, or does less often, for the sake of its time.
 .PHONY: test-long
-test-long: build  ## tests that are marked long, CASES=5000 random cases, 30 kills, the oldest torch, ten minutes of fuzz
+test-long: build  ## tests that are marked long, the sanitizers, CASES=5000 random cases, 30 kills, the oldest torch, ten minutes of fuzz
 	@$(PY) -m pytest -n 2 --no-loadscope-reorder -m long --durations=10 tests/python $(PYTEST)
 	@$(PY) -m pytest --durations=0 --durations-min=1 --cases $(CASES) --kills 30 tests/python/units/test_exotic.py \
 	  tests/python/oracle/test_differential.py tests/python/law/test_random_trainings.py tests/python/ranks/test_kills.py \
 	  $(PYTEST)
 	@$(MAKE) test-cpp CTEST="--label-regex long"
-	@$(MAKE) test-sanitizers CTEST="--label-regex long" EMULATION=ON
+	@$(MAKE) test-sanitizers CTEST= EMULATION=ON
 	@$(MAKE) test-versions VERSIONS=2.10
 	@$(MAKE) test-fuzz FUZZ_SECONDS=600
 	@echo "test-long took $$(($$(date +%s) - $(BEGAN))) s"

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <map>
 #include <utility>
 
 namespace torchdion {
@@ -40,22 +41,12 @@ std::string shown_type(c10::ScalarType dtype) { return (in_python() ? "torch." :
 
 std::string shown(c10::Layout layout) {
   if (!in_python()) return c10::str(layout);
-  switch (layout) {
-    case c10::Layout::Strided:
-      return "torch.strided";
-    case c10::Layout::Sparse:
-      return "torch.sparse_coo";
-    case c10::Layout::SparseCsr:
-      return "torch.sparse_csr";
-    case c10::Layout::SparseCsc:
-      return "torch.sparse_csc";
-    case c10::Layout::SparseBsr:
-      return "torch.sparse_bsr";
-    case c10::Layout::SparseBsc:
-      return "torch.sparse_bsc";
-    default:
-      return c10::str("torch.", layout);
-  }
+  static const std::map<c10::Layout, const char*> names{
+      {c10::Layout::Strided, "strided"},      {c10::Layout::Sparse, "sparse_coo"},
+      {c10::Layout::SparseCsr, "sparse_csr"}, {c10::Layout::SparseCsc, "sparse_csc"},
+      {c10::Layout::SparseBsr, "sparse_bsr"}, {c10::Layout::SparseBsc, "sparse_bsc"}};
+  const auto found = names.find(layout);
+  return "torch." + (found == names.end() ? c10::str(layout) : found->second);
 }
 
 std::string shown(c10::IntArrayRef sizes) {

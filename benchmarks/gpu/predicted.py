@@ -98,7 +98,8 @@ def optimizer_of(shapes: list[Shape], fraction: float, precision: Precision, **o
     [group] = optimizer.param_groups
     for param in params:
         param.grad = torch.empty_like(param)
-        Q = torch.empty(options_of(group).state_sizes(list(param.shape))["Q"], device="meta")
+        sizes = options_of(group).piece_of_state_sizes(param.shape, param.shape, _C.Layout())
+        Q = torch.empty(sizes["Q"], device="meta")
         optimizer.state[param] = {"step": torch.ones(()), "momentum": torch.empty_like(param), "Q": Q}
     return optimizer
 

@@ -75,6 +75,22 @@ struct AxisCost {
   int64_t elements = 0, bytes = 0;
 };
 
+inline void add(AxisCost& total, const AxisCost& more) {
+  total.elements += more.elements;
+  total.bytes += more.bytes;
+}
+
+// Bytes that a rank forwards of so many that go once round a ring, as NCCL and gloo send them.
+inline int64_t ring(int64_t bytes, const Axis& axis) { return bytes * (axis.size - 1) / axis.size; }
+
+// A sum goes round twice.
+inline AxisCost all_reduced(int64_t elements, int64_t element_size, const Axis& axis) {
+  return {elements, ring(2 * elements * element_size, axis)};
+}
+
+// As at::Tensor::element_size().
+inline int64_t element_size(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
+
 struct Cost {
   AxisCost rows = {}, cols = {}, replicas = {}, copies = {};  // of the layout that the body sees
   int64_t operations = 0;                                     // floating-point, of products and factorizations
@@ -99,7 +115,7 @@ struct Delayed {
 struct Algorithm {
   std::string_view name;   // of groups and state dicts
   std::string_view title;  // in sentences
-  Takes takes;
+  Takes takes = Takes::matrices;
   std::span<const Option> options;  // beside those that all have
   std::span<const State> states;
   Cost (*cost)(const BatchShape& shape, const Layout& layout, const Options& options);

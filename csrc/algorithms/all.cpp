@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 
 #include "algorithms/shared.h"
 #include "algorithms/table.h"
@@ -14,6 +16,46 @@ namespace {
 #define TORCHDION_ADDRESS(name) &name,
 constexpr const Algorithm* kAll[] = {TORCHDION_ALGORITHMS(TORCHDION_ADDRESS)};
 #undef TORCHDION_ADDRESS
+
+constexpr Choice kNonfiniteNames[] = {{"propagate", "propagate", Nonfinite::propagate},
+                                      {"zero", "zero", Nonfinite::zero},
+                                      {"skip_step", "skip_step", Nonfinite::skip_step},
+                                      {"raise", "raise", Nonfinite::raise}};
+
+// Of every algorithm.
+constexpr Option kShared[] = {
+    lr_of(0.01, "learning rate η"),
+    {"lr_multiplier", 1.0, kNotNegative, "a factor on lr, so that one schedule drives all groups (Table 1)"},
+    {.name = "weight_decay",
+     .initial = 0.01,
+     .allowed = kNotNegative,
+     .doc = "λ, decoupled: weights are scaled by 1 − ηλ",
+     .may_be_tensor = true},
+    {"cautious_wd", false, kFlag, "weights decay where they have the sign of the update alone (arXiv 2510.12402)"},
+    {"maximize", false, kFlag, "ascend instead of descend"},
+    {"batch_dims", {}, kDimsOrNone, "leading dimensions that count matrices, as in stacks of experts"},
+    {.name = "capturable",
+     .initial = false,
+     .allowed = kFlag,
+     .doc = "a CUDA graph may capture steps",
+     .of_optimizer = true,
+     .of_run = true},
+    {.name = "nonfinite",
+     .initial = std::string_view("propagate"),
+     .allowed = one_of({"Nonfinite", kNonfiniteNames}),
+     .doc = "what NaN and infinite entries of gradients do",
+     .uncaptured = {std::string_view("raise")},
+     .of_optimizer = true},
+    precision_of("high"),
+};
+
+// Of every algorithm that takes matrices: how they lie in parameters.
+constexpr Option kOfMatrices[] = {
+    {"blocks", int64_t{1}, kCounting, "matrices fused along the rows: 3 for QKV"},
+    {"fan_in_first", false, kFlag, "the first matrix dimension is the fan-in, as of ConvTranspose weights"},
+    {"skip_zero_gradients", false, kFlag,
+     "a matrix whose gradient is exactly zero on all ranks keeps weight and state, as experts without tokens should"},
+};
 
 std::vector<Choice> names(bool of_elements_alone) {
   std::vector<Choice> names;
@@ -34,20 +76,17 @@ const std::vector<Option>& options_of_choice() {
   return options;
 }
 
-// Calls visit(options) for those that all algorithms have, those that say how matrices lie, and the algorithm's own.
-template <class Visit>
-void for_each_list(const Algorithm& algorithm, const Visit& visit) {
-  visit(shared_options());
-  visit(options_of_choice());
-  if (algorithm.takes_matrices()) visit(matrix_options());
-  visit(algorithm.options);
+using OptionList = std::span<const Option>;
+
+// Those that all algorithms have, those that say how matrices lie, and the algorithm's own.
+std::array<OptionList, 4> option_lists(const Algorithm& algorithm) {
+  const OptionList of_matrices = algorithm.takes_matrices() ? OptionList(kOfMatrices) : OptionList();
+  return {kShared, options_of_choice(), of_matrices, algorithm.options};
 }
 
-template <class List>
-void append_new(std::vector<Option>& options, const List& more) {
+void append_new(std::vector<Option>& options, OptionList more) {
   for (const Option& option : more) {
-    const auto is_same = [&](const Option& known) { return known.name == option.name; };
-    const auto found = std::find_if(options.begin(), options.end(), is_same);
+    const auto found = std::ranges::find(options, option.name, &Option::name);
     if (found == options.end()) {
       options.push_back(option);
     } else if (found->initial != option.initial && found->allowed.or_none) {
@@ -61,17 +100,16 @@ void append_new(std::vector<Option>& options, const List& more) {
 std::span<const Algorithm* const> all() { return kAll; }
 
 const Algorithm& algorithm(std::string_view name) {
-  for (const Algorithm* known : kAll) {
-    if (known->name == name) return *known;
-  }
-  TORCH_INTERNAL_ASSERT(false, "no algorithm is called ", name);
+  const auto* known = std::ranges::find(kAll, name, &Algorithm::name);
+  TORCH_INTERNAL_ASSERT(known != std::end(kAll), "no algorithm is called ", name);
+  return **known;
 }
 
 const std::vector<Option>& options() {
   static const std::vector<Option> options = [] {
     std::vector<Option> every;
     for (const Algorithm* algorithm : kAll) {
-      for_each_list(*algorithm, [&](const auto& list) { append_new(every, list); });
+      for (const OptionList list : option_lists(*algorithm)) append_new(every, list);
     }
     return every;
   }();
@@ -79,10 +117,8 @@ const std::vector<Option>& options() {
 }
 
 const Option* option(std::string_view name) {
-  for (const Option& known : options()) {
-    if (known.name == name) return &known;
-  }
-  return nullptr;
+  const auto known = std::ranges::find(options(), name, &Option::name);
+  return known == options().end() ? nullptr : &*known;
 }
 
 const std::vector<std::string_view>& states() {
@@ -90,7 +126,7 @@ const std::vector<std::string_view>& states() {
     std::vector<std::string_view> every;
     for (const Algorithm* algorithm : kAll) {
       for (const State& state : algorithm->states) {
-        if (std::find(every.begin(), every.end(), state.name) == every.end()) every.push_back(state.name);
+        if (std::ranges::find(every, state.name) == every.end()) every.push_back(state.name);
       }
     }
     return every;
@@ -99,11 +135,9 @@ const std::vector<std::string_view>& states() {
 }
 
 bool has_option(const Algorithm& algorithm, std::string_view name) {
-  bool has = false;
-  for_each_list(algorithm, [&](const auto& list) {
-    has = has || std::any_of(list.begin(), list.end(), [&](const Option& option) { return option.name == name; });
+  return std::ranges::any_of(option_lists(algorithm), [&](OptionList list) {
+    return std::ranges::find(list, name, &Option::name) != list.end();
   });
-  return has;
 }
 
 bool group_has_option(std::string_view own, std::string_view scalar, std::string_view name) {
@@ -113,13 +147,13 @@ bool group_has_option(std::string_view own, std::string_view scalar, std::string
 
 Options options_of(const Algorithm& algorithm, const Options& group) {
   Options options;
-  for_each_list(algorithm, [&](const auto& list) {
+  for (const OptionList list : option_lists(algorithm)) {
     for (const Option& option : list) {
       const bool is_given =
           group.has(option.name) && (!is_none(group.at(option.name)) || option.allowed.none_is_a_value);
       options.set(option.name, is_given ? group.at(option.name) : option.initial);
     }
-  });
+  }
   return options;
 }
 
@@ -147,10 +181,8 @@ std::vector<std::size_t> factors_of(const Algorithm& algorithm) {
 }
 
 int64_t index_of(const Algorithm& algorithm, std::string_view state) {
-  for (std::size_t k = 0; k < algorithm.states.size(); ++k) {
-    if (algorithm.states[k].name == state) return static_cast<int64_t>(k);
-  }
-  return -1;
+  const auto found = std::ranges::find(algorithm.states, state, &State::name);
+  return found == algorithm.states.end() ? -1 : found - algorithm.states.begin();
 }
 
 }  // namespace torchdion::algorithms

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <torchdion/layout.h>
 
 #include <utility>
 #include <vector>
 
-#include "algorithms/algorithm.h"
+#include "algorithms/shared.h"
 #include "comm/sums.h"
 #include "linalg/cholesky_qr.h"
 #include "linalg/elementwise.h"
@@ -47,7 +48,17 @@ struct Batch {
 };
 
 // The batch as an algorithm takes it: with what options say that all algorithms have, and the marks as they are now.
-Batch as_asked(Batch batch, const Options& options);
+inline Batch as_asked(Batch batch, const Options& options) {
+  if (!batch.marks.empty()) {
+    batch.unchanged = at::cat(batch.marks);
+    batch.frozen.unchanged = batch.unchanged.const_data_ptr<float>();
+  }
+  if (options.flag("maximize")) batch.gradients.factor *= -1;
+  batch.factors.rates = {options.number("lr"), options.number("weight_decay")};
+  batch.direction.decay = decay_asked(options);
+  batch.gradients.frozen = batch.factors.frozen = batch.direction.frozen = batch.frozen;
+  return batch;
+}
 
 // A step of the algorithm.
 inline comm::Task<> update(Algorithm algorithm, Batch batch, Options options) {

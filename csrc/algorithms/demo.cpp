@@ -3,9 +3,9 @@
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "algorithms/batch.h"
-#include "algorithms/cost.h"
 #include "algorithms/shared.h"
 #include "algorithms/whole_matrices.h"
 #include "comm/collectives.h"
@@ -27,20 +27,14 @@ namespace {
 constexpr Allowed kSide{.kind = Allowed::Kind::integer, .least = 1, .most = 1024};
 
 constexpr Option kDemoOptions[] = {
-    {.name = "lr",
-     .initial = 0.001,
-     .allowed = kNotNegative,
-     .doc = "learning rate η (arXiv 2504.05295, Appendix K)",
-     .may_be_tensor = true},
+    lr_of(0.001, "learning rate η (arXiv 2504.05295, Appendix K)"),
     {"mu", 0.999, kBelowOne, "momentum decay μ (arXiv 2411.19870)"},
     {"chunk_size", int64_t{64}, kSide, "s: matrices are transformed in chunks of s×s"},
     {"top_k", int64_t{32}, kCounting, "coefficients of a chunk that are exchanged"},
     kMomentumDtype,
 };
 
-constexpr State kDemoStates[] = {
-    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
-};
+constexpr State kDemoStates[] = {kOwnMomentum};
 
 // Chunks of whole matrices. Where cuts fall between them each rank transforms its own; else matrices go whole to their
 // owners.
@@ -72,40 +66,36 @@ struct Chunking {
 
 // What this rank transforms: its pieces, or the whole matrices that it owns.
 struct Transformed {
-  int64_t count, m, n;
+  bool in_place;
+  int64_t count, m, n, numel, pairs;
 
-  Transformed(const BatchShape& shape, const Layout& layout, bool in_place)
-      : count(in_place ? shape.count : shape.owners[kOnRows][layout.rows.rank]),
+  Transformed(const BatchShape& shape, const Layout& layout, const Chunking& chunking)
+      : in_place(chunking.is_cut_between_chunks(shape, layout)),
+        count(in_place ? shape.count : shape.owners[kOnRows][layout.rows.rank]),
         m(in_place ? shape.rows : shape.m),
-        n(in_place ? shape.cols : shape.n) {}
-
-  int64_t numel() const { return count * m * n; }
+        n(in_place ? shape.cols : shape.n),
+        numel(count * m * n),
+        pairs(count * chunking.pairs(m, n)) {}
 };
 
 // The parts of the workspace.
 struct Rooms {
   at::Tensor pieces, coefficients, scratch, own, all;
 
-  Rooms(const Batch& batch, const Transformed& transformed, const Chunking& chunking, bool in_place) {
-    int64_t begin = 0;
-    const auto next = [&](int64_t numel) {
-      begin += numel;
-      return batch.workspace.narrow(0, begin - numel, numel);
-    };
-    const BatchShape& shape = batch.shape;
-    pieces = next(in_place ? 0 : shape.count * shape.rows * shape.cols);
-    coefficients = next(transformed.numel());
-    scratch = next(transformed.numel());
-    const int64_t pairs = transformed.count * chunking.pairs(transformed.m, transformed.n);
-    own = next(pairs);
-    all = batch.layout.replicas.absent() ? own : next(pairs * batch.layout.replicas.size);
+  Rooms(const Batch& batch, const Transformed& transformed) {
+    const Axis& replicas = batch.layout.replicas;
+    const std::vector<at::Tensor> parts = batch.workspace.split_with_sizes(sizes(batch.shape, transformed, replicas));
+    pieces = parts[0];
+    coefficients = parts[1];
+    scratch = parts[2];
+    own = parts[3];
+    all = replicas.absent() ? own : parts[4];
   }
 
-  static int64_t elements(const BatchShape& shape, const Layout& layout, const Chunking& chunking, bool in_place) {
-    const Transformed transformed(shape, layout, in_place);
-    const int64_t pairs = transformed.count * chunking.pairs(transformed.m, transformed.n);
-    const int64_t copies = layout.replicas.absent() ? 1 : 1 + layout.replicas.size;
-    return (in_place ? 0 : shape.count * shape.rows * shape.cols) + 2 * transformed.numel() + copies * pairs;
+  // Elements of each, in their order.
+  static std::vector<int64_t> sizes(const BatchShape& shape, const Transformed& transformed, const Axis& replicas) {
+    const int64_t of_all = replicas.absent() ? 0 : transformed.pairs * replicas.size;
+    return {transformed.in_place ? 0 : shape.numel, transformed.numel, transformed.numel, transformed.pairs, of_all};
   }
 };
 
@@ -158,8 +148,9 @@ comm::Task<> demo(Batch batch, Options options) {
   const Layout cut = cuts_of(batch.layout);
   const BatchShape shape = batch.shape;
   const Axis replicas = batch.layout.replicas;
-  const bool in_place = chunking.is_cut_between_chunks(shape, cut);
-  const Rooms rooms(batch, Transformed(shape, cut, in_place), chunking, in_place);
+  const Transformed transformed(shape, cut, chunking);
+  const bool in_place = transformed.in_place;
+  const Rooms rooms(batch, transformed);
   linalg::upload({&batch.X, &batch.G, &batch.states.front()});
   const Matrices &X = batch.X, &M = batch.states.front();
 
@@ -235,23 +226,23 @@ OwnedWork transforms(const BatchShape& shape, const Layout& layout, const Option
 Cost demo_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
   const Chunking chunking(options);
   const Layout cut = cuts_of(layout);
-  const bool in_place = chunking.is_cut_between_chunks(shape, cut);
-  const Transformed transformed(shape, cut, in_place);
-  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
-  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
-  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  const Transformed transformed(shape, cut, chunking);
+  const int64_t element = element_size(shape.computing);
+  const int64_t momentum = element_size(shape.states.front());
+  const int64_t weight = element_size(shape.parameter);
   Cost cost;
-  if (!in_place) {
+  if (!transformed.in_place) {
     add_way_to_owners(cost, shape, cut, element);
     for (int back = 0; back < 2; ++back) add_way_from_owners(cost, shape, cut, element);  // of M and of U
   }
-  const int64_t pairs = transformed.count * chunking.pairs(transformed.m, transformed.n);
   const Axis& replicas = layout.replicas;
+  const int64_t pairs = transformed.pairs;
   if (!replicas.absent()) cost.replicas = {pairs * replicas.size, pairs * element * (replicas.size - 1)};
   cost.operations = transformed.count * operations_of(transformed.m, transformed.n, chunking);
   // M: read and written twice, read once; G: read; X: read and written; coefficients: written and read three times
-  cost.memory_bytes = shape.numel * (5 * momentum + 3 * weight) + transformed.numel() * 6 * element;
-  cost.workspace = Rooms::elements(shape, layout, chunking, in_place);
+  cost.memory_bytes = shape.numel * (5 * momentum + 3 * weight) + transformed.numel * 6 * element;
+  const std::vector<int64_t> rooms = Rooms::sizes(shape, transformed, replicas);
+  cost.workspace = std::accumulate(rooms.begin(), rooms.end(), int64_t{0});
   return cost;
 }
 
@@ -262,7 +253,6 @@ Cost demo_cost(const BatchShape& shape, const Layout& layout, const Options& opt
 constexpr Algorithm kDemo{
     .name = "demo",
     .title = "DeMo",
-    .takes = Takes::matrices,
     .options = kDemoOptions,
     .states = kDemoStates,
     .cost = demo_cost,

@@ -1,6 +1,7 @@
 #include "algorithms/table.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -12,7 +13,7 @@
 #include "comm/sums.h"
 #include "linalg/accumulate.h"
 #include "linalg/copy.h"
-#include "linalg/look_ahead.h"
+#include "words.h"
 
 namespace torchdion::algorithms {
 
@@ -20,13 +21,25 @@ using linalg::Matrices;
 
 namespace {
 
+constexpr Choice kFactorizationNames[] = {{"power_iteration", "power_iteration", Factorization::power_iteration},
+                                          {"svd", "svd", Factorization::svd}};
+constexpr Choice kResidualNames[] = {{"scaled", "scaled", Residual::scaled}, {"sign", "sign", Residual::sign}};
+constexpr Choices kResidual{"Residual", kResidualNames};
+constexpr Option kResidualOption{
+    "residual",
+    {},
+    one_of_or_none(kResidual),
+    "how what P Rᵀ leaves moves the weights too: over the length of R's smallest columns, or by its signs"};
+constexpr Choice kRightFactorNames[] = {{"normalized", "normalized", RightFactor::normalized},
+                                        {"orthonormal", "orthonormal", RightFactor::orthonormal}};
+
 constexpr Option kDionOptions[] = {
     {"mu", 0.95, kBelowOne, "momentum decay μ (arXiv 2504.05295, Algorithm 1)"},
-    nesterov_of(false, "factor the momentum a step ahead: at full rank what Muon orthonormalizes"),
+    {"nesterov", false, kFlagOrNone, "factor the momentum a step ahead: at full rank what Muon orthonormalizes"},
     {"error_feedback", true, kFlag, "what P Rᵀ leaves of B stays in M; else M = μ M + G (Appendix B.2)"},
     {.name = "factorization",
      .initial = std::string_view("power_iteration"),
-     .allowed = one_of(kFactorization),
+     .allowed = one_of({"Factorization", kFactorizationNames}),
      .doc = "how P is found: one warm-started power iteration, or a singular value decomposition (Appendix B.1)",
      .uncaptured = {std::string_view("svd")}},
     {"rank_fraction", 1.0, kFraction, "r / min(m, n); 0.25 is the usual choice for large models"},
@@ -34,7 +47,8 @@ constexpr Option kDionOptions[] = {
     kOrientationOption,
     kOrthonormalizeOption,
     kRcqrOversample,
-    kRightFactorOption,
+    {"right_factor", std::string_view("normalized"), one_of({"RightFactor", kRightFactorNames}),
+     "what the update and the next Q take of R: its columns at length 1, or its QR (arXiv 2605.16341)"},
     kResidualOption,
     kSeed,
     kMomentumDtype,
@@ -43,12 +57,8 @@ constexpr Option kDionOptions[] = {
 
 enum { kDionMomentum, kDionQ };
 constexpr State kDionStates[] = {
-    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
-    {.name = "Q",
-     .shape = StateShape::factor,
-     .start = Start::normal,
-     .dtype_option = "Q_dtype",
-     .rank_option = "rank_fraction"},
+    kOwnMomentum,
+    factor_state("Q", "rank_fraction"),
 };
 
 // μ of the look-ahead L = B + μ G, or L = μ B + G without error feedback; 0: L = B. At full rank M is μ² times Muon's
@@ -58,7 +68,12 @@ double ahead_of(const Options& options) { return options.flag("nesterov") ? opti
 // Elements at the start of the workspace that hold the mean gradient, where it is needed again once M has got it.
 int64_t room_for_mean(const BatchShape& shape, const Layout& layout, const Options& options) {
   const bool averages = !layout.replicas.absent() && !shape.decoupled;
-  return averages && ahead_of(options) > 0 ? aligned(shape.count * shape.rows * shape.cols) : 0;
+  return averages && ahead_of(options) > 0 ? aligned(shape.numel) : 0;
+}
+
+std::optional<Residual> residual_of(const Options& options) {
+  if (is_none(options.at("residual"))) return std::nullopt;
+  return enumerator<Residual>(kResidual, options.text("residual"));
 }
 
 // L lies apart from M where M keeps all of B, and where products read it in another dtype.
@@ -72,24 +87,15 @@ IterationSize size_of(const BatchShape& shape, const Options& options) {
   return {r, apart, shape.decoupled, leaves_some ? residual_of(options) : std::nullopt};
 }
 
-// The look-ahead is L = B + μ G, or without error feedback μ B + G.
 linalg::LookAheadFactors look_ahead_of(const Options& options) {
   const double ahead = ahead_of(options);
   if (ahead == 0) return {};
   return options.flag("error_feedback") ? linalg::LookAheadFactors{ahead, 1} : linalg::LookAheadFactors{1, ahead};
 }
 
-// In the order of the memory of M, at the start of the workspace.
-Matrices placed_as(const Matrices& M, const Batch& batch) {
-  const at::Tensor room = batch.workspace.narrow(0, 0, M.numel());
-  return M.row_major() ? Matrices(room.view({M.count(), M.rows, M.cols}))
-                       : Matrices(room.view({M.count(), M.cols, M.rows})).t();
-}
-
 // The gradients as `rule` counts them, at the start of the workspace.
 Matrices counted_gradients(const Batch& batch, const Matrices& M, const linalg::GradientRule& rule) {
-  const Matrices G = placed_as(M, batch);
-  batch.workspace.narrow(0, 0, M.numel()).zero_();
+  const Matrices G = laid_out_as(M, batch.workspace.narrow(0, 0, M.numel()).zero_());
   linalg::accumulate_(G, batch.G, rule);
   return G;
 }
@@ -168,19 +174,19 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
   const bool averages = !layout.replicas.absent();
   add_iteration(cost, shape, layout, size, options);
   if (averages && !shape.decoupled) add_average(cost, shape, layout);
-  cost.operations += shape.count * 8 * shape.rows * shape.cols * r;
-  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states[kDionMomentum]));
-  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  cost.operations += 8 * shape.numel * r;
+  const int64_t momentum = element_size(shape.states[kDionMomentum]);
+  const int64_t weight = element_size(shape.parameter);
   // M: read and written by M + G and by the error feedback; L: read by two products; X: read and written; G: read
   cost.memory_bytes =
       shape.numel * (4 * momentum + weight) + memory_bytes_of_update(shape, size, shape.states[kDionMomentum], options);
   if (size.apart) {
-    cost.memory_bytes += shape.numel * 3 * static_cast<int64_t>(c10::elementSize(operand_dtype(shape, options)));
+    cost.memory_bytes += shape.numel * 3 * element_size(operand_dtype(shape, options));
   } else {
     cost.memory_bytes += shape.numel * 2 * momentum;
     if (ahead_of(options) > 0) cost.memory_bytes += shape.numel * (2 * momentum + weight);  // M and G, once more
   }
-  if (averages && !shape.decoupled) cost.workspace = std::max(cost.workspace, shape.count * shape.rows * shape.cols);
+  if (averages && !shape.decoupled) cost.workspace = std::max(cost.workspace, shape.numel);
   cost.workspace +=
       room_for_mean(shape, layout, options) + workspace_of_update(shape, size, shape.states[kDionMomentum], options);
   return cost;
@@ -189,7 +195,10 @@ Cost dion_cost(const BatchShape& shape, const Layout& layout, const Options& opt
 void check_layout(const Layout& layout, bool transposed, bool decoupled, const Options& options,
                   const std::string& name) {
   check_orthonormalize(layout, transposed, decoupled, options, name);
-  check_residual(decoupled, options, name);
+  // Replicas whose momenta differ would move their weights apart.
+  TORCH_CHECK_VALUE(!decoupled || !residual_of(options), prefix(), assigned(kResidualOption, options.at("residual")),
+                    " needs the same momentum on all replicas, and those of ", name,
+                    " keep momenta of their own: average gradients before the step, or leave it out");
 }
 
 // (m + n) r elements of P and R, or m n of M, which singular vectors need.
@@ -203,7 +212,6 @@ bool factors_are_fewer(int64_t rows, int64_t cols, std::span<const int64_t> rank
 constexpr Algorithm kDion{
     .name = "dion",
     .title = "Dion",
-    .takes = Takes::matrices,
     .options = kDionOptions,
     .states = kDionStates,
     .cost = dion_cost,

@@ -10,13 +10,12 @@ namespace {
 
 constexpr Choice kSelectNames[] = {
     {"auto", "automatic", Select::automatic}, {"rows", "rows", Select::rows}, {"columns", "columns", Select::columns}};
-constexpr Choices kSelect{"Select", kSelectNames};
 
 constexpr Option kDion2Options[] = {
     kMuonLr,
     kSelectedFraction,
     kFeedbackDecay,
-    {"select", std::string_view("auto"), one_of(kSelect),
+    {"select", std::string_view("auto"), one_of({"Select", kSelectNames}),
      "what slices are: the shorter side, rows if square, or one side"},
     kNewtonSchulzOption,
     kNewtonSchulzSteps,
@@ -26,9 +25,7 @@ constexpr Option kDion2Options[] = {
     kMomentumDtype,
 };
 
-constexpr State kDion2States[] = {
-    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
-};
+constexpr State kDion2States[] = {kOwnMomentum};
 
 }  // namespace
 
@@ -37,7 +34,6 @@ constexpr State kDion2States[] = {
 constexpr Algorithm kDion2{
     .name = "dion2",
     .title = "Dion2",
-    .takes = Takes::matrices,
     .options = kDion2Options,
     .states = kDion2States,
     .cost = cost_of_selected,

@@ -12,10 +12,7 @@ constexpr Option kDion3Options[] = {
     kAdjustLrOption, precision_of("medium"), kOwnersOption,  kMomentumDtype, kVarianceDtype,
 };
 
-constexpr State kDion3States[] = {
-    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
-    kRowVariance,
-};
+constexpr State kDion3States[] = {kOwnMomentum, kRowVariance};
 
 }  // namespace
 
@@ -23,7 +20,6 @@ constexpr State kDion3States[] = {
 constexpr Algorithm kDion3{
     .name = "dion3",
     .title = "Dion3",
-    .takes = Takes::matrices,
     .options = kDion3Options,
     .states = kDion3States,
     .cost = cost_of_selected,

@@ -39,18 +39,9 @@ constexpr Option kDoubleDionOptions[] = {
 enum { kSharedMomentum, kSharedQ, kReplicateMomentum, kReplicateQ };
 constexpr State kDoubleDionStates[] = {
     {.name = "momentum", .dtype_option = "momentum_dtype"},
-    {.name = "Q",
-     .shape = StateShape::factor,
-     .start = Start::normal,
-     .dtype_option = "Q_dtype",
-     .rank_option = "rank_fraction"},
+    factor_state("Q", "rank_fraction"),
     {.name = "replicate_momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
-    {.name = "replicate_Q",
-     .shape = StateShape::factor,
-     .start = Start::normal,
-     .dtype_option = "Q_dtype",
-     .rank_option = "replicate_rank_fraction",
-     .draw = 1},
+    factor_state("replicate_Q", "replicate_rank_fraction", 1),
 };
 
 enum { kOfUpdate, kOfReplicas };  // ranks
@@ -73,7 +64,7 @@ int64_t room_for_turned(const BatchShape& shape) {
 int64_t workspace_of_first(const BatchShape& shape, const Layout& layout, const Options& options) {
   const int64_t iteration = workspace_of_iteration(shape, layout, size_of_first(shape, options), options);
   const bool is_averaged = !layout.replicas.absent() && !shape.decoupled;
-  return is_averaged ? std::max(iteration, shape.count * shape.rows * shape.cols) : iteration;
+  return is_averaged ? std::max(iteration, shape.numel) : iteration;
 }
 
 PowerIteration first_iteration(const Batch& batch, const Options& options) {
@@ -89,16 +80,12 @@ PowerIteration second_iteration(const Batch& batch, int64_t offset, const Option
                             size_of_second(batch.shape, options), offset, options);
 }
 
-// B₁ = μ₁ M₁ + G. The state M₁ is that of the paper divided by μ₁, so that no step that is left out decays it.
-void add_gradients_(const Batch& batch, const Matrices& B1, const Options& options) {
+// B₁ = μ₁ M₁ + G, in the place of M₁. The state M₁ is that of the paper divided by μ₁, so that no step that is left out
+// decays it.
+void add_gradients_(const Batch& batch, const Options& options) {
   linalg::GradientRule gradients = batch.gradients;
   gradients.keep = options.number("replicate_mu");
-  linalg::accumulate_(B1, batch.G, gradients);
-}
-
-// B ← the momentum, unless they are one.
-void copy_apart_(const PowerIteration& iteration, const Matrices& momentum) {
-  if (iteration.B.data != momentum.data) linalg::copy_(iteration.B, momentum);
+  linalg::accumulate_(batch.states[kReplicateMomentum], batch.G, gradients);
 }
 
 // Finds P₁ and R₁, which replicas exchange, from B₁ in the place of M₁.
@@ -106,7 +93,7 @@ comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first) {
   const Matrices M1 = batch.states[kReplicateMomentum];
   const Axis dense = batch.shape.decoupled ? Axis() : batch.layout.replicas;
   co_await average_(M1, batch.workspace, dense, batch.frozen);
-  copy_apart_(first, M1);
+  if (first.size.apart) linalg::copy_(first.B, M1);
 
   // P₁ = orthonormalize(B₁ Q₁);  R₁ = B₁ᵀ P₁;  Q₁ = column_normalize(R₁);  M₁ = B₁ − P₁ R₁ᵀ
   first = co_await iterate(first);
@@ -118,7 +105,7 @@ comm::Task<PowerIteration> first_stage(Batch batch, PowerIteration first) {
 // Updates what is equal on all replicas, from B₂ = M₂ + P₁ R₁ᵀ in the place of M₂.
 comm::Task<> second_stage(Batch batch, PowerIteration second, Options options) {
   const Matrices& M2 = batch.states[kSharedMomentum];
-  copy_apart_(second, M2);
+  if (second.size.apart) linalg::copy_(second.B, M2);
 
   // P₂ = orthonormalize(B₂ Q₂);  R₂ = B₂ᵀ P₂;  Q₂ = column_normalize(R₂);  M₂ = B₂ − (1 − μ₂) P₂ R₂ᵀ
   second = co_await iterate(second);
@@ -140,23 +127,21 @@ comm::Task<> double_dion(Batch batch, Options options) {
   const int64_t of_first = workspace_of_first(batch.shape, batch.layout, options) + room_for_turned(batch.shape);
   PowerIteration second = second_iteration(batch, aligned(of_first), options);
   upload_all(batch, {&first, &second});
-  add_gradients_(batch, batch.states[kReplicateMomentum], options);
+  add_gradients_(batch, options);
   first = co_await first_stage(batch, first);
   add_product_(batch.states[kSharedMomentum], first, 1);
   co_await second_stage(batch, second, options);
 }
 
 void take_off(const Batch& batch, const Options& options) {
-  Matrices B1 = batch.states[kReplicateMomentum], G = batch.G;
-  linalg::upload({&B1, &G});
-  Batch of_gradients = batch;
-  of_gradients.G = G;
-  add_gradients_(of_gradients, B1, options);
+  Batch uploaded = batch;
+  linalg::upload({&uploaded.states[kReplicateMomentum], &uploaded.G});
+  add_gradients_(uploaded, options);
 }
 
 comm::Task<> in_flight(Batch batch, Options options) {
   PowerIteration first = first_iteration(batch, options);
-  upload(batch.states, {&first});
+  upload_all(batch, {&first});
   first = co_await first_stage(batch, first);
 }
 
@@ -180,13 +165,13 @@ Cost double_dion_cost(const BatchShape& shape, const Layout& layout, const Optio
   const IterationSize second = size_of_second(shape, options);
   add_iteration(cost, shape, layout, second, options);
   if (averages && !shape.decoupled) add_average(cost, shape, layout);
-  cost.operations += shape.count * shape.rows * shape.cols * (8 * r1 + 8 * r2);
-  const auto shared = static_cast<int64_t>(c10::elementSize(shape.states[kSharedMomentum]));
-  const auto own = static_cast<int64_t>(c10::elementSize(shape.states[kReplicateMomentum]));
-  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  cost.operations += shape.numel * (8 * r1 + 8 * r2);
+  const int64_t shared = element_size(shape.states[kSharedMomentum]);
+  const int64_t own = element_size(shape.states[kReplicateMomentum]);
+  const int64_t weight = element_size(shape.parameter);
   // M₁, M₂: read and written by what is added and by the feedback, read by two products, or copied and the copy read;
   // X: read and written; G: read
-  const auto operand = static_cast<int64_t>(c10::elementSize(operand_dtype(shape, options)));
+  const int64_t operand = element_size(operand_dtype(shape, options));
   const auto of_products = [&](const IterationSize& size, int64_t momentum) {
     return size.apart ? momentum + 3 * operand : 2 * momentum;
   };
@@ -208,7 +193,6 @@ bool exchanged_factors_are_fewer(int64_t rows, int64_t cols, std::span<const int
 constexpr Algorithm kDoubleDion{
     .name = "double_dion",
     .title = "Double Dion",
-    .takes = Takes::matrices,
     .options = kDoubleDionOptions,
     .states = kDoubleDionStates,
     .cost = double_dion_cost,

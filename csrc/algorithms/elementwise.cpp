@@ -1,6 +1,5 @@
 #include "algorithms/elementwise.h"
 
-#include "algorithms/cost.h"
 #include "comm/sums.h"
 #include "linalg/accumulate.h"
 
@@ -31,10 +30,10 @@ linalg::ElementwiseLists lists_of(const Batch& batch) {
 }
 
 Cost elementwise_cost(const BatchShape& shape, const Layout& layout, const Options&) {
-  const int64_t computing = static_cast<int64_t>(c10::elementSize(shape.computing));
-  const int64_t parameter = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  const int64_t computing = element_size(shape.computing);
+  const int64_t parameter = element_size(shape.parameter);
   int64_t states = 0;
-  for (const at::ScalarType state : shape.states) states += static_cast<int64_t>(c10::elementSize(state));
+  for (const at::ScalarType state : shape.states) states += element_size(state);
   Cost cost;
   cost.memory_bytes = shape.numel * (2 * states + 3 * parameter);
   if (!layout.replicas.absent()) cost.replicas = all_reduced(shape.numel, computing, layout.replicas);

@@ -22,9 +22,7 @@ comm::Task<> gather_columns_(at::Tensor Q, linalg::Matrices piece, at::Tensor bu
 // P ([count, m, r]) ← the orthonormal factor of its sum over columns and replicas. Where whole columns of P are at
 // hand, each rank orthonormalizes the matrices that it owns on columns and replicas, which costs no more communication
 // than if all did all.
-// Returns, of FP64 matrices whose columns are cut, the scale of each ([count]) with which Bᵀ P is to be measured, the
-// same on all ranks; of others nothing.
-comm::Task<at::Tensor> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
-                                           linalg::OrthonormalizeOptions options, std::vector<comm::Shares> owners);
+comm::Task<> orthonormalize_sum_(at::Tensor P, Layout layout, int64_t global_rows,
+                                 linalg::OrthonormalizeOptions options, std::vector<comm::Shares> owners);
 
 }  // namespace torchdion::algorithms

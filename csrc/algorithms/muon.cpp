@@ -14,9 +14,7 @@ constexpr Option kMuonOptions[] = {
     kAdjustLrOption, precision_of("medium"), kOwnersOption, kMomentumDtype,
 };
 
-constexpr State kMuonStates[] = {
-    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
-};
+constexpr State kMuonStates[] = {kOwnMomentum};
 
 comm::Task<> muon(Batch batch, Options options) {
   linalg::upload({&batch.X, &batch.G, &batch.states.front()});
@@ -35,7 +33,6 @@ comm::Task<> muon(Batch batch, Options options) {
 constexpr Algorithm kMuon{
     .name = "muon",
     .title = "Muon",
-    .takes = Takes::matrices,
     .options = kMuonOptions,
     .states = kMuonStates,
     .cost = cost_of_muon,

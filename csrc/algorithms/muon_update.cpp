@@ -3,7 +3,6 @@
 #include "algorithms/newton_schulz_options.h"
 #include "algorithms/whole_matrices.h"
 #include "linalg/accumulate.h"
-#include "linalg/look_ahead.h"
 
 namespace torchdion::algorithms {
 
@@ -11,16 +10,8 @@ using linalg::Matrices;
 
 namespace {
 
-// The look-ahead in the workspace, [count, rows, cols].
-at::Tensor room_for_look_ahead(const Batch& batch, const Options& options) {
-  const BatchShape& shape = batch.shape;
-  const at::Tensor room =
-      batch.workspace.view(orthonormalized_dtype(shape, options)).narrow(0, 0, shape.count * shape.rows * shape.cols);
-  return room.view({shape.count, shape.rows, shape.cols});
-}
-
 // All momenta get their gradients; L, of [count, rows, cols], what this rank passes on to owners. Returns the squares
-// of L (look_ahead.h), where these are whole matrices.
+// of L (look_ahead_()), where these are whole matrices.
 at::Tensor add_gradients_(const Matrices& L, const Batch& batch, const linalg::LookAheadFactors& ahead) {
   const Matrices &M = batch.states.front(), &G = batch.G;
   const Piece sent = sent_to_owners(batch.layout, batch.shape);
@@ -43,7 +34,9 @@ at::Tensor add_gradients_(const Matrices& L, const Batch& batch, const linalg::L
 comm::Task<at::Tensor> orthonormal_momentum(Batch batch, Options options) {
   // M = μ M + G;  L = G + μ M, or M
   batch.gradients.keep = options.number("mu");
-  at::Tensor L = room_for_look_ahead(batch, options);
+  const BatchShape& shape = batch.shape;
+  const at::Tensor room = batch.workspace.view(orthonormalized_dtype(shape, options)).narrow(0, 0, shape.numel);
+  at::Tensor L = room.view({shape.count, shape.rows, shape.cols});
   const Matrices Ls(L);
   const bool is_ahead = options.flag("nesterov");
   const at::Tensor squares = add_gradients_(
@@ -61,9 +54,9 @@ OwnedWork work_of_muon(const BatchShape& shape, const Layout& layout, const Opti
 }
 
 Cost cost_of_muon(const BatchShape& shape, const Layout& layout, const Options& options) {
-  const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
-  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
-  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  const int64_t travelling = element_size(orthonormalized_dtype(shape, options));
+  const int64_t momentum = element_size(shape.states.front());
+  const int64_t weight = element_size(shape.parameter);
   const int64_t own = shape.owners[kOnRows][layout.rows.rank], whole = shape.m * shape.n;
   Cost cost;
   add_way_to_owners(cost, shape, layout, travelling);
@@ -72,10 +65,10 @@ Cost cost_of_muon(const BatchShape& shape, const Layout& layout, const Options& 
   // M: read and written; G: read; X: read and written; U: read; L: written and read
   const int64_t sent = sent_to_owners(layout, shape).size * shape.rows * shape.cols;
   cost.memory_bytes = shape.numel * (2 * momentum + 3 * weight + travelling) + sent * 2 * travelling;
-  cost.workspace = room_for_orthonormalized(shape.count * shape.rows * shape.cols, shape, options);
+  cost.workspace = room_for_orthonormalized(shape.numel, shape, options);
   cost.temporary_bytes = own * newton_schulz_bytes(shape.m, shape.n, shape, options);
   if (!layout.is_local()) {  // whole matrices, from pieces on their way there and back
-    cost.temporary_bytes += travelling * (2 * own * whole + shape.count * shape.rows * shape.cols);
+    cost.temporary_bytes += travelling * (2 * own * whole + shape.numel);
   }
   return cost;
 }

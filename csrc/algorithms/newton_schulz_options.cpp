@@ -13,8 +13,8 @@ at::ScalarType orthonormalized_dtype(const BatchShape& shape, const Options& opt
 }
 
 int64_t room_for_orthonormalized(int64_t numel, const BatchShape& shape, const Options& options) {
-  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
-  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
+  const int64_t bytes = numel * element_size(orthonormalized_dtype(shape, options));
+  const int64_t element = element_size(shape.computing);
   return (bytes + element - 1) / element;
 }
 

@@ -15,26 +15,21 @@ inline constexpr Choice kNewtonSchulzNames[] = {{"auto", "automatic", NewtonSchu
                                                 {"jordan", "jordan", NewtonSchulz::jordan},
                                                 {"polar_express", "polar_express", NewtonSchulz::polar_express},
                                                 {"gram", "gram", NewtonSchulz::gram}};
-inline constexpr Choices kNewtonSchulz{"NewtonSchulz", kNewtonSchulzNames};
 inline constexpr Choice kAdjustLrNames[] = {{"spectral_norm", "spectral_norm", AdjustLr::spectral_norm},
                                             {"rms_norm", "rms_norm", AdjustLr::rms_norm},
                                             {"original", "original", AdjustLr::original}};
-inline constexpr Choices kAdjustLr{"AdjustLr", kAdjustLrNames};
 
-inline constexpr Option kMuonLr{.name = "lr",
-                                .initial = 0.02,
-                                .allowed = kNotNegative,
-                                .doc = "learning rate η, before the factor that adjust_lr says",
-                                .may_be_tensor = true};
+inline constexpr Option kMuonLr = lr_of(0.02, "learning rate η, before the factor that adjust_lr says");
 inline constexpr Option kMuonMomentum{"mu", 0.95, kBelowOne, "momentum decay μ"};
-inline constexpr Option kMuonNesterov = nesterov_of(true, "orthonormalize G + μ M, not M");
-inline constexpr Option kNewtonSchulzOption{"newton_schulz", std::string_view("auto"), one_of(kNewtonSchulz),
+inline constexpr Option kMuonNesterov{"nesterov", true, kFlagOrNone, "orthonormalize G + μ M, not M"};
+inline constexpr Option kNewtonSchulzOption{"newton_schulz", std::string_view("auto"),
+                                            one_of({"NewtonSchulz", kNewtonSchulzNames}),
                                             "the iteration: Jordan's polynomial, those of Polar Express (arXiv "
                                             "2505.16932), or these on the Gram matrix; auto: of "
                                             "the last two on GPUs the one with fewer operations"};
 inline constexpr Option kNewtonSchulzSteps{"ns_steps", int64_t{5}, kBelowHundred, "Newton–Schulz iterations"};
 inline constexpr Option kAdjustLrOption{
-    "adjust_lr", std::string_view("spectral_norm"), one_of_or_none(kAdjustLr),
+    "adjust_lr", std::string_view("spectral_norm"), one_of_or_none({"AdjustLr", kAdjustLrNames}),
     "the factor on lr of an m×n matrix: sqrt(m / n), 0.2 sqrt(max(m, n)), sqrt(max(1, m / n)), or none"};
 
 // What matrices are orthonormalized in, and travel to their owners as.

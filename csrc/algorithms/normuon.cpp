@@ -17,10 +17,7 @@ constexpr Option kNorMuonOptions[] = {
 };
 
 enum { kNorMuonMomentum, kNorMuonVariance };
-constexpr State kNorMuonStates[] = {
-    {.name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"},
-    kRowVariance,
-};
+constexpr State kNorMuonStates[] = {kOwnMomentum, kRowVariance};
 
 comm::Task<> normuon(Batch batch, Options options) {
   linalg::upload({&batch.X, &batch.G, &batch.states[kNorMuonMomentum]});
@@ -41,7 +38,7 @@ comm::Task<> normuon(Batch batch, Options options) {
 Cost normuon_cost(const BatchShape& shape, const Layout& layout, const Options& options) {
   Cost cost = cost_of_muon(shape, layout, options);
   add_row_factors(cost, shape, shape.rows, layout);
-  cost.memory_bytes += shape.numel * static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
+  cost.memory_bytes += shape.numel * element_size(orthonormalized_dtype(shape, options));
   return cost;
 }
 
@@ -52,7 +49,6 @@ Cost normuon_cost(const BatchShape& shape, const Layout& layout, const Options& 
 constexpr Algorithm kNorMuon{
     .name = "normuon",
     .title = "NorMuon",
-    .takes = Takes::matrices,
     .options = kNorMuonOptions,
     .states = kNorMuonStates,
     .cost = normuon_cost,

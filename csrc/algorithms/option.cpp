@@ -71,40 +71,31 @@ std::string words_of_kind(const Allowed& allowed) {
 
 }  // namespace
 
-c10::ScalarType dtype_of(std::string_view name) { return enumerator<c10::ScalarType>({"", kDtypeNames}, name); }
-
-std::string_view name_of(c10::ScalarType dtype) { return text_of({"", kDtypeNames}, dtype); }
-
 std::optional<Value> accepted(const Option& option, const Value& given) {
   const Allowed& allowed = option.allowed;
-  if (std::holds_alternative<std::monostate>(given)) return allowed.or_none ? std::optional(given) : std::nullopt;
+  const auto given_if = [&](bool is_allowed) { return is_allowed ? std::optional(given) : std::nullopt; };
+  if (is_none(given)) return given_if(allowed.or_none);
   switch (allowed.kind) {
     case Allowed::Kind::flag:
-      if (std::holds_alternative<bool>(given)) return given;
-      return std::nullopt;
+      return given_if(std::holds_alternative<bool>(given));
     case Allowed::Kind::integer: {
       const auto* integer = std::get_if<int64_t>(&given);
-      if (!integer || !is_between(allowed, static_cast<double>(*integer))) return std::nullopt;
-      return given;
+      return given_if(integer && is_between(allowed, static_cast<double>(*integer)));
     }
     case Allowed::Kind::number: {
       const std::optional<double> number = as_number(given);
-      if (!number || !is_between(allowed, *number)) return std::nullopt;
-      return *number;
+      return number && is_between(allowed, *number) ? std::optional<Value>(*number) : std::nullopt;
     }
     case Allowed::Kind::pair: {
       const auto* pair = std::get_if<Pair>(&given);
-      if (!pair || !is_between(allowed, pair->first) || !is_between(allowed, pair->second)) return std::nullopt;
-      return given;
+      return given_if(pair && is_between(allowed, pair->first) && is_between(allowed, pair->second));
     }
     case Allowed::Kind::text:
     case Allowed::Kind::dtype: {
       const auto* text = std::get_if<std::string_view>(&given);
       if (!text) return std::nullopt;
-      for (const Choice& choice : allowed.choices.all) {
-        if (choice.name == *text) return Value(choice.name);
-      }
-      return std::nullopt;
+      const auto choice = std::ranges::find(allowed.choices.all, *text, &Choice::name);
+      return choice == allowed.choices.all.end() ? std::nullopt : std::optional<Value>(choice->name);
     }
   }
   return std::nullopt;
@@ -148,19 +139,17 @@ std::string refusal(const Option& option, const std::string& given, const std::s
 }
 
 void Options::set(std::string_view name, Value value) {
-  for (auto& [known, old] : values_) {
-    if (known != name) continue;
-    old = value;
-    return;
+  const auto known = std::ranges::find(values_, name, &Named::first);
+  if (known == values_.end()) {
+    values_.emplace_back(name, value);
+  } else {
+    known->second = value;
   }
-  values_.emplace_back(name, value);
 }
 
 const Value* Options::find(std::string_view name) const {
-  for (const auto& [known, value] : values_) {
-    if (known == name) return &value;
-  }
-  return nullptr;
+  const auto known = std::ranges::find(values_, name, &Named::first);
+  return known == values_.end() ? nullptr : &known->second;
 }
 
 const Value& Options::at(std::string_view name) const {

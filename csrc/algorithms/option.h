@@ -91,8 +91,6 @@ inline constexpr Choice kDtypeNames[] = {{"float64", "Double", c10::ScalarType::
                                          {"bfloat16", "BFloat16", c10::ScalarType::BFloat16},
                                          {"float16", "Half", c10::ScalarType::Half}};
 inline constexpr Allowed kDtypeOrNone{.kind = Allowed::Kind::dtype, .choices = {"", kDtypeNames}, .or_none = true};
-c10::ScalarType dtype_of(std::string_view name);
-std::string_view name_of(c10::ScalarType dtype);  // empty: it is none of them
 
 // What of a value may be given: the text of the declaration that a given text equals, the number of an integer; none
 // where the option does not take it.
@@ -110,6 +108,8 @@ std::string refusal(const Option& option, const std::string& given, const std::s
 // Values by the names of options, all of which are declared.
 class Options {
  public:
+  using Named = std::pair<std::string_view, Value>;
+
   void set(std::string_view name, Value value);
   bool has(std::string_view name) const { return find(name) != nullptr; }
   const Value& at(std::string_view name) const;
@@ -119,7 +119,7 @@ class Options {
   double number(std::string_view name) const { return std::get<double>(at(name)); }
   Pair pair(std::string_view name) const { return std::get<Pair>(at(name)); }
   std::string_view text(std::string_view name) const { return std::get<std::string_view>(at(name)); }
-  const std::vector<std::pair<std::string_view, Value>>& all() const { return values_; }
+  const std::vector<Named>& all() const { return values_; }
   // None: 0.
   int64_t integer_or_zero(std::string_view name) const;
   // Of an option with none, and of no option (an empty name): the fallback.
@@ -127,7 +127,7 @@ class Options {
 
  private:
   const Value* find(std::string_view name) const;
-  std::vector<std::pair<std::string_view, Value>> values_;
+  std::vector<Named> values_;
 };
 
 // The enumerator of a text that is among the choices.
@@ -143,5 +143,8 @@ constexpr std::string_view text_of(const Choices& choices, Enum value) {
   const auto found = std::ranges::find(choices.all, static_cast<int>(value), &Choice::value);
   return found == choices.all.end() ? std::string_view() : found->name;
 }
+
+inline c10::ScalarType dtype_of(std::string_view name) { return enumerator<c10::ScalarType>({"", kDtypeNames}, name); }
+inline std::string_view name_of(c10::ScalarType dtype) { return text_of({"", kDtypeNames}, dtype); }  // or empty
 
 }  // namespace torchdion::algorithms

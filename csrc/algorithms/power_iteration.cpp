@@ -1,13 +1,11 @@
 #include "algorithms/power_iteration.h"
 
-#include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <bit>
 #include <limits>
 
-#include "algorithms/cost.h"
 #include "algorithms/exchange.h"
 #include "algorithms/right_factor.h"
 #include "algorithms/truncated_svd.h"
@@ -83,12 +81,12 @@ class Places {
         dtype_of_P(operand),
         has_copies(operand != shape.computing),
         has_update(orthonormalizes_right_factor(options) || (size.residual == Residual::scaled && !has_copies)) {
-    const int64_t of_B = shape.count * shape.rows * shape.cols, of_P = shape.count * shape.rows * size.r,
+    const int64_t of_B = shape.numel, of_P = shape.count * shape.rows * size.r,
                   of_Q = shape.count * shape.cols * size.r;
     const bool copies_P = has_copies && (is_summed(layout, size) || method_of(options) == Orthonormalize::qr);
     if (copies_P) dtype_of_P = shape.computing;
     const auto place = [&](int64_t numel, at::ScalarType dtype) {
-      const auto per = static_cast<int64_t>(c10::elementSize(shape.computing) / c10::elementSize(dtype));
+      const int64_t per = element_size(shape.computing) / element_size(dtype);
       const int64_t begin = aligned(end);
       end = begin + (numel + per - 1) / per;
       return begin;
@@ -104,7 +102,7 @@ class Places {
     if (has_copies) copy_of_Q = place(of_Q, operand);
     if (has_copies) copy_of_R = replaces_B ? B : place(of_Q, operand);
     if (has_update) update = place(of_Q, shape.computing);
-    if (takes_svd(options)) svd = place(room_for_svd(shape), shape.computing);
+    if (takes_svd(options)) svd = place(of_B, shape.computing);
   }
 };
 
@@ -118,6 +116,10 @@ int64_t orthonormalize_operations(const BatchShape& shape, int64_t r, const Opti
 
 bool takes_svd(const Options& options) {
   return options.has("factorization") && options.text("factorization") == "svd";
+}
+
+bool orthonormalizes_right_factor(const Options& options) {
+  return options.has("right_factor") && options.text("right_factor") == "orthonormal";
 }
 
 int64_t class_of_step(int64_t step, const Options& options) {
@@ -146,6 +148,11 @@ bool is_apart(at::ScalarType momentum, const BatchShape& shape, const Options& o
   return operand != shape.computing && operand != momentum;
 }
 
+Matrices laid_out_as(const Matrices& others, const at::Tensor& flat) {
+  if (others.row_major()) return Matrices(flat.view({others.count(), others.rows, others.cols}));
+  return Matrices(flat.view({others.count(), others.cols, others.rows})).t();
+}
+
 int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, const IterationSize& size,
                                const Options& options) {
   return Places(shape, layout, size, options).end;
@@ -157,17 +164,12 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& momentum, 
   const Places places(batch.shape, batch.layout, size, options);
   const auto room = [&](int64_t begin, at::IntArrayRef sizes, at::ScalarType dtype) {
     const int64_t numel = c10::multiply_integers(sizes);
-    const auto per = static_cast<int64_t>(c10::elementSize(batch.shape.computing) / c10::elementSize(dtype));
+    const int64_t per = element_size(batch.shape.computing) / element_size(dtype);
     const at::Tensor whole = batch.workspace.narrow(0, offset + begin, (numel + per - 1) / per);
     return (per == 1 ? whole : whole.view(dtype)).narrow(0, 0, numel).view(sizes);
   };
   PowerIteration iteration;
-  iteration.B = momentum;
-  if (size.apart && momentum.row_major()) {
-    iteration.B = Matrices(room(places.B, {count, m, n}, places.operand));
-  } else if (size.apart) {
-    iteration.B = Matrices(room(places.B, {count, n, m}, places.operand)).t();
-  }
+  iteration.B = size.apart ? laid_out_as(momentum, room(places.B, {count * m * n}, places.operand)) : momentum;
   iteration.own_Q = Q;
   iteration.P = room(places.P, {count, m, r}, places.dtype_of_P);
   iteration.R = room(places.R, {count, n, r}, batch.shape.computing);
@@ -196,7 +198,7 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& momentum, 
   if (!size.averages) iteration.layout.replicas = {};
   iteration.owners = batch.shape.owners;
   if (takes_svd(options)) {
-    iteration.room_for_svd = room(places.svd, {room_for_svd(batch.shape)}, batch.shape.computing);
+    iteration.room_for_svd = room(places.svd, {batch.shape.numel}, batch.shape.computing);
   } else if (!size.averages && !iteration.owners.empty()) {
     iteration.owners[kReplicas] = {iteration.owners[kCols][batch.layout.cols.rank]};
   }
@@ -208,27 +210,14 @@ PowerIteration power_iteration_of(const Batch& batch, const Matrices& momentum, 
   return iteration;
 }
 
-namespace {
-
-std::vector<Matrices*> lists_of(std::vector<Matrices>& states, const std::vector<PowerIteration*>& iterations) {
+void upload_all(Batch& batch, const std::vector<PowerIteration*>& iterations) {
   std::vector<Matrices*> lists;
-  for (Matrices& state : states) lists.push_back(&state);
+  for (Matrices& state : batch.states) lists.push_back(&state);
   for (PowerIteration* iteration : iterations) {
     Factors& factors = iteration->factors;
     lists.insert(lists.end(), {&iteration->B, &iteration->own_Q, &iteration->Ps, &iteration->Rs, &factors.P, &factors.Q,
                                &factors.R, &factors.update});
   }
-  return lists;
-}
-
-}  // namespace
-
-void upload(std::vector<Matrices>& states, const std::vector<PowerIteration*>& iterations) {
-  linalg::upload(lists_of(states, iterations));
-}
-
-void upload_all(Batch& batch, const std::vector<PowerIteration*>& iterations) {
-  std::vector<Matrices*> lists = lists_of(batch.states, iterations);
   lists.insert(lists.end(), {&batch.X, &batch.G});
   linalg::upload(lists);
 }
@@ -248,13 +237,11 @@ comm::Task<PowerIteration> iterate(PowerIteration iteration) {
   if (iteration.room_for_svd.defined()) {
     co_await left_singular_vectors_(iteration.P, B, iteration.room_for_svd, layout, iteration.shape);
     if (may_stay) linalg::clear_(P, iteration.frozen);
-    if (!layout.cols.absent()) iteration.scale = at::ones({B.count()}, iteration.P.options());  // on all ranks the same
   } else {
     if (factors.copy_of_Q.defined()) linalg::copy_(factors.Q, iteration.Q());
     multiply_(P, B, factors.Q, mean, iteration);
     if (may_stay) linalg::clear_(P, iteration.frozen);
-    iteration.scale = co_await orthonormalize_sum_(iteration.P, layout, iteration.shape.m, iteration.orthonormalize,
-                                                   iteration.owners);
+    co_await orthonormalize_sum_(iteration.P, layout, iteration.shape.m, iteration.orthonormalize, iteration.owners);
   }
 
   // R = Bᵀ P
@@ -270,7 +257,7 @@ void add_product_(const Matrices& M, const PowerIteration& iteration, double alp
 }
 
 OwnedWork work_of_iterations(const BatchShape& shape, const Layout& layout, const Options& options) {
-  if (takes_svd(options)) return {axes_of_singular_vectors(layout), svd_operations(shape.m, shape.n)};
+  if (takes_svd(options)) return work_of_svd(shape, layout);
   if (!layout.rows.absent()) return {};
   int64_t operations = 0;
   for (const int64_t r : shape.ranks) operations += orthonormalize_operations(shape, r, options);
@@ -278,13 +265,12 @@ OwnedWork work_of_iterations(const BatchShape& shape, const Layout& layout, cons
 }
 
 void add_average(Cost& cost, const BatchShape& shape, const Layout& layout) {
-  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
-  cost.replicas = all_reduced(shape.count * shape.rows * shape.cols, element, layout.replicas);
+  cost.replicas = all_reduced(shape.numel, element_size(shape.computing), layout.replicas);
 }
 
 void add_iteration(Cost& cost, const BatchShape& shape, const Layout& layout, const IterationSize& size,
                    const Options& options) {
-  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing)), fp64 = int64_t{8};
+  const int64_t element = element_size(shape.computing), fp64 = int64_t{8};
   const int64_t count = shape.count, r = size.r, P = shape.rows * r, R = shape.cols * r;
   const bool averages = size.averages && !layout.replicas.absent();
   cost.workspace += workspace_of_iteration(shape, layout, size, options);

@@ -5,10 +5,10 @@
 #include <torchdion/layout.h>
 #include <torchdion/options.h>
 
+#include <optional>
 #include <string>
 
 #include "algorithms/batch.h"
-#include "algorithms/residual.h"
 #include "algorithms/shared.h"
 #include "comm/task.h"
 #include "linalg/matrices.h"
@@ -39,14 +39,22 @@ inline constexpr Option kOrthonormalizeOption{.name = "orthonormalize",
                                               .uncaptured = {std::string_view("qr")}};
 inline constexpr Option kRcqrOversample{"rcqr_oversample", 1.25, kAtLeastOne,
                                         "k / r: rows of the sketch over columns of P (Algorithm 2)"};
-inline constexpr Choice kFactorizationNames[] = {{"power_iteration", "power_iteration", Factorization::power_iteration},
-                                                 {"svd", "svd", Factorization::svd}};
-inline constexpr Choices kFactorization{"Factorization", kFactorizationNames};
 inline constexpr Option kSeed{"seed", int64_t{0}, kAnyInteger, "of Q's start and of sketches"};
 inline constexpr Option kQDtype{"Q_dtype", {}, kDtypeOrNone, "dtype of Q"};
 
+inline constexpr State factor_state(std::string_view name, std::string_view rank_option, int64_t draw = 0) {
+  return {.name = name,
+          .shape = StateShape::factor,
+          .start = Start::normal,
+          .dtype_option = kQDtype.name,
+          .rank_option = rank_option,
+          .draw = draw};
+}
+
 // Whether P is computed by a singular value decomposition, for a comparison with the power iteration (Appendix B.1).
 bool takes_svd(const Options& options);
+// Whether the update and the next Q take the QR of R, not its columns at length 1.
+bool orthonormalizes_right_factor(const Options& options);
 
 // Householder QR has no distributed form here: P must have all of its rows on each rank.
 void check_orthonormalize(const Layout& layout, bool transposed, bool decoupled, const Options& options,
@@ -85,7 +93,6 @@ struct PowerIteration {
   Precision precision = Precision::highest;
   at::Tensor room_for_turned = {};  // as many elements as the larger of P and R: see multiply_()
   at::Tensor room_for_svd = {};     // where P is to be the leading singular vectors of B: as many elements as B has
-  at::Tensor scale = {};            // with which R is to be measured, see orthonormalize_sum_(); iterate() finds it
   IterationSize size = {};
   bool orthonormalizes_R = false;
   at::Tensor residual_scales = {};  // [count]: 1 / σ where the residual is scaled; find_right_factor() finds them
@@ -102,6 +109,9 @@ at::ScalarType operand_dtype(const BatchShape& shape, const Options& options);
 // Whether B, of a momentum of this dtype, is to lie apart from it, in the operand dtype.
 bool is_apart(at::ScalarType momentum, const BatchShape& shape, const Options& options);
 
+// Matrices in a flat tensor, in the order of the memory of others.
+linalg::Matrices laid_out_as(const linalg::Matrices& others, const at::Tensor& flat);
+
 // Elements of the workspace that it takes.
 int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, const IterationSize& size,
                                const Options& options);
@@ -111,8 +121,7 @@ int64_t workspace_of_iteration(const BatchShape& shape, const Layout& layout, co
 PowerIteration power_iteration_of(const Batch& batch, const linalg::Matrices& momentum, const linalg::Matrices& Q,
                                   const IterationSize& size, int64_t offset, const Options& options);
 
-// linalg::upload() of states and of all that iterations work on; and of weights and gradients.
-void upload(std::vector<linalg::Matrices>& states, const std::vector<PowerIteration*>& iterations);
+// linalg::upload() of weights, gradients and states, and of all that iterations work on.
 void upload_all(Batch& batch, const std::vector<PowerIteration*>& iterations);
 
 // P = orthonormalize(B Q), or the leading left singular vectors of B;  R = Bᵀ P.

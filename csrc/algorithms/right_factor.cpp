@@ -2,7 +2,6 @@
 
 #include <ATen/ops/ones.h>
 
-#include "algorithms/cost.h"
 #include "comm/sums.h"
 #include "linalg/axpby.h"
 #include "linalg/column_normalize.h"
@@ -11,7 +10,6 @@
 #include "linalg/noise.h"
 #include "linalg/orthonormalize.h"
 #include "linalg/residual.h"
-#include "linalg/scale.h"
 
 namespace torchdion::algorithms {
 
@@ -32,7 +30,6 @@ comm::Task<> orthonormalize_right_(at::Tensor V, PowerIteration iteration) {
       linalg::noise_of_step(V.scalar_type(), iteration.shape.m, how.precision, how.noise.steps, how.noise.steps_before);
   how.noise.most_steps = iteration.orthonormalize.noise.most_steps;
   how.method = kMethodOfRight;
-  if (V.scalar_type() == at::kDouble && !cols.absent()) how.scale = at::ones({V.size(0)}, V.options());
   const int64_t first = cols.piece(iteration.shape.n).begin;
   co_await linalg::orthonormalize_(V, cols, first, iteration.shape.n, how);
 }
@@ -51,41 +48,33 @@ comm::Task<PowerIteration> find_right_factor(PowerIteration iteration) {
   const comm::Order order = iteration.orthonormalize.order;
   const bool measures = iteration.size.residual == Residual::scaled;
   const Factors& factors = iteration.factors;
-  at::Tensor V = iteration.R, squares, scale;
-  if (iteration.R.scalar_type() == at::kDouble) {  // M is yet to get R as it is
-    V = iteration.R.clone();
-    scale = linalg::scale_columns_(V, iteration.scale);
-  }
-  const bool sums_lengths = !cols.absent() && (measures || !iteration.orthonormalizes_R);
-  if (measures || sums_lengths) squares = linalg::column_square_sums(Matrices(V));
-  if (sums_lengths) {
+  at::Tensor V = iteration.R, squares;
+  if (measures || (!cols.absent() && !iteration.orthonormalizes_R)) {
+    squares = linalg::column_square_sums(Matrices(V));
     co_await comm::sum(squares, cols, order);
   }
   if (measures) {
     const Precision precision = iteration.orthonormalize.precision;  // of the device
     iteration.residual_scales = linalg::residual_scales(
-        squares, scale, linalg::rounding_noise(V.scalar_type(), iteration.shape.n, precision), V.options());
+        squares, linalg::rounding_noise(V.scalar_type(), iteration.shape.n, precision), V.options());
   }
   if (iteration.orthonormalizes_R) {
     V = factors.room_for_update.copy_(V);
     co_await orthonormalize_right_(V, iteration);
     squares = linalg::column_square_sums(Matrices(V));
-    if (!cols.absent()) {
-      co_await comm::sum(squares, cols, order);
-    }
+    co_await comm::sum(squares, cols, order);
   }
-  const bool is_R = V.is_same(iteration.R);
   linalg::NormalizedOutputs outputs;
   if (factors.copy_of_Q.defined()) outputs.update = factors.copy_of_Q;
-  if (factors.room_for_update.defined() && !iteration.orthonormalizes_R) outputs.update = factors.room_for_update;
-  if (is_R) {
+  if (!iteration.orthonormalizes_R) {
+    if (factors.room_for_update.defined()) outputs.update = factors.room_for_update;
     outputs.copy_of_R = factors.copy_of_R;
     outputs.scales = iteration.residual_scales;
   } else if (factors.copy_of_R.defined()) {
     linalg::copy_(factors.R, iteration.Rs);
   }
   linalg::column_normalize_(iteration.Q(), Matrices(V), squares, outputs);
-  if (measures && !is_R) subtract_scaled_(iteration);
+  if (measures && iteration.orthonormalizes_R) subtract_scaled_(iteration);
   if (rows.absent()) co_return iteration;
   const Piece own = rows.piece(iteration.whole_Q.size(2));
   linalg::copy_(iteration.own_Q, Matrices(iteration.whole_Q.narrow(2, own.begin, own.size)));

@@ -1,8 +1,7 @@
 #include "algorithms/row_variance.h"
 
-#include "algorithms/cost.h"
 #include "comm/sums.h"
-#include "linalg/row_factors.h"
+#include "linalg/rows.h"
 
 namespace torchdion::algorithms {
 

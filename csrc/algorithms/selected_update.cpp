@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "algorithms/cost.h"
 #include "algorithms/row_variance.h"
 #include "algorithms/selection.h"
 #include "algorithms/whole_matrices.h"
 #include "linalg/accumulate.h"
-#include "linalg/choose_rows.h"
 #include "linalg/copy.h"
 #include "linalg/rows.h"
+#include "linalg/top_k.h"
 
 namespace torchdion::algorithms {
 
@@ -51,7 +50,7 @@ struct Room {
   at::Tensor sums, slots;
 
   static int64_t of_sums(const BatchShape& shape, const Layout& layout) {
-    return layout.replicas.absent() ? 0 : (shape.count * shape.rows * shape.cols + 15) / 16 * 16;
+    return layout.replicas.absent() ? 0 : (shape.numel + 15) / 16 * 16;
   }
 
   Room(const Batch& batch, const Slots& rows, const Options& options) {
@@ -93,10 +92,8 @@ comm::Task<at::Tensor> of_all(at::Tensor own, Layout layout, BatchShape shape) {
   std::vector<int64_t> sizes = own.sizes().vec();
   sizes.front() = shape.count;
   at::Tensor all = at::empty(sizes, own.options());
-  const Piece among_replicas = comm::own_share(replicas, on_replicas),
-              among_copies = comm::own_share(copies, on_copies);
-  at::Tensor of_copies = all.narrow(0, among_replicas.begin, among_replicas.size);
-  at::Tensor here = of_copies.narrow(0, among_copies.begin, among_copies.size);
+  at::Tensor of_copies = comm::own_share(all, replicas, on_replicas);
+  at::Tensor here = comm::own_share(of_copies, copies, on_copies);
   here.copy_(own);
   co_await comm::gather_shares(of_copies, here, copies, on_copies, false);
   co_await comm::gather_shares(all, of_copies, replicas, on_replicas, false);
@@ -105,9 +102,8 @@ comm::Task<at::Tensor> of_all(at::Tensor own, Layout layout, BatchShape shape) {
 
 // Of what a rank passes on to those that own whole matrices, what is of its own ones.
 at::Tensor of_whole_matrices(const at::Tensor& own, const Layout& layout, const BatchShape& shape) {
-  const Piece on_cols = comm::own_share(layout.cols, shape.owners[kOnCols]);
-  const Piece on_rows = comm::own_share(layout.rows, shape.owners[kOnRows]);
-  return own.narrow(0, on_cols.begin + on_rows.begin, on_rows.size);
+  const at::Tensor on_cols = comm::own_share(own, layout.cols, shape.owners[kOnCols]);
+  return comm::own_share(on_cols, layout.rows, shape.owners[kOnRows]);
 }
 
 // U = orthonormalize(B[K]) of whole matrices, from all ranks' slots ([count, all slots, n]) and back into them.
@@ -152,9 +148,8 @@ comm::Task<Selected> select(Matrices M, Matrices G, Room room, Slots slots, Layo
 
   // U = orthonormalize(B[K])
   const Piece rows = layout.rows.piece(shape.m);
-  const Piece of_replicas = comm::own_share(layout.replicas, shape.owners[kOnReplicas]);
-  const Piece of_copies = comm::own_share(layout.copies, shape.owners[kOnCopies]);
-  at::Tensor own_slots = room.slots.narrow(0, of_replicas.begin + of_copies.begin, of_copies.size);
+  const at::Tensor of_copies = comm::own_share(room.slots, layout.replicas, shape.owners[kOnReplicas]);
+  const at::Tensor own_slots = comm::own_share(of_copies, layout.copies, shape.owners[kOnCopies]);
   linalg::take_rows_(Matrices(own_slots), own_B, rows_of_slots(own_places, rows, slots.here));
   at::Tensor U = co_await gather_cuts(own_slots, layout, slots.shape);
   U = orthonormalized(U, of_whole_matrices(own_places, layout, shape), layout.rows, shape.m, slots, options);
@@ -208,10 +203,10 @@ Cost cost_of_selected(const BatchShape& of_batch, const Layout& of_pieces, const
   const Layout layout = turned(of_pieces, of_batch, options);
   const BatchShape shape = turned(of_batch, options);
   const Slots slots = slots_of(shape, layout, options);
-  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
-  const auto travelling = static_cast<int64_t>(c10::elementSize(orthonormalized_dtype(shape, options)));
-  const auto momentum = static_cast<int64_t>(c10::elementSize(shape.states.front()));
-  const auto weight = static_cast<int64_t>(c10::elementSize(shape.parameter));
+  const int64_t element = element_size(shape.computing);
+  const int64_t travelling = element_size(orthonormalized_dtype(shape, options));
+  const int64_t momentum = element_size(shape.states.front());
+  const int64_t weight = element_size(shape.parameter);
   constexpr int64_t kPlace = 8;
   const int64_t on_replicas = shape.owners[kOnReplicas][layout.replicas.rank];
   const int64_t on_copies = shape.owners[kOnCopies][layout.copies.rank],

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/floor_divide.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/minimum.h>
@@ -12,12 +13,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "algorithms/cost.h"
-#include "comm/collectives.h"
+#include "algorithms/whole_matrices.h"
 #include "comm/line.h"
 #include "comm/sums.h"
-#include "linalg/choose_rows.h"
 #include "linalg/rows.h"
+#include "linalg/top_k.h"
 
 namespace torchdion::algorithms {
 
@@ -27,21 +27,11 @@ namespace {
 
 constexpr int64_t kFP64 = 8;
 
-// numbers ([count, m]) ← the pieces ([count, rows]) of all ranks of the axis that cuts m.
-comm::Task<at::Tensor> gather_numbers(at::Tensor pieces, int64_t m, Axis axis) {
-  if (axis.absent()) co_return pieces;
-  const int64_t count = pieces.size(0);
-  std::vector<int64_t> splits;
-  for (int rank = 0; rank < axis.size; ++rank) splits.push_back(count * axis.piece(m, rank).size);
-  at::Tensor buffer = at::empty({count * m}, pieces.options());
-  co_await comm::all_gather(buffer, pieces, splits, axis);
-  const at::Tensor numbers = at::empty({count, m}, pieces.options());
-  int64_t offset = 0;
-  for (int rank = 0; rank < axis.size; ++rank) {
-    const Piece piece = axis.piece(m, rank);
-    numbers.narrow(1, piece.begin, piece.size).copy_(buffer.narrow(0, offset, splits[rank]).view({count, piece.size}));
-    offset += splits[rank];
-  }
+// The numbers ([count, m]) of which this rank and the others of the axis that cuts m have pieces ([count, rows]).
+comm::Task<at::Tensor> gather_numbers(at::Tensor piece, int64_t m, Axis axis) {
+  if (axis.absent()) co_return piece;
+  const at::Tensor buffer = at::empty({piece.size(0), m}, piece.options()), numbers = at::empty_like(buffer);
+  co_await gather_side_(numbers, piece, buffer, 1, axis);
   co_return numbers;
 }
 

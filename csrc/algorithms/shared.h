@@ -1,20 +1,15 @@
-// Options that several algorithms have.
+// Options and states that several algorithms have.
 #pragma once
 
 #include <torchdion/options.h>
 
 #include <span>
 
-#include "algorithms/option.h"
+#include "algorithms/algorithm.h"
 #include "linalg/rules/decay.h"
 
 namespace torchdion::algorithms {
 
-inline constexpr Choice kNonfiniteNames[] = {{"propagate", "propagate", Nonfinite::propagate},
-                                             {"zero", "zero", Nonfinite::zero},
-                                             {"skip_step", "skip_step", Nonfinite::skip_step},
-                                             {"raise", "raise", Nonfinite::raise}};
-inline constexpr Choices kNonfinite{"Nonfinite", kNonfiniteNames};
 inline constexpr Choice kPrecisionNames[] = {{"highest", "highest", Precision::highest},
                                              {"high", "high", Precision::high},
                                              {"medium", "medium", Precision::medium}};
@@ -25,23 +20,26 @@ inline constexpr Choice kOrientationNames[] = {{"right", "right", Orientation::r
 inline constexpr Choices kOrientation{"Orientation", kOrientationNames};
 
 inline constexpr Choice kOwnersNames[] = {{"all", "all", Owners::all}, {"shard", "shard", Owners::shard}};
-inline constexpr Choices kOwners{"Owners", kOwnersNames};
 // Of algorithms whose update needs nothing of a parameter but its mean gradient: any rank may do it for all.
 inline constexpr Option kOwnersOption{.name = "owners",
                                       .initial = std::string_view("all"),
-                                      .allowed = one_of(kOwners),
+                                      .allowed = one_of({"Owners", kOwnersNames}),
                                       .doc =
                                           "who keeps a parameter's state and updates it: all ranks that have it, or "
                                           "one of those of replicate_mesh for each part (nanochat's DistAdamW)",
                                       .of_optimizer = true,
                                       .of_run = true};
 
+inline constexpr Option lr_of(double initial, std::string_view doc) {
+  return {.name = "lr", .initial = initial, .allowed = kNotNegative, .doc = doc, .may_be_tensor = true};
+}
+
 inline constexpr Option kMomentumDtype{"momentum_dtype", {}, kDtypeOrNone, "dtype of the momentum"};
 inline constexpr Option kVarianceDtype{"variance_dtype", {}, kDtypeOrNone, "dtype of mean squares"};
 
-inline constexpr Option nesterov_of(bool initial, std::string_view doc) {
-  return {"nesterov", initial, kFlagOrNone, doc};
-}
+// Of replicas that never exchange it.
+inline constexpr State kOwnMomentum{
+    .name = "momentum", .holder = Holder::each_replica, .dtype_option = "momentum_dtype"};
 
 inline constexpr Option precision_of(std::string_view initial) {
   Allowed allowed = one_of(kPrecision);
@@ -59,10 +57,5 @@ inline linalg::Decay decay_asked(const Options& options) {
 
 // Algorithm::decouples of those whose replicas never exchange gradients.
 inline bool always_decouples(int64_t, int64_t, std::span<const int64_t>, const Options&) { return true; }
-
-// Of every algorithm.
-std::span<const Option> shared_options();
-// Of every algorithm that takes matrices: how they lie in parameters.
-std::span<const Option> matrix_options();
 
 }  // namespace torchdion::algorithms

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "algorithms/cost.h"
 #include "algorithms/whole_matrices.h"
 #include "linalg/copy.h"
 
@@ -14,12 +13,7 @@ namespace torchdion::algorithms {
 namespace {
 
 // P lies like B, but that all ranks which cut the columns have the same rows of it, as copies have.
-Layout of_vectors(const Layout& layout) {
-  Layout cut;
-  cut.rows = layout.rows;
-  cut.copies = layout.cols;
-  return cut;
-}
+Layout of_vectors(const Layout& layout) { return {.rows = layout.rows, .copies = layout.cols}; }
 
 BatchShape shape_of_vectors(const BatchShape& shape, const Layout& layout, int64_t r) {
   BatchShape vectors = shape;
@@ -41,6 +35,12 @@ at::Tensor leading_vectors(const at::Tensor& whole, int64_t r) {
   return vectors.masked_fill_(is_finite.logical_not(), std::numeric_limits<double>::quiet_NaN());
 }
 
+// Of the vectors of one side, by a QR first (Golub and Van Loan, Matrix Computations, 8.6.3).
+int64_t svd_operations(int64_t m, int64_t n) {
+  const int64_t longer = std::max(m, n), shorter = std::min(m, n);
+  return 6 * longer * shorter * shorter + 11 * shorter * shorter * shorter;
+}
+
 }  // namespace
 
 comm::Task<> left_singular_vectors_(at::Tensor P, linalg::Matrices B, at::Tensor room, Layout layout,
@@ -56,18 +56,12 @@ comm::Task<> left_singular_vectors_(at::Tensor P, linalg::Matrices B, at::Tensor
   if (found.const_data_ptr() != P.const_data_ptr()) P.copy_(found);
 }
 
-std::vector<Axis> axes_of_singular_vectors(const Layout& layout) { return axes_of_owners(cuts_of(layout)); }
-
-// Of the vectors of one side, by a QR first (Golub and Van Loan, Matrix Computations, 8.6.3).
-int64_t svd_operations(int64_t m, int64_t n) {
-  const int64_t longer = std::max(m, n), shorter = std::min(m, n);
-  return 6 * longer * shorter * shorter + 11 * shorter * shorter * shorter;
+OwnedWork work_of_svd(const BatchShape& shape, const Layout& layout) {
+  return {axes_of_owners(cuts_of(layout)), svd_operations(shape.m, shape.n)};
 }
 
-int64_t room_for_svd(const BatchShape& shape) { return shape.count * shape.rows * shape.cols; }
-
 void add_svd(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r) {
-  const auto element = static_cast<int64_t>(c10::elementSize(shape.computing));
+  const int64_t element = element_size(shape.computing);
   Cost back;
   add_way_to_owners(cost, shape, cuts_of(layout), element);
   add_way_from_owners(back, shape_of_vectors(shape, layout, r), of_vectors(layout), element);

@@ -15,11 +15,8 @@ namespace torchdion::algorithms {
 // waits for the device.
 comm::Task<> left_singular_vectors_(at::Tensor P, linalg::Matrices B, at::Tensor room, Layout layout, BatchShape shape);
 
-// Among whose ranks these owners are.
-std::vector<Axis> axes_of_singular_vectors(const Layout& layout);
-
-int64_t svd_operations(int64_t m, int64_t n);
-int64_t room_for_svd(const BatchShape& shape);
+// What these owners do.
+OwnedWork work_of_svd(const BatchShape& shape, const Layout& layout);
 
 // Adds what goes to owners and back, and what they compute.
 void add_svd(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t r);

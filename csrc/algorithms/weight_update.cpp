@@ -25,17 +25,12 @@ using linalg::Matrices;
 
 namespace {
 
-// The factors of the weights' update.
-struct UpdateFactors {
-  linalg::Factor update, keep;
-};
-
 at::Tensor device_factors(const Batch& batch) {
   return linalg::device_factors(batch.factors, batch.workspace.options());
 }
 
-// The factors are numbers, or lie on the device.
-UpdateFactors factors_of(const Batch& batch) {
+// Those of the update and of the weights: numbers, or on the device.
+std::pair<linalg::Factor, linalg::Factor> factors_of(const Batch& batch) {
   const linalg::FactorRule& rule = batch.factors;
   if (!rule.multipliers.defined() && !batch.frozen.left_out) {
     const linalg::UpdateFactors all = linalg::update_factors(rule.shape_factor, rule.rates, /*left_out=*/false);
@@ -60,19 +55,20 @@ at::ScalarType dtype_of_B(const BatchShape& shape, const IterationSize& size, at
 // True where a GPU moves weights by a residual in one pass over them: move_by_signs_(), move_by_scaled_(). That of
 // signs writes momenta with error feedback. Matrices that do not lie in memory as their momenta do are left out,
 // wherever there may be any.
-bool takes_one_pass(const BatchShape& shape, const IterationSize& size, at::ScalarType of_B, at::ScalarType momentum,
+bool takes_one_pass(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
                     const Options& options) {
   if (!size.residual) return false;
   const bool writes_momenta = size.residual == Residual::sign && options.flag("error_feedback");
   const at::ScalarType operand = operand_dtype(shape, options);
   return size.r % 8 == 0 && shape.parameter == at::kFloat && (!writes_momenta || momentum == at::kFloat) &&
-         of_B == operand && linalg::moves_in_one_pass(shape.device, operand, precision_asked(options));
+         dtype_of_B(shape, size, momentum, options) == operand &&
+         linalg::moves_in_one_pass(shape.device, operand, precision_asked(options));
 }
 
 // Entries of updates that are put together at once: what a CPU's caches hold, or what keeps a GPU busy.
 int64_t entries_at_once(const BatchShape& shape) {
   const int64_t entries = shape.device.is_cpu() ? int64_t{1} << 20 : int64_t{1} << 24;
-  return std::min(shape.count * shape.rows * shape.cols, std::max({entries, shape.rows, shape.cols}));
+  return std::min(shape.numel, std::max({entries, shape.rows, shape.cols}));
 }
 
 // Operands of updates and residuals, turned so that the rows of one of the matrices are contiguous.
@@ -119,7 +115,7 @@ void for_each_part(const Batch& batch, const PowerIteration& iteration, const Op
   const int64_t height = std::clamp<int64_t>(room / cols, 1, rows);
   const int64_t at_once = height == rows ? std::clamp<int64_t>(room / (rows * cols), 1, count) : 1;
   const int64_t numel = at_once * height * cols;
-  const at::Tensor place = takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, all.M.dtype, options)
+  const at::Tensor place = takes_one_pass(batch.shape, iteration.size, all.M.dtype, options)
                                ? at::empty({numel}, batch.workspace.options())
                                : batch.workspace.narrow(0, batch.workspace.numel() - numel, numel);
   Matrices U(place.view({at_once, height, cols}));
@@ -166,7 +162,7 @@ double weight_of_signs(int64_t m, int64_t n, int64_t r) {
 
 // Moves weights by a scaled residual where the device does it in one pass over them, and says whether it did.
 bool move_in_one_pass_(const Batch& batch, const PowerIteration& iteration, const Options& options) {
-  if (!takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, iteration.B.dtype, options)) return false;
+  if (!takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, options)) return false;
   const Operands all(batch, iteration, iteration.B, batch.X);
   return linalg::move_by_scaled_({all.X, all.B, all.update_left, all.update_right, device_factors(batch),
                                   iteration.residual_scales, batch.direction});
@@ -192,17 +188,16 @@ void update_weights_(const Batch& batch, const PowerIteration& iteration, const 
   if (move_in_one_pass_(batch, iteration, options)) return;
   if (needs_update(batch.shape, iteration.size.residual, options)) return move_by_updates_(batch, iteration, options);
   const Matrices &X = batch.X, &P = iteration.factors.P, Qt = iteration.factors.update.t();
-  const UpdateFactors factors = factors_of(batch);
+  const auto [of_update, of_weights] = factors_of(batch);
   if (iteration.residual_scales.defined()) {  // L, and then what the factors change of that: P is zero where X stays
     linalg::axpby_(X, iteration.B, device_factors(batch), batch.direction, {}, iteration.residual_scales);
-    const linalg::Factor& update = factors.update;
-    linalg::gemm_(X, P, Qt, update, update.device.defined() ? linalg::Factor(at::ones_like(update.device)) : 1,
+    linalg::gemm_(X, P, Qt, of_update, of_update.device.defined() ? linalg::Factor(at::ones_like(of_update.device)) : 1,
                   iteration.precision);
     return;
   }
   const at::Tensor& unchanged = batch.unchanged;
   if (!unchanged.defined()) {
-    linalg::gemm_(X, P, Qt, factors.update, factors.keep, iteration.precision);
+    linalg::gemm_(X, P, Qt, of_update, of_weights, iteration.precision);
     return;
   }
   // A product has one factor for all its matrices: where some stay, each is a product of its own.
@@ -210,8 +205,8 @@ void update_weights_(const Batch& batch, const PowerIteration& iteration, const 
   const auto number = [&](const linalg::Factor& factor) {
     return factor.device.defined() ? factor.device : at::full({1}, factor.value, of_numbers);
   };
-  const at::Tensor update = number(factors.update);
-  const at::Tensor keep = at::where(unchanged.ne(0), at::ones({1}, of_numbers), number(factors.keep));
+  const at::Tensor update = number(of_update);
+  const at::Tensor keep = at::where(unchanged.ne(0), at::ones({1}, of_numbers), number(of_weights));
   for (int64_t i = 0; i < X.count(); ++i) {
     linalg::gemm_(X.slice(i, i + 1), P.slice(i, i + 1), Qt.slice(i, i + 1), linalg::Factor(update),
                   linalg::Factor(keep.narrow(0, i, 1)), iteration.precision);
@@ -224,7 +219,7 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
   const at::Tensor factors = device_factors(batch);
   const double weight = weight_of_signs(iteration.shape.m, iteration.shape.n, iteration.size.r);
   const bool is_in_place = iteration.B.data == M.data, is_apart = feedback != 0 && !is_in_place;
-  if (takes_one_pass(batch.shape, iteration.size, iteration.B.dtype, M.dtype, options)) {
+  if (takes_one_pass(batch.shape, iteration.size, M.dtype, options)) {
     const Operands all(batch, iteration, M, batch.X);
     if (linalg::move_by_signs_({all.X, all.M, all.B, all.rest_left, all.rest_right, all.update_left, all.update_right,
                                 factors, batch.direction, weight, feedback, floor_of_signs(iteration, all)})) {
@@ -246,17 +241,15 @@ void update_weights_by_signs_(const Batch& batch, const PowerIteration& iteratio
 
 int64_t workspace_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
                             const Options& options) {
-  if (takes_one_pass(shape, size, dtype_of_B(shape, size, momentum, options), momentum, options)) return 0;
+  if (takes_one_pass(shape, size, momentum, options)) return 0;
   return needs_update(shape, size.residual, options) ? entries_at_once(shape) : 0;
 }
 
 int64_t memory_bytes_of_update(const BatchShape& shape, const IterationSize& size, at::ScalarType momentum,
                                const Options& options) {
-  const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
-  const int64_t weight = bytes(shape.parameter), update = bytes(shape.computing);
-  const at::ScalarType B = dtype_of_B(shape, size, momentum, options);
-  const int64_t of_B = bytes(B);
-  if (takes_one_pass(shape, size, B, momentum, options)) return shape.numel * (2 * weight + of_B);
+  const int64_t weight = element_size(shape.parameter), update = element_size(shape.computing);
+  const int64_t of_B = element_size(dtype_of_B(shape, size, momentum, options));
+  if (takes_one_pass(shape, size, momentum, options)) return shape.numel * (2 * weight + of_B);
   if (size.residual == Residual::sign) {  // P Rᵀ: written, read; signs: written, read; the update: written, read
     return shape.numel * (2 * weight + of_B + (size.apart ? 7 : 6) * update);
   }

@@ -4,7 +4,6 @@
 
 #include <numeric>
 
-#include "algorithms/cost.h"
 #include "comm/collectives.h"
 #include "comm/sums.h"
 #include "linalg/copy.h"
@@ -56,8 +55,13 @@ void for_each_piece(const at::Tensor& whole, const at::Tensor& buffer, int64_t d
   }
 }
 
+void put_together_(const at::Tensor& whole, const at::Tensor& buffer, int64_t dim, const Axis& axis) {
+  for_each_piece(whole, buffer, dim, axis, [](const at::Tensor& part, const at::Tensor& sent) { part.copy_(sent); });
+}
+
 // The matrices that this rank owns on the axis, with the whole of the dimension that it cuts.
-comm::Task<at::Tensor> gather_side(at::Tensor stack, Axis axis, int64_t dim, int64_t whole_side, comm::Shares owners) {
+comm::Task<at::Tensor> gather_owned_side(at::Tensor stack, Axis axis, int64_t dim, int64_t whole_side,
+                                         comm::Shares owners) {
   if (axis.absent()) co_return stack;
   const Exchange exchange = exchange_of(stack.size(1), stack.size(2), whole_side, dim, axis, owners);
   at::Tensor buffer = at::empty({sum_of(exchange.wholes)}, stack.options());
@@ -66,21 +70,16 @@ comm::Task<at::Tensor> gather_side(at::Tensor stack, Axis axis, int64_t dim, int
   sizes[0] = owners[axis.rank];
   sizes[dim] = whole_side;
   const at::Tensor whole = at::empty(sizes, stack.options());
-  for_each_piece(whole, buffer, dim, axis, [](const at::Tensor& part, const at::Tensor& sent) { part.copy_(sent); });
+  put_together_(whole, buffer, dim, axis);
   co_return whole;
 }
 
-// The way back of gather_side(), into the stack that it took.
-comm::Task<> scatter_side(at::Tensor stack, at::Tensor whole, Axis axis, int64_t dim, comm::Shares owners) {
+// The way back of gather_owned_side(), into the stack that it took.
+comm::Task<> scatter_owned_side(at::Tensor stack, at::Tensor whole, Axis axis, int64_t dim, comm::Shares owners) {
   const Exchange exchange = exchange_of(stack.size(1), stack.size(2), whole.size(dim), dim, axis, owners);
   at::Tensor buffer = at::empty({sum_of(exchange.wholes)}, whole.options());
   for_each_piece(whole, buffer, dim, axis, [](const at::Tensor& part, const at::Tensor& sent) { sent.copy_(part); });
   co_await comm::all_to_all(stack, buffer, exchange.pieces, exchange.wholes, axis, true);
-}
-
-at::Tensor own_of(const at::Tensor& stack, const Axis& axis, const comm::Shares& owners) {
-  const Piece own = comm::own_share(axis, owners);
-  return stack.narrow(0, own.begin, own.size);
 }
 
 }  // namespace
@@ -93,7 +92,7 @@ Piece sent_to_owners(const Layout& layout, const BatchShape& shape) {
 comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchShape shape) {
   const std::vector<comm::Shares> owners = shape.owners;
   const at::Tensor sums = co_await comm::sum_shares(pieces, layout.replicas, comm::Order::any, owners[kOnReplicas]);
-  const at::Tensor share = own_of(sums, layout.copies, owners[kOnCopies]);
+  const at::Tensor share = comm::own_share(sums, layout.copies, owners[kOnCopies]);
   const at::Tensor whole = co_await gather_cuts(share, layout, shape);
   co_return whole;
 }
@@ -101,8 +100,8 @@ comm::Task<at::Tensor> gather_to_owners(at::Tensor pieces, Layout layout, BatchS
 comm::Task<at::Tensor> gather_cuts(at::Tensor share, Layout layout, BatchShape shape) {
   const std::vector<comm::Shares> owners = shape.owners;
   const Axis rows = layout.rows, cols = layout.cols;
-  share = co_await gather_side(share, cols, 2, shape.n, owners[kOnCols]);
-  share = co_await gather_side(share, rows, 1, shape.m, owners[kOnRows]);
+  share = co_await gather_owned_side(share, cols, 2, shape.n, owners[kOnCols]);
+  share = co_await gather_owned_side(share, rows, 1, shape.m, owners[kOnRows]);
   co_return share;
 }
 
@@ -110,23 +109,31 @@ comm::Task<at::Tensor> scatter_from_owners(at::Tensor pieces, at::Tensor own, La
   if (layout.is_local()) co_return own;
   const std::vector<comm::Shares> owners = shape.owners;
   const Axis rows = layout.rows, cols = layout.cols, replicas = layout.replicas, copies = layout.copies;
-  const at::Tensor of_copies = own_of(pieces, replicas, owners[kOnReplicas]);
-  const at::Tensor of_sides = own_of(of_copies, copies, owners[kOnCopies]);
-  if (!rows.absent() && !cols.absent()) {
-    const int64_t count = owners[kOnCols][cols.rank];
-    const at::Tensor of_cols = at::empty({count, shape.rows, shape.n}, own.options());
-    co_await scatter_side(of_cols, own, rows, 1, owners[kOnRows]);
-    co_await scatter_side(of_sides, of_cols, cols, 2, owners[kOnCols]);
-  } else if (!rows.absent()) {
-    co_await scatter_side(of_sides, own, rows, 1, owners[kOnRows]);
-  } else if (!cols.absent()) {
-    co_await scatter_side(of_sides, own, cols, 2, owners[kOnCols]);
+  const at::Tensor of_copies = comm::own_share(pieces, replicas, owners[kOnReplicas]);
+  const at::Tensor of_sides = comm::own_share(of_copies, copies, owners[kOnCopies]);
+  if (!rows.absent()) {
+    at::Tensor of_cols = of_sides;
+    if (!cols.absent()) of_cols = at::empty({owners[kOnCols][cols.rank], shape.rows, shape.n}, own.options());
+    co_await scatter_owned_side(of_cols, own, rows, 1, owners[kOnRows]);
+    own = of_cols;
+  }
+  if (!cols.absent()) {
+    co_await scatter_owned_side(of_sides, own, cols, 2, owners[kOnCols]);
   } else if (own.const_data_ptr() != of_sides.const_data_ptr()) {
     linalg::copy_(linalg::Matrices(of_sides), linalg::Matrices(own));
   }
   co_await comm::gather_shares(of_copies, of_sides, copies, owners[kOnCopies], false);
   co_await comm::gather_shares(pieces, of_copies, replicas, owners[kOnReplicas]);
   co_return pieces;
+}
+
+comm::Task<> gather_side_(at::Tensor whole, at::Tensor piece, at::Tensor buffer, int64_t dim, Axis axis) {
+  const int64_t side = whole.size(dim), others = whole.numel() / side;
+  std::vector<int64_t> splits;
+  for (int rank = 0; rank < axis.size; ++rank) splits.push_back(others * axis.piece(side, rank).size);
+  buffer = buffer.view({-1});
+  co_await comm::all_gather(buffer, piece, splits, axis);
+  put_together_(whole, buffer, dim, axis);
 }
 
 void add_way_to_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling) {

@@ -1,4 +1,4 @@
-// Matrices whose pieces lie on several ranks, put together by the one that owns them.
+// Matrices whose pieces lie on several ranks, put together by the one that owns them, or by all.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,12 +19,7 @@ inline std::vector<Axis> axes_of_owners(const Layout& layout) {
 }
 
 // The cuts of a layout alone: of replicas and copies each works on its own.
-inline Layout cuts_of(const Layout& layout) {
-  Layout cuts;
-  cuts.rows = layout.rows;
-  cuts.cols = layout.cols;
-  return cuts;
-}
+inline Layout cuts_of(const Layout& layout) { return {.rows = layout.rows, .cols = layout.cols}; }
 
 // Those of a batch whose pieces here go to owners: all of them to replicas, which sum, else what is this rank's own
 // among copies. gather_to_owners() does not look at the others.
@@ -41,8 +36,12 @@ comm::Task<at::Tensor> gather_cuts(at::Tensor share, Layout layout, BatchShape s
 // alone it returns `own`. `own` may have any strides.
 comm::Task<at::Tensor> scatter_from_owners(at::Tensor pieces, at::Tensor own, Layout layout, BatchShape shape);
 
-// Adds to a cost what each of these carries. `travelling`: bytes of an element. The way back completes sums and
-// exchanges, whose elements count once.
+// whole (contiguous) ← the pieces of dimension `dim` that all ranks of the axis have, each contiguous, by way of a
+// buffer that is as large.
+comm::Task<> gather_side_(at::Tensor whole, at::Tensor piece, at::Tensor buffer, int64_t dim, Axis axis);
+
+// Adds to a cost what each of the ways to owners and back carries. `travelling`: bytes of an element. The way back
+// completes sums and exchanges, whose elements count once.
 void add_way_to_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling);
 void add_way_from_owners(Cost& cost, const BatchShape& shape, const Layout& layout, int64_t travelling);
 

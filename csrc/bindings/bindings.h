@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/groups.h"
+#include "engine/parameter.h"
 #include "words.h"
 
 namespace torchdion::bindings {
@@ -27,9 +27,10 @@ engine::GroupOptions read_group(const py::dict& group, const std::string& where,
 
 // A value of one of Python's own types, where some option may be of it; a text is the object's own.
 std::optional<algorithms::Value> plain_value_of(py::handle given);
-// The value of an option that was read from a program, and as Python writes it.
+// The value of an option that was read from a program.
 algorithms::Value value_of(const algorithms::Option& option, py::handle given);
-py::object to_python(const algorithms::Value& value);
+// The tensors of a state by their names, with the sizes of the whole ones.
+py::dict to_python(const engine::ParameterState& state);
 
 void bind_core(py::module_& m);
 void bind_options(py::module_& m);

@@ -12,13 +12,13 @@ struct PythonCore {
   engine::Core core;
   PythonFront front;
 
-  // Calls f(core, front) for a method of the optimizer.
+  // Calls f() for a method of the optimizer.
   template <class F>
   auto call(py::handle optimizer, const F& f) {
     const PythonWords words;
-    const PythonFront::Call call(front, optimizer);
+    front.optimizer = optimizer;
     const py::gil_scoped_release released;
-    return f(core, front);
+    return f();
   }
 
   // Waits for what is in flight: there is no one to tell of an error.
@@ -61,14 +61,8 @@ engine::Count count_of(const py::handle& counted) {
 
 // A pickle keeps this of a core, in Python's own types.
 py::dict as_python(const engine::Memory& memory) {
-  py::list said;
-  for (const engine::WhoseStates& group : memory.decoupled_as) {
-    py::list values;
-    for (const algorithms::Value& value : group) values.append(to_python(value));
-    said.append(values);
-  }
   return py::dict(py::arg("broken") = memory.broken, py::arg("counts") = as_python(memory.counts),
-                  py::arg("decoupled") = memory.decoupled, py::arg("decoupled_as") = said,
+                  py::arg("decoupled") = memory.decoupled, py::arg("decoupled_as") = memory.decoupled_as,
                   py::arg("steps_when_equal") = memory.steps_when_equal);
 }
 
@@ -95,7 +89,16 @@ engine::Memory memory_of(const py::dict& kept) {
   return memory;
 }
 
-py::list as_python(const std::vector<engine::ParameterState>& states) {
+// The method of an optimizer that calls this one of its core.
+template <class Result, class... Arguments>
+auto method(Result (engine::Core::*called)(engine::Front&, Arguments...)) {
+  return [called](PythonCore& self, const py::object& optimizer, Arguments... arguments) {
+    return self.call(optimizer, [&] { return (self.core.*called)(self.front, arguments...); });
+  };
+}
+
+py::list whole_states(PythonCore& self, const py::object& optimizer) {
+  const auto states = method(&engine::Core::whole_states)(self, optimizer);
   py::list all;
   for (const engine::ParameterState& state : states) {
     py::dict tensors;
@@ -105,77 +108,46 @@ py::list as_python(const std::vector<engine::ParameterState>& states) {
   return all;
 }
 
+py::list owned_states(PythonCore& self, const py::object& optimizer) {
+  const auto states = method(&engine::Core::owned_states)(self, optimizer);
+  py::list all;
+  for (const engine::OwnedState& one : states) {
+    all.append(py::make_tuple(one.parameter, one.name, one.whole, one.begin));
+  }
+  return all;
+}
+
+void resize_rank(PythonCore& self, const py::object& optimizer, const py::dict& options) {
+  const auto of_group = [&](std::size_t group) {
+    const py::gil_scoped_acquire lock;
+    return read_group(options, engine::group_name(group), /*whole=*/false).values;
+  };
+  self.call(optimizer, [&] { self.core.resize_rank(self.front, of_group); });
+}
+
 }  // namespace
 
 void bind_core(py::module_& m) {
   using engine::Core;
-  const auto method = [](auto f) {
-    return [f](PythonCore& self, const py::object& optimizer) {
-      return self.call(optimizer, [&](Core& core, PythonFront& front) { return f(core, front); });
-    };
-  };
   py::class_<PythonCore>(m, "Core")
       .def(py::init<>())
-      .def("step", method([](Core& core, PythonFront& front) { core.step(front); }))
-      .def("make_states", method([](Core& core, PythonFront& front) { core.make_states(front); }))
-      .def("synchronize_for_checkpoint",
-           method([](Core& core, PythonFront& front) { core.synchronize_for_checkpoint(front); }))
-      .def("refuse_if_decoupled", method([](Core& core, PythonFront& front) { core.refuse_if_decoupled(front); }))
-      .def(
-          "loaded",
-          [](PythonCore& self, const py::object& optimizer, bool capturable) {
-            self.call(optimizer, [&](Core& core, PythonFront& front) { core.loaded(front, capturable); });
-          },
-          py::arg("optimizer"), py::arg("capturable"))
-      .def("flush", method([](Core& core, PythonFront&) { core.flush(); }))
-      .def("refuse_if_broken", method([](Core& core, PythonFront&) { core.refuse_if_broken(); }))
-      .def(
-          "whole_states",
-          [](PythonCore& self, const py::object& optimizer) {
-            return as_python(
-                self.call(optimizer, [](Core& core, PythonFront& front) { return core.whole_states(front); }));
-          },
-          py::arg("optimizer"))
-      .def(
-          "owned_states",
-          [](PythonCore& self, const py::object& optimizer) {
-            py::list all;
-            for (const engine::OwnedState& one :
-                 self.call(optimizer, [](Core&core, PythonFront&front) { return core.owned_states(front); })) {
-              all.append(py::make_tuple(one.parameter, one.name, one.whole, one.begin));
-            }
-            return all;
-          },
-          py::arg("optimizer"))
-      .def(
-          "resize_rank",
-          [](PythonCore& self, const py::object& optimizer, const py::dict& options) {
-            const auto of_group = [&](std::size_t group) {
-              const py::gil_scoped_acquire lock;
-              return read_group(options, engine::group_name(group), /*whole=*/false).values;
-            };
-            self.call(optimizer, [&](Core& core, PythonFront& front) { core.resize_rank(front, of_group); });
-          },
-          py::arg("optimizer"), py::arg("options"))
-      .def(
-          "check_replicas",
-          [](PythonCore& self, const py::object& optimizer, const Axis& copies) {
-            self.call(optimizer, [&](Core& core, PythonFront& front) { core.check_replicas(front, copies); });
-          },
-          py::arg("optimizer"), py::arg("copies"))
-      .def(
-          "synchronize_replicas",
-          [](PythonCore& self, const py::object& optimizer, const Axis& copies) {
-            self.call(optimizer, [&](Core& core, PythonFront& front) { core.synchronize_replicas(front, copies); });
-          },
-          py::arg("optimizer"), py::arg("copies"))
-      .def(
-          "decoupled_states",
-          [](PythonCore& self, const py::object& optimizer, const at::Tensor& param) {
-            return self.call(optimizer,
-                             [&](Core& core, PythonFront& front) { return core.decoupled_states_of(front, param); });
-          },
-          py::arg("optimizer"), py::arg("param"))
+      .def("step", method(&Core::step))
+      .def("make_states", method(&Core::make_states))
+      .def("synchronize_for_checkpoint", method(&Core::synchronize_for_checkpoint))
+      .def("check_replicas", method(&Core::check_replicas))
+      .def("synchronize_replicas", method(&Core::synchronize_replicas))
+      .def("whole_states", &whole_states)
+      .def("owned_states", &owned_states)
+      .def("resize_rank", &resize_rank)
+      .def("decoupled_states", method(&Core::decoupled_states_of))
+      .def("refuse_if_decoupled", method(&Core::refuse_if_decoupled))
+      .def("loaded", method(&Core::loaded))
+      .def("refuse_if_broken",
+           [](PythonCore& self, const py::object& optimizer) {
+             self.call(optimizer, [&] { self.core.refuse_if_broken(); });
+           })
+      .def("flush",
+           [](PythonCore& self, const py::object& optimizer) { self.call(optimizer, [&] { self.core.flush(); }); })
       .def("show_parameters",
            [](PythonCore& self, const py::list& groups) { self.front.show_parameters(self.core, groups); })
       .def("show_contents", [](PythonCore& self, const py::list& contents,

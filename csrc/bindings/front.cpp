@@ -8,7 +8,6 @@
 
 #include "algorithms/all.h"
 #include "engine/checks.h"
-#include "engine/group_options.h"
 
 namespace torchdion::bindings {
 
@@ -19,10 +18,8 @@ namespace {
 // Numbers, flags and texts, whose values stay what they are.
 bool is_immutable(PyObject* value) {
   if (PyTuple_CheckExact(value)) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
-      if (!is_immutable(PyTuple_GET_ITEM(value, i))) return false;
-    }
-    return true;
+    const auto items = py::reinterpret_borrow<py::tuple>(value);
+    return std::all_of(items.begin(), items.end(), [](py::handle item) { return is_immutable(item.ptr()); });
   }
   return value == Py_None || PyBool_Check(value) || PyFloat_CheckExact(value) || PyLong_CheckExact(value) ||
          PyUnicode_CheckExact(value);
@@ -40,14 +37,8 @@ bool has_changing_options(PyObject* group) {
 }
 
 const char* name_of(engine::Operation operation) {
-  switch (operation) {
-    case engine::Operation::resize_rank:
-      return "resize_rank";
-    case engine::Operation::whole_state_dict:
-      return "whole_state_dict";
-    default:
-      return "another";
-  }
+  if (operation == engine::Operation::resize_rank) return "resize_rank";
+  return operation == engine::Operation::whole_state_dict ? "whole_state_dict" : "another";
 }
 
 py::object attribute(py::handle object, const char* name) { return py::getattr(object, name, py::none()); }
@@ -56,6 +47,22 @@ py::object attribute(py::handle object, const char* name) { return py::getattr(o
 bool is_plain(const at::Tensor& gradient) {
   return !gradient.unsafeGetTensorImpl()->is_python_dispatch() && gradient.layout() == at::kStrided &&
          !gradient.is_nested() && engine::is_computed(gradient.scalar_type());
+}
+
+// Whether something holds for all items of a list, or for the keys and values of a dict, in their order; after the
+// first for which it does not hold none is looked at.
+bool all_of_items(PyObject* container, const auto& holds) {
+  if (PyList_Check(container)) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i) {
+      if (!holds(PyList_GET_ITEM(container, i))) return false;
+    }
+    return true;
+  }
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t position = 0; PyDict_Next(container, &position, &key, &value);) {
+    if (!holds(key) || !holds(value)) return false;
+  }
+  return true;
 }
 
 // Options that say how parameters and states lie.
@@ -104,38 +111,24 @@ bool SeenObject::is(PyObject* object) const {
 
 void SeenContainer::see(PyObject* container) {
   items_.clear();
-  if (PyList_Check(container)) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i) items_.emplace_back(PyList_GET_ITEM(container, i));
-    return;
-  }
-  PyObject *key = nullptr, *value = nullptr;
-  for (Py_ssize_t position = 0; PyDict_Next(container, &position, &key, &value);) {
-    items_.emplace_back(key);
-    items_.emplace_back(value);
-  }
+  all_of_items(container, [&](PyObject* item) {
+    items_.emplace_back(item);
+    return true;
+  });
 }
 
 bool SeenContainer::is_same(PyObject* container) const {
-  const auto count = static_cast<Py_ssize_t>(items_.size());
-  if (PyList_Check(container)) {
-    if (PyList_GET_SIZE(container) != count) return false;
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      if (!items_[i].is(PyList_GET_ITEM(container, i))) return false;
-    }
-    return true;
-  }
-  if (!PyDict_Check(container) || 2 * PyDict_GET_SIZE(container) != count) return false;
-  PyObject *key = nullptr, *value = nullptr;
-  auto item = items_.begin();
-  for (Py_ssize_t position = 0; PyDict_Next(container, &position, &key, &value); item += 2) {
-    if (!item[0].is(key) || !item[1].is(value)) return false;
-  }
-  return true;
+  const bool is_list = PyList_Check(container);
+  if (!is_list && !PyDict_Check(container)) return false;
+  const Py_ssize_t count = is_list ? PyList_GET_SIZE(container) : 2 * PyDict_GET_SIZE(container);
+  auto seen = items_.begin();
+  return count == static_cast<Py_ssize_t>(items_.size()) &&
+         all_of_items(container, [&](PyObject* item) { return (seen++)->is(item); });
 }
 
 bool PythonFront::has_other_groups() const {
   if (!is_looked_at_) return true;
-  const py::object groups = optimizer_.attr("param_groups");
+  const py::object groups = optimizer.attr("param_groups");
   if (!list_of_groups_.is_same(groups.ptr())) return true;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].is_volatile || !groups_[g].dict.is_same(PyList_GET_ITEM(groups.ptr(), g))) return true;
@@ -144,7 +137,7 @@ bool PythonFront::has_other_groups() const {
 }
 
 void PythonFront::see_groups() {
-  const py::list groups = optimizer_.attr("param_groups");
+  const py::list groups = optimizer.attr("param_groups");
   list_of_groups_.see(groups.ptr());
   groups_.resize(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -155,7 +148,7 @@ void PythonFront::see_groups() {
 
 bool PythonFront::has_other_parameters(const engine::Core& core) const {
   if (!is_shown_ || is_volatile_ || core.has_lost()) return true;
-  const py::object groups = optimizer_.attr("param_groups");
+  const py::object groups = optimizer.attr("param_groups");
   if (!PyList_Check(groups.ptr()) || PyList_GET_SIZE(groups.ptr()) != static_cast<Py_ssize_t>(groups_.size()))
     return true;
   static const py::str params("params");
@@ -176,7 +169,7 @@ bool PythonFront::has_other_parameters(const engine::Core& core) const {
 }
 
 bool PythonFront::has_other_states() const {
-  const py::object state = optimizer_.attr("state");
+  const py::object state = optimizer.attr("state");
   if (!PyDict_Check(state.ptr()) || PyDict_GET_SIZE(state.ptr()) != static_cast<Py_ssize_t>(states_.size()))
     return true;
   PyObject *key = nullptr, *value = nullptr;
@@ -193,12 +186,12 @@ void PythonFront::update(engine::Core& core, engine::Operation operation) {
   const bool others = has_other_parameters(core);
   if (others) {
     is_shown_ = false;
-    optimizer_.attr("_show_parameters")();
+    optimizer.attr("_show_parameters")();
   }
   bool contents = others || has_other_states();
-  const bool capturable = py::object(optimizer_.attr("defaults")["capturable"]).is(py::bool_(true));
+  const bool capturable = py::object(optimizer.attr("defaults")["capturable"]).is(py::bool_(true));
   if (others || !is_step || capturable != core.capturable || has_other_groups()) {
-    optimizer_.attr("_look_at_groups")(name_of(operation));
+    optimizer.attr("_look_at_groups")(name_of(operation));
     contents = read_groups(core) || contents;
     core.capturable = capturable;
     is_looked_at_ = operation != engine::Operation::resize_rank;  // which has put off to look at ranks
@@ -206,14 +199,14 @@ void PythonFront::update(engine::Core& core, engine::Operation operation) {
   const auto is_incomplete = [](const SeenParameter& seen) { return !seen.is_complete; };
   if (contents || (!is_step && std::any_of(parameters_.begin(), parameters_.end(), is_incomplete))) {
     is_shown_ = false;
-    optimizer_.attr("_show_contents")();
+    optimizer.attr("_show_contents")();
     is_shown_ = true;
   }
 }
 
 // Reads the options of all groups. True if one has changed that says how parameters and states lie.
 bool PythonFront::read_groups(engine::Core& core) {
-  const py::list groups = optimizer_.attr("param_groups");
+  const py::list groups = optimizer.attr("param_groups");
   bool has_changed = false;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     engine::GroupOptions options = read_group(groups[g], engine::group_name(g), /*whole=*/true);
@@ -232,7 +225,7 @@ bool PythonFront::read_groups(engine::Core& core) {
   std::vector<const algorithms::Options*> all;
   for (const engine::ParameterGroup& group : core.groups) all.push_back(&group.options.values);
   engine::check_alike(all, "");
-  optimizer_.attr("_check_beside_table")();
+  optimizer.attr("_check_beside_table")();
   return has_changed;
 }
 
@@ -241,7 +234,7 @@ void PythonFront::show_parameters(engine::Core& core, const py::list& groups) {
   std::vector<SeenParameter> seen;
   bool has_changed = groups.size() != core.groups.size();
   static const py::str params("params");
-  const py::list own = optimizer_.attr("param_groups");
+  const py::list own = optimizer.attr("param_groups");
   groups_.resize(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
     all.emplace_back();
@@ -260,9 +253,7 @@ void PythonFront::show_parameters(engine::Core& core, const py::list& groups) {
       all.back().parameters.push_back(std::move(view));
     }
     const auto is_same = [](const ParameterView& a, const ParameterView& b) { return a.param.is_same(b.param); };
-    has_changed =
-        has_changed || !std::equal(all[g].parameters.begin(), all[g].parameters.end(),
-                                   core.groups[g].parameters.begin(), core.groups[g].parameters.end(), is_same);
+    has_changed = has_changed || !std::ranges::equal(all[g].parameters, core.groups[g].parameters, is_same);
   }
   core.groups = std::move(all);
   parameters_ = std::move(seen);
@@ -299,7 +290,7 @@ void PythonFront::show_contents(engine::Core& core, const py::list& contents, bo
   }
   is_volatile_ = is_volatile;
   core.all_shown();
-  const py::object states = optimizer_.attr("state");
+  const py::object states = optimizer.attr("state");
   states_.clear();
   PyObject *key = nullptr, *value = nullptr;
   for (Py_ssize_t position = 0; PyDict_Next(states.ptr(), &position, &key, &value);) {
@@ -310,8 +301,8 @@ void PythonFront::show_contents(engine::Core& core, const py::list& contents, bo
 
 engine::GradientScaling PythonFront::scaling() {
   const py::gil_scoped_acquire lock;
-  if (attribute(optimizer_, "grad_scale").is_none() && attribute(optimizer_, "found_inf").is_none()) return {};
-  const py::tuple both = optimizer_.attr("_gradient_scaling")();
+  if (attribute(optimizer, "grad_scale").is_none() && attribute(optimizer, "found_inf").is_none()) return {};
+  const py::tuple both = optimizer.attr("_gradient_scaling")();
   const auto tensor = [](const py::object& number) {
     return number.is_none() ? at::Tensor() : THPVariable_Unpack(number.ptr());
   };
@@ -331,19 +322,16 @@ std::vector<at::Tensor> PythonFront::gradients(const engine::Core& core) {
         all.emplace_back();
         continue;
       }
-      if (!of_view.local) {
-        if (is_plain(gradient) && view.param.is_same(view.tensor)) {
-          all.push_back(gradient);
-          continue;
-        }
-      } else {
-        const std::optional<at::Tensor> piece = piece_of(gradient, of_view.spec);
-        if (piece) {
+      if (of_view.local) {
+        if (const std::optional<at::Tensor> piece = piece_of(gradient, of_view.spec)) {
           all.push_back(piece->numel() == 0 ? piece->view(view.tensor.sizes()) : *piece);
           continue;
         }
+      } else if (is_plain(gradient) && view.param.is_same(view.tensor)) {
+        all.push_back(gradient);
+        continue;
       }
-      const py::object local = optimizer_.attr("_local_gradient")(view.param, view.name, view.tensor.sizes().vec());
+      const py::object local = optimizer.attr("_local_gradient")(view.param, view.name, view.tensor.sizes().vec());
       all.push_back(THPVariable_Unpack(local.ptr()));
     }
   }
@@ -352,12 +340,7 @@ std::vector<at::Tensor> PythonFront::gradients(const engine::Core& core) {
 
 void PythonFront::keep(const ParameterView& view) {
   const py::gil_scoped_acquire lock;
-  py::dict tensors;
-  tensors["step"] = py::make_tuple(view.state.step, std::vector<int64_t>());
-  for (const engine::StateTensor& one : view.state.tensors) {
-    tensors[py::str(one.name)] = py::make_tuple(one.tensor, one.sizes);
-  }
-  optimizer_.attr("_keep")(view.param, view.group, tensors);
+  optimizer.attr("_keep")(view.param, view.group, to_python(view.state));
 }
 
 void PythonFront::require(const ParameterView& view) {
@@ -365,13 +348,13 @@ void PythonFront::require(const ParameterView& view) {
                                  [&](const SeenParameter& one) { return one.index == view.index; });
   if (seen->is_complete) return;
   const py::gil_scoped_acquire lock;
-  optimizer_.attr("_require")(view.param, view.group, view.name);
+  optimizer.attr("_require")(view.param, view.group, view.name);
 }
 
 void PythonFront::open_groups(const std::vector<Axis>& axes) {
   if (axes.empty()) return;
   const py::gil_scoped_acquire lock;
-  optimizer_.attr("_open_groups")(axes);
+  optimizer.attr("_open_groups")(axes);
 }
 
 void PythonFront::written(const std::vector<const ParameterView*>& views) {
@@ -382,7 +365,7 @@ void PythonFront::written(const std::vector<const ParameterView*>& views) {
   }
   if (!is_volatile_) return;
   const py::gil_scoped_acquire lock;
-  optimizer_.attr("_written")();
+  optimizer.attr("_written")();
 }
 
 void PythonFront::warn(const std::string& sentence) {

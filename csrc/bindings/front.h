@@ -52,15 +52,8 @@ struct SeenParameter {
 // last, object by object; where it is another one, Python shows all of it again.
 class PythonFront : public engine::Front {
  public:
-  // For the time that a method of the optimizer calls. The methods below take Python's lock.
-  class Call {
-   public:
-    Call(PythonFront& front, py::handle optimizer) : front_(front) { front_.optimizer_ = optimizer; }
-    ~Call() { front_.optimizer_ = {}; }
-
-   private:
-    PythonFront& front_;
-  };
+  // Alive for as long as one of its methods runs, which sets it. The methods below take Python's lock.
+  py::handle optimizer;
 
   void update(engine::Core& core, engine::Operation operation) override;
   engine::GradientScaling scaling() override;
@@ -83,7 +76,6 @@ class PythonFront : public engine::Front {
   bool read_groups(engine::Core& core);
   void see_groups();
 
-  py::handle optimizer_;
   SeenContainer list_of_groups_;
   std::vector<SeenGroup> groups_;
   std::vector<SeenParameter> parameters_;

@@ -28,13 +28,11 @@ void bind_layout(py::module_& m) {
           "group",
           [](const Axis& self) { return self.absent() ? c10::intrusive_ptr<c10d::ProcessGroup>() : self.line->group; })
       .def("set_in_flight_group", &Axis::set_in_flight_group, py::arg("group"), py::call_guard<PythonWords>())
-      .def(
-          "piece",
-          [](const Axis& self, int64_t length, std::optional<int> rank) {
-            const Piece piece = self.piece(length, rank.value_or(self.rank));
-            return std::pair(piece.begin, piece.size);
-          },
-          py::arg("length"), py::arg("rank") = py::none())
+      .def("piece",
+           [](const Axis& self, int64_t length) {
+             const Piece piece = self.piece(length);
+             return std::pair(piece.begin, piece.size);
+           })
       .def("traffic", [counted](const Axis& self) {
         const AxisTraffic traffic = self.traffic();
         return py::dict(
@@ -44,14 +42,9 @@ void bind_layout(py::module_& m) {
             py::arg("completion") = counted(traffic.completion), py::arg("agreement") = counted(traffic.agreement));
       });
   py::class_<Layout>(m, "Layout")
-      .def(py::init([](Axis rows, Axis cols, Axis replicas, Axis copies, Axis batch, std::vector<int64_t> sizes,
-                       bool has_averaged_copies) {
-             return Layout{std::move(rows),  std::move(cols),  std::move(replicas), std::move(copies),
-                           std::move(batch), std::move(sizes), has_averaged_copies};
-           }),
-           py::kw_only(), py::arg("rows") = Axis(), py::arg("cols") = Axis(), py::arg("replicas") = Axis(),
-           py::arg("copies") = Axis(), py::arg("batch") = Axis(), py::arg("sizes") = std::vector<int64_t>(),
-           py::arg("has_averaged_copies") = false)
+      .def(py::init<Axis, Axis, Axis, Axis, Axis, std::vector<int64_t>, bool>(), py::kw_only(),
+           py::arg("rows") = Axis(), py::arg("cols") = Axis(), py::arg("replicas") = Axis(), py::arg("copies") = Axis(),
+           py::arg("batch") = Axis(), py::arg("sizes") = std::vector<int64_t>(), py::arg("has_averaged_copies") = false)
       .def_readonly("rows", &Layout::rows)
       .def_readonly("cols", &Layout::cols)
       .def_readonly("replicas", &Layout::replicas)

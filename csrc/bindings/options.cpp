@@ -10,7 +10,6 @@
 #include "algorithms/all.h"
 #include "bindings/bindings.h"
 #include "engine/cuts.h"
-#include "engine/group_options.h"
 #include "engine/matrix_form.h"
 #include "engine/parameter.h"
 #include "engine/shapes.h"
@@ -37,18 +36,12 @@ std::optional<Value> number_of(py::handle given) {
   return static_cast<int64_t>(integer);
 }
 
-// The value of whatever is used as Python's own are. `kept` keeps the object whose text the value is.
-std::optional<Value> value_of(const Option& option, py::handle given, py::object& kept) {
-  if (std::optional<Value> value = plain_value_of(given)) return value;
-  const bool is_pair = option.allowed.kind == algorithms::Allowed::Kind::pair;
-  kept = py::module_::import("torchdion.plain_values").attr(is_pair ? "plain_numbers" : "plain")(given);
-  return kept.is(given) ? std::nullopt : plain_value_of(kept);
-}
-
-// None: the option does not take it.
+// Of whatever is used as Python's own values are. None: the option does not take it.
 std::optional<Value> taken(const Option& option, py::handle given) {
-  py::object kept;
-  const std::optional<Value> value = value_of(option, given, kept);
+  if (const auto value = plain_value_of(given)) return algorithms::accepted(option, *value);
+  const bool is_pair = option.allowed.kind == algorithms::Allowed::Kind::pair;
+  const py::object own = py::module_::import("torchdion.plain_values").attr(is_pair ? "plain_numbers" : "plain")(given);
+  const auto value = own.is(given) ? std::nullopt : plain_value_of(own);
   return value ? algorithms::accepted(option, *value) : std::nullopt;
 }
 
@@ -112,10 +105,10 @@ void complete(algorithms::Options& group, const std::string& where) {
 py::dict described(const Option& option) {
   py::list algorithms;
   for (const algorithms::Algorithm* algorithm : algorithms::all()) {
-    if (algorithms::has_option(*algorithm, option.name)) algorithms.append(std::string(algorithm->name));
+    if (algorithms::has_option(*algorithm, option.name)) algorithms.append(algorithm->name);
   }
-  return py::dict(py::arg("name") = std::string(option.name), py::arg("default") = to_python(option.initial),
-                  py::arg("words") = algorithms::words_of(option), py::arg("doc") = std::string(option.doc),
+  return py::dict(py::arg("name") = option.name, py::arg("default") = option.initial,
+                  py::arg("words") = algorithms::words_of(option), py::arg("doc") = option.doc,
                   py::arg("algorithms") = algorithms, py::arg("of_optimizer") = option.of_optimizer,
                   py::arg("of_run") = option.of_run, py::arg("of_ranks") = engine::is_of_ranks(option),
                   py::arg("may_be_tensor") = option.may_be_tensor);
@@ -123,9 +116,8 @@ py::dict described(const Option& option) {
 
 py::dict described(const algorithms::State& state) {
   static constexpr const char* kShapes[] = {"like_parameter", "factor", "rows"};
-  return py::dict(py::arg("name") = std::string(state.name),
-                  py::arg("shape") = kShapes[static_cast<std::size_t>(state.shape)],
-                  py::arg("dtype_option") = std::string(state.dtype_option));
+  return py::dict(py::arg("name") = state.name, py::arg("shape") = kShapes[static_cast<std::size_t>(state.shape)],
+                  py::arg("dtype_option") = state.dtype_option);
 }
 
 py::dict described(const algorithms::Algorithm& algorithm) {
@@ -135,12 +127,12 @@ py::dict described(const algorithms::Algorithm& algorithm) {
   py::dict docs;
   for (const Option& option : algorithm.options) {
     if (option.name == "betas") betas = option.initial;
-    docs[py::str(std::string(option.name))] = std::string(option.doc);
+    docs[py::str(option.name)] = option.doc;
   }
-  return py::dict(py::arg("name") = std::string(algorithm.name), py::arg("takes_matrices") = algorithm.takes_matrices(),
+  return py::dict(py::arg("name") = algorithm.name, py::arg("takes_matrices") = algorithm.takes_matrices(),
                   py::arg("shares_among_copies") = algorithm.shares_among_copies, py::arg("states") = states,
-                  py::arg("betas") = to_python(betas), py::arg("docs") = docs,
-                  py::arg("precision") = to_python(algorithms::options_of(algorithm, {}).at("precision")));
+                  py::arg("betas") = betas, py::arg("docs") = docs,
+                  py::arg("precision") = algorithms::options_of(algorithm, {}).at("precision"));
 }
 
 // The options of a group as it was, but for values that none may have.
@@ -216,15 +208,6 @@ engine::GroupOptions read_group(const py::dict& group, const std::string& where,
   return options;
 }
 
-py::object to_python(const Value& value) {
-  if (const auto* flag = std::get_if<bool>(&value)) return py::bool_(*flag);
-  if (const auto* integer = std::get_if<int64_t>(&value)) return py::int_(*integer);
-  if (const auto* number = std::get_if<double>(&value)) return py::float_(*number);
-  if (const auto* pair = std::get_if<algorithms::Pair>(&value)) return py::make_tuple(pair->first, pair->second);
-  if (const auto* text = std::get_if<std::string_view>(&value)) return py::str(std::string(*text));
-  return py::none();
-}
-
 Value value_of(const Option& option, py::handle given) { return read(option, given, "", nullptr); }
 
 namespace {
@@ -237,19 +220,11 @@ const algorithms::Algorithm& algorithm_under(const engine::GroupOptions& group, 
 }
 
 // By the names of states.
-py::dict state_sizes(const engine::GroupOptions& group, const Sizes& sizes) {
-  py::dict all;
-  for (const algorithms::State& state : algorithm_under(group, sizes).states) {
-    all[py::str(std::string(state.name))] = engine::whole_state_sizes(state, sizes, group.values);
-  }
-  return all;
-}
-
 py::dict piece_of_state_sizes(const engine::GroupOptions& group, const Sizes& sizes, const Sizes& piece,
                               const Layout& layout) {
   py::dict all;
   for (const algorithms::State& state : algorithm_under(group, sizes).states) {
-    all[py::str(std::string(state.name))] = engine::piece_of_state_sizes(state, sizes, piece, group.values, layout);
+    all[py::str(state.name)] = engine::piece_of_state_sizes(state, sizes, piece, group.values, layout);
   }
   return all;
 }
@@ -297,25 +272,23 @@ void bind_group_options(py::module_& m) {
           [](const GroupOptions& self, const Sizes& sizes) {
             return engine::matrix_sizes(sizes, engine::form_of(self.values));
           },
-          py::arg("sizes"), speaking)
+          speaking)
       .def(
           "advice_on_stack",
           [](const GroupOptions& self, const Sizes& sizes, const std::string& name) {
             const bool is_open = algorithms::is_none(self.values.at("batch_dims"));
             return is_open ? routing::advice_on_stack(sizes, name) : "";
           },
-          py::arg("sizes"), py::arg("name"), speaking)
-      .def("state_sizes", &state_sizes, py::arg("sizes"), speaking)
-      .def("piece_of_state_sizes", &piece_of_state_sizes, py::arg("sizes"), py::arg("piece"), py::arg("layout"),
-           speaking)
-      .def("sides_of", &sides_of, py::arg("sizes"), py::arg("cut"), py::arg("name"), speaking)
-      .def("dims_of_state", &dims_of_state, py::arg("sizes"), py::arg("state"), py::arg("state_sizes"), speaking)
+          speaking)
+      .def("piece_of_state_sizes", &piece_of_state_sizes, speaking)
+      .def("sides_of", &sides_of, speaking)
+      .def("dims_of_state", &dims_of_state, speaking)
       .def(
           "check_factors",
           [](const GroupOptions& self, const Sizes& sizes, const Layout& layout, const std::string& name) {
             engine::check_factors(sizes, self.values, layout, name);
           },
-          py::arg("sizes"), py::arg("layout"), py::arg("name"), speaking)
+          speaking)
       .def_static(
           "remarks",
           [](const py::dict& before, const py::dict& group, const py::dict& states, const std::string& where) {
@@ -323,18 +296,18 @@ void bind_group_options(py::module_& m) {
             py::list all;
             for (const engine::Remark& remark :
                  engine::remarks_on(options_before(before), now, parameters_with(states, group["params"]), where)) {
-              all.append(py::make_tuple(std::string(remark.option), kReasons[static_cast<std::size_t>(remark.reason)],
-                                        remark.sentence));
+              all.append(
+                  py::make_tuple(remark.option, kReasons[static_cast<std::size_t>(remark.reason)], remark.sentence));
             }
             return all;
           },
-          py::arg("before"), py::arg("group"), py::arg("states"), py::arg("where"), speaking)
+          speaking)
       .def(
           "check_parameter",
           [](const GroupOptions& self, const at::Tensor& param, const std::string& name) {
             engine::check_parameter(param, self.values, name);
           },
-          py::arg("param"), py::arg("name"), speaking);
+          speaking);
 }
 
 }  // namespace
@@ -347,12 +320,10 @@ void bind_options(py::module_& m) {
     for (const algorithms::Algorithm* algorithm : algorithms::all()) all.append(described(*algorithm));
     return py::make_tuple(options, all);
   });
-  m.def(
-      "algorithm_of",
-      [](int64_t dims, const std::string& algorithm, const std::string& scalar_algorithm, int64_t batch_dims) {
-        return std::string(algorithms::algorithm_of(dims, algorithm, scalar_algorithm, batch_dims).name);
-      },
-      py::arg("dims"), py::arg("algorithm"), py::arg("scalar_algorithm"), py::arg("batch_dims"));
+  m.def("algorithm_of",
+        [](int64_t dims, const std::string& algorithm, const std::string& scalar_algorithm, int64_t batch_dims) {
+          return algorithms::algorithm_of(dims, algorithm, scalar_algorithm, batch_dims).name;
+        });
   bind_group_options(m);
 }
 

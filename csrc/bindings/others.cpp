@@ -48,7 +48,7 @@ c10::IValue entry_of(py::handle value, bool is_item = false) {
 py::object from_entry(const c10::IValue& entry) {
   if (entry.isTensor()) return py::reinterpret_steal<py::object>(THPVariable_Wrap(entry.toTensor()));
   if (entry.isCapsule()) return dynamic_cast<const PythonObject&>(*others::as_foreign(entry)).object;
-  if (const std::optional<algorithms::Value> value = others::value_of(entry)) return to_python(*value);
+  if (const std::optional<algorithms::Value> value = others::value_of(entry)) return py::cast(*value);
   py::list items;
   for (const c10::IValue& item : others::items_of(entry)) items.append(from_entry(item));
   return entry.isTuple() ? py::object(py::tuple(items)) : items;
@@ -85,16 +85,14 @@ auto change(const py::dict& group, const F& f) {
 void bind_others(py::module_& m) {
   struct GroupKeys {};
   py::class_<GroupKeys> keys(m, "GroupKeys");
-  const auto def = [&](const char* name, const auto& f, const auto&... arguments) {
-    keys.def_static(name, f, py::arg("group"), arguments..., py::arg("where"), py::call_guard<PythonWords>());
-  };
+  const py::call_guard<PythonWords> speaking;
   py::dict names;
   for (const others::OtherName& name : others::other_names()) {
-    names[py::str(name.key)] = py::tuple(py::cast(std::vector<std::string>(name.options.begin(), name.options.end())));
+    names[py::str(name.key)] = py::tuple(py::cast(name.options));
   }
   keys.attr("other_names") = names;
   keys.attr("selectors") = py::cast(others::selectors());
-  def(
+  keys.def_static(
       "choose_algorithm",
       [](const py::dict& group, const std::string& preferred, bool is_named, const std::string& where) {
         const Entries entries = entries_of(group);
@@ -102,16 +100,16 @@ void bind_others(py::module_& m) {
         const std::string chosen = others::chosen_algorithm(entries, own, preferred, is_named, where);
         if (chosen != own) group["algorithm"] = chosen;
       },
-      py::arg("preferred"), py::arg("is_named"));
-  def(
+      speaking);
+  keys.def_static(
       "unite",
       [](const py::dict& group, const std::set<std::string>& written, bool refuses, const std::string& where) {
         others::United united =
             change(group, [&](Entries& entries) { return others::unite_names(entries, written, refuses, where); });
         return std::pair(std::move(united.meant), std::move(united.contradictions));
       },
-      py::arg("written"), py::arg("refuses"));
-  def(
+      speaking);
+  keys.def_static(
       "rename_dion_package",
       [](const py::dict& group, const others::Shapes& shapes, const std::string& where) {
         change(group, [&](Entries& entries) {
@@ -119,8 +117,8 @@ void bind_others(py::module_& m) {
           return true;
         });
       },
-      py::arg("shapes"));
-  def(
+      speaking);
+  keys.def_static(
       "rename_saved",
       [](const py::dict& group, const py::dict& own, const others::Shapes& shapes, const std::string& where) {
         const others::Saver saver = change(group, [&](Entries& entries) {
@@ -128,7 +126,7 @@ void bind_others(py::module_& m) {
         });
         return std::pair(saver != others::Saver::this_library, others::states_of(saver));
       },
-      py::arg("own"), py::arg("shapes"));
+      speaking);
 }
 
 }  // namespace torchdion::bindings

@@ -100,8 +100,7 @@ void bind_routing(py::module_& m) {
         }
         return py::make_tuple(groups, found.warnings);
       },
-      py::arg("modules"), py::arg("parameters"), py::arg("declared"), py::arg("absent"), py::arg("heads"),
-      py::arg("strict"), py::call_guard<PythonWords>());
+      py::call_guard<PythonWords>());
 }
 
 }  // namespace torchdion::bindings

@@ -5,7 +5,6 @@
 #include <torchdion/layout.h>
 
 #include "bindings/bindings.h"
-#include "engine/group_options.h"
 #include "engine/loaded_state.h"
 #include "engine/parameter_costs.h"
 
@@ -41,10 +40,8 @@ py::list costs(const std::vector<std::pair<engine::GroupOptions, std::vector<Pla
     all.push_back({options, {}});
     for (const auto& [sizes, dtype, piece, layout] : parameters) {
       const at::TensorOptions like = at::TensorOptions(at::kMeta).dtype(dtype);
-      engine::ParameterView& view = all.back().parameters.emplace_back();
-      view.param = at::empty(sizes, like);
-      view.tensor = at::empty(piece, like);
-      view.layout = layout;
+      all.back().parameters.push_back(
+          {.name = {}, .param = at::empty(sizes, like), .tensor = at::empty(piece, like), .layout = layout});
     }
   }
   py::list found;
@@ -81,11 +78,7 @@ py::list loaded_states(const std::vector<std::pair<engine::GroupOptions, std::ve
   for (const auto& [options, takers] : groups) {
     all.push_back({options, {}});
     for (const auto& [param, piece, layout, name, saved] : takers) {
-      engine::ParameterView& view = all.back().parameters.emplace_back();
-      view.param = param;
-      view.tensor = piece;
-      view.layout = layout;
-      view.name = name;
+      all.back().parameters.push_back({.name = name, .param = param, .tensor = piece, .layout = layout});
     }
   }
   std::vector<const algorithms::Options*> options;
@@ -96,24 +89,22 @@ py::list loaded_states(const std::vector<std::pair<engine::GroupOptions, std::ve
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t i = 0; i < all[g].parameters.size(); ++i) {
       const std::optional<Saved>& saved = std::get<4>(groups[g].second[i]);
-      if (!saved) {
-        states.append(py::none());
-        continue;
-      }
-      const engine::ParameterView& view = all[g].parameters[i];
-      const engine::ParameterState state = engine::loaded(state_of(*saved), view, all[g].options.values);
-      py::dict tensors;
-      tensors["step"] = py::make_tuple(state.step, std::vector<int64_t>());
-      for (const engine::StateTensor& one : state.tensors) {
-        tensors[py::str(one.name)] = py::make_tuple(one.tensor, one.sizes);
-      }
-      states.append(tensors);
+      const auto load = [&] { return engine::loaded(state_of(*saved), all[g].parameters[i], all[g].options.values); };
+      states.append(saved ? py::object(to_python(load())) : py::none());
     }
   }
   return states;
 }
 
 }  // namespace
+
+py::dict to_python(const engine::ParameterState& state) {
+  py::dict tensors(py::arg("step") = py::make_tuple(state.step, std::vector<int64_t>()));
+  for (const engine::StateTensor& one : state.tensors) {
+    tensors[py::str(one.name)] = py::make_tuple(one.tensor, one.sizes);
+  }
+  return tensors;
+}
 
 void bind_states(py::module_& m) {
   m.def("costs", &costs, py::arg("groups"), py::call_guard<PythonWords>());

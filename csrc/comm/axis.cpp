@@ -13,12 +13,10 @@ void check_options(const AxisOptions& options, int size) {
   const int chunks = std::accumulate(options.chunks.begin(), options.chunks.end(), 1, std::multiplies<>());
   TORCH_CHECK_VALUE(chunks == size, "torchdion::Axis: chunks must be as many as the group has ranks, ", size, ", got ",
                     chunks);
-  std::vector<int> pieces = options.pieces;
-  std::sort(pieces.begin(), pieces.end());
-  for (int i = 0; i < size; ++i) {
-    TORCH_CHECK_VALUE(static_cast<int>(pieces.size()) == size && pieces[i] == i,
-                      "torchdion::Axis: pieces must hold every number below ", size, " once, got ", options.pieces);
-  }
+  std::vector<int> each(size);
+  std::iota(each.begin(), each.end(), 0);
+  TORCH_CHECK_VALUE(std::ranges::is_permutation(options.pieces, each),
+                    "torchdion::Axis: pieces must hold every number below ", size, " once, got ", options.pieces);
 }
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& there(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {

@@ -5,31 +5,37 @@
 
 #include <ATen/core/Tensor.h>
 #include <torchdion/layout.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <coroutine>
 #include <vector>
 
-#include "comm/messages.h"
 #include "comm/trace.h"
 
 namespace torchdion::comm {
+
+// Communications under way.
+using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
 // What a collective returns. Awaited: suspends its task for one turn, then waits for the communication to end and
 // throws a c10::DistBackendError, which names the axis, where it failed. `tensors` keeps the memory that the
 // communication reads and writes alive until then; after a failed message until those beside it are given up, which
 // gloo does where their work ends. Of NCCL's communication the host only sees that it began: it is the current stream
-// that waits, so memory which is freed after that is used again after that.
+// that waits, so memory which is freed after that is used again after that. `target`, where it is defined, is written
+// then, with the first of the tensors.
 class Pending {
  public:
   Pending() = default;
-  Pending(const char* kind, Axis axis, Works works, std::vector<at::Tensor> tensors)
-      : suspends_(true), kind_(kind), axis_(std::move(axis)), tensors_(std::move(tensors)), works_(std::move(works)) {}
+  Pending(const char* kind, Axis axis, Works works, std::vector<at::Tensor> tensors, at::Tensor target)
+      : suspends_(true),
+        kind_(kind),
+        axis_(std::move(axis)),
+        tensors_(std::move(tensors)),
+        target_(std::move(target)),
+        works_(std::move(works)) {}
 
   // Where there is nothing to send.
-  static Pending nothing() { return Pending("", {}, {}, {}); }
-
-  // Once the communication has ended: tensor ← arrived, which it went by.
-  Pending then_into(at::Tensor tensor, at::Tensor arrived) &&;
+  static Pending nothing() { return Pending("", {}, {}, {}, {}); }
 
   bool await_ready() const noexcept { return !suspends_; }
   void await_suspend(std::coroutine_handle<>) const noexcept {}
@@ -40,8 +46,8 @@ class Pending {
   const char* kind_ = "";
   Axis axis_;
   std::vector<at::Tensor> tensors_;  // which end after the works
+  at::Tensor target_;
   Works works_;
-  at::Tensor target_, arrived_;  // undefined where nothing goes by another device
 };
 
 // tensor ← Σ over the axis of tensor, in place. Contiguous.
@@ -54,7 +60,7 @@ Pending all_gather(at::Tensor output, at::Tensor input, std::vector<int64_t> spl
 
 // output ← what every rank has for this one, size · splits[rank] elements, one rank after the other; input: splits[k]
 // elements for each rank k. Its own piece, which lies in the input, is left unwritten where messages carry the
-// others of a CPU (as_messages()). Counted as a reduce-scatter, of which it is the first half. Both contiguous.
+// others of a CPU. Counted as a reduce-scatter, of which it is the first half. Both contiguous.
 Pending scatter(at::Tensor output, at::Tensor input, std::vector<int64_t> splits, Axis axis);
 
 // output ← what every rank has for this one, one rank after the other, received[k] elements from rank k; input:

@@ -1,8 +1,11 @@
-// The one sentence of a collective that fails.
+// The one sentence of a collective that fails, and how other tasks end after it: each waits for what it has in flight
+// and starts nothing more.
 #pragma once
 
 #include <c10/util/Exception.h>
 #include <torchdion/layout.h>
+
+#include <exception>
 
 namespace torchdion::comm {
 
@@ -17,6 +20,18 @@ auto named(const char* kind, const Axis& axis, Part part) {
                     c10::str("torchdion: the ", kind, " over the axis '", axis.name(), "' of ", axis.size,
                              " ranks failed: ", known ? known->what_without_backtrace() : error.what()));
   }
+}
+
+// What such a task throws.
+struct Stopped : std::exception {
+  const char* what() const noexcept override { return "another task failed"; }
+};
+
+// Set by the scheduler of this thread once a task has failed.
+extern constinit thread_local bool stopping;
+
+inline void throw_if_stopping() {
+  if (stopping) throw Stopped();
 }
 
 }  // namespace torchdion::comm

@@ -1,19 +1,10 @@
 #include "comm/in_flight.h"
 
+#include <utility>
+
 #include "comm/line.h"
 
 namespace torchdion::comm {
-
-namespace {
-
-void move_counts(Traffic& to, Traffic& from) {
-  to.calls += from.calls;
-  to.elements += from.elements;
-  to.bytes += from.bytes;
-  from = {};
-}
-
-}  // namespace
 
 bool has_in_flight_group(const Axis& axis) { return axis.absent() || axis.line->in_flight; }
 
@@ -21,14 +12,10 @@ bool is_under_way(const Axis& axis) { return axis.line->in_flight && axis.line->
 
 void set_under_way(const Axis& axis, bool is_under_way) { axis.line->in_flight->is_under_way = is_under_way; }
 
-Axis in_flight(const Axis& axis) {
-  Axis other = axis;
-  if (!axis.absent()) other.line = axis.line->in_flight;
-  return other;
-}
-
 Layout in_flight(Layout layout) {
-  for (Axis* axis : {&layout.rows, &layout.cols, &layout.replicas}) *axis = in_flight(*axis);
+  for (Axis* axis : {&layout.rows, &layout.cols, &layout.replicas}) {
+    if (!axis->absent()) axis->line = axis->line->in_flight;
+  }
   return layout;
 }
 
@@ -38,7 +25,7 @@ void move_counts(const Layout& layout) {
     AxisTraffic &to = axis->line->traffic, &from = axis->line->in_flight->traffic;
     for (Traffic AxisTraffic::*kind : {&AxisTraffic::all_reduce, &AxisTraffic::reduce_scatter, &AxisTraffic::all_gather,
                                        &AxisTraffic::all_to_all, &AxisTraffic::completion, &AxisTraffic::agreement}) {
-      move_counts(to.*kind, from.*kind);
+      add(to.*kind, std::exchange(from.*kind, {}));
     }
   }
 }

@@ -12,8 +12,7 @@ bool has_in_flight_group(const Axis& axis);
 bool is_under_way(const Axis& axis);
 void set_under_way(const Axis& axis, bool is_under_way);
 
-// The same line of ranks over its second group. Counts are its own until move_counts().
-Axis in_flight(const Axis& axis);
+// The same lines of ranks over their second groups. Counts are these ones' until move_counts().
 Layout in_flight(Layout layout);
 
 // Moves to the axes what was counted in flight, which has ended.

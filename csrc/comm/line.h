@@ -17,6 +17,12 @@ struct Line {
   bool is_under_way = false;             // of a second one: it carries what a step has left
 };
 
+inline void add(Traffic& total, const Traffic& more) {
+  total.calls += more.calls;
+  total.elements += more.elements;
+  total.bytes += more.bytes;
+}
+
 // True if the group has something that moves tensors on such devices: NCCL alone moves none on the CPU.
 inline bool moves(const c10d::ProcessGroup& group, c10::DeviceType type) {
   const std::vector<c10::Device> devices = group.getDeviceTypes();

@@ -2,14 +2,15 @@
 
 #include <deque>
 #include <memory>
-#include <stdexcept>
 
-#include "comm/stop.h"
+#include "comm/failure.h"
 #include "comm/trace.h"
 
 namespace torchdion::comm {
 
+// Defined in the library: inline ones would be others in every shared object.
 constinit thread_local bool stopping = false;
+constinit thread_local Trace* active_trace = nullptr;
 
 namespace {
 
@@ -20,17 +21,7 @@ struct Root {
   std::coroutine_handle<> cursor;
 };
 
-void resume(Root& root) {
-  if (active_trace) active_trace->task = root.number;
-  root.cursor.resume();
-  if (active_trace) active_trace->task = -1;
-}
-
 }  // namespace
-
-Scheduler::Scheduler(int width) : width_(width) {
-  if (width < 1) throw std::invalid_argument("Scheduler: width must be at least 1, got " + std::to_string(width));
-}
 
 void Scheduler::run(const std::vector<Factory>& tasks, std::size_t early, const std::function<void()>& then) {
   completed_ = 0;
@@ -47,17 +38,15 @@ void Scheduler::run(const std::vector<Factory>& tasks, std::size_t early, const 
   };
 
   auto next = tasks.begin();
-  // Makes the next task; whether there is one.
+  // Makes the next task.
   const auto start = [&](int slot, std::deque<std::unique_ptr<Root>>& roots) {
     const int number = static_cast<int>(next - tasks.begin());
     const Factory& make = *next++;
     try {
       roots.push_back(std::make_unique<Root>(Root{make(slot), slot, number, {}}));
       roots.back()->task.start_at(&roots.back()->cursor);
-      return true;
     } catch (...) {
       fail(std::current_exception(), number);
-      return false;
     }
   };
   // Gives a turn to each of them.
@@ -65,7 +54,9 @@ void Scheduler::run(const std::vector<Factory>& tasks, std::size_t early, const 
     for (std::size_t turns = roots.size(); turns-- > 0;) {
       std::unique_ptr<Root> root = std::move(roots.front());
       roots.pop_front();
-      resume(*root);
+      if (active_trace) active_trace->task = root->number;
+      root->cursor.resume();
+      if (active_trace) active_trace->task = -1;
       if (!root->task.done()) {
         roots.push_back(std::move(root));
         continue;
@@ -91,7 +82,8 @@ void Scheduler::run(const std::vector<Factory>& tasks, std::size_t early, const 
   while (!alive.empty() || (next != tasks.end() && !error)) {
     // One new task a round: the tasks alive stay at different places of their work.
     if (next != tasks.end() && !error && !free_slots.empty()) {
-      if (start(free_slots.back(), alive)) free_slots.pop_back();
+      start(free_slots.back(), alive);
+      free_slots.pop_back();
     }
     resume_all(alive);
   }

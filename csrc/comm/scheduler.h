@@ -18,8 +18,8 @@ class Scheduler {
   using Factory = std::function<Task<>(int slot)>;
   static constexpr int kNoSlot = -1;
 
-  // At most `width` tasks are alive at a time; 1 runs them one after the other, for debugging.
-  explicit Scheduler(int width);
+  // At most `width` ≥ 1 tasks are alive at a time; 1 runs them one after the other.
+  explicit Scheduler(int width) : width_(width) {}
 
   // Runs every task to its end. When a task throws, no further one is started, those alive run until they have waited
   // for the collective that they have in flight (so that none outlives the memory it writes; without one, to their own

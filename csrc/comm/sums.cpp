@@ -11,9 +11,9 @@
 #include <functional>
 #include <numeric>
 
+#include "comm/blocking.h"
 #include "comm/by_cpu.h"
 #include "comm/collectives.h"
-#include "comm/copies.h"
 
 namespace torchdion::comm {
 
@@ -91,10 +91,14 @@ Piece own_share(const Axis& axis, const Shares& shares) {
   return {std::accumulate(shares.begin(), shares.begin() + axis.rank, int64_t{0}), shares[axis.rank]};
 }
 
+at::Tensor own_share(const at::Tensor& stack, const Axis& axis, const Shares& shares) {
+  const Piece own = own_share(axis, shares);
+  return stack.narrow(0, own.begin, own.size);
+}
+
 Task<at::Tensor> sum_shares(at::Tensor stack, Axis axis, Order order, Shares shares, at::Tensor into, at::Tensor room) {
   if (axis.absent()) co_return stack;
-  const Piece own = own_share(axis, shares);
-  const at::Tensor share = stack.narrow(0, own.begin, own.size);
+  const at::Tensor share = own_share(stack, axis, shares);
   at::Tensor sum = into.defined() ? into : share;
   if (can_reduce_while_scattering(stack, axis, order, shares)) {
     co_await reduce_scatter(sum, stack, axis);

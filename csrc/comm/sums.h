@@ -24,8 +24,9 @@ using Shares = std::vector<int64_t>;
 // As many for each rank, but for one.
 Shares even_shares(int64_t count, int size);
 
-// Where the share of this rank lies.
+// Where the share of this rank lies; and that share of a stack, a view.
 Piece own_share(const Axis& axis, const Shares& shares);
+at::Tensor own_share(const at::Tensor& stack, const Axis& axis, const Shares& shares);
 
 // stack ← Σ over the axis of stack ([count, ...], contiguous), but of its entries only this rank's share, whole ones,
 // which is what it returns: in their place, or, where `into` is defined, there, in FP32 where it is so, and the stack

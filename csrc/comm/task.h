@@ -1,14 +1,14 @@
 // Task: a lazily started coroutine. An algorithm is one Task; where it must wait for a collective it suspends, and
 // the Scheduler runs other tasks meanwhile.
 //
-// g++ 12 miscompiles some shapes of co_await. The rule that avoids them, kept by tests/check_coroutines.py: `co_await`
-// is a whole statement or a whole right-hand side, its operand a plain call on named values (no braces, lambda, ?:,
-// condition or structured binding), and coroutine parameters are taken by value.
+// g++ 12 miscompiles some shapes of co_await: csrc/README.md has the rule that avoids them, which
+// tests/check_coroutines.py checks.
 #pragma once
 
 #include <coroutine>
 #include <exception>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 namespace torchdion::comm {
@@ -63,7 +63,10 @@ class [[nodiscard]] Task {
     *promise.cursor = frame_;
     return frame_;
   }
-  T await_resume() { return frame_.promise().result(); }
+  T await_resume() {
+    promise().rethrow();
+    if constexpr (!std::is_void_v<T>) return std::move(*frame_.promise().value);
+  }
 
   // For the scheduler, which drives the outermost task by hand.
   bool done() const { return frame_.done(); }
@@ -82,17 +85,12 @@ struct Promise : PromiseBase {
   std::optional<T> value;
   Task<T> get_return_object() { return Task<T>(std::coroutine_handle<Promise>::from_promise(*this)); }
   void return_value(T result) { value = std::move(result); }
-  T result() {
-    rethrow();
-    return std::move(*value);
-  }
 };
 
 template <>
 struct Promise<void> : PromiseBase {
   Task<void> get_return_object() { return Task<void>(std::coroutine_handle<Promise>::from_promise(*this)); }
   void return_void() {}
-  void result() { rethrow(); }
 };
 
 }  // namespace torchdion::comm

@@ -20,7 +20,6 @@ struct Trace {
   int task = -1;
 };
 
-// Defined in the library: an inline one would be another in every shared object.
 extern constinit thread_local Trace* active_trace;
 
 inline void note(const char* what) {

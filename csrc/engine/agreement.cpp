@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "comm/copies.h"
-#include "comm/digest.h"
+#include "comm/blocking.h"
 #include "comm/line.h"
 #include "words.h"
 
@@ -30,13 +29,12 @@ std::vector<Members> members_of(const std::vector<Claim>& claims, std::vector<Ax
     for (const Axis& axis : claims[i].*axes) {
       if (axis.absent()) continue;
       const auto is_same = [&](const Members& members) { return members.axis.line->group == axis.line->group; };
-      auto found = std::find_if(all.begin(), all.end(), is_same);
+      auto found = std::ranges::find_if(all, is_same);
       if (found == all.end()) found = all.insert(all.end(), {axis, {}});
       if (found->indices.empty() || found->indices.back() != i) found->indices.push_back(i);
     }
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Members& a, const Members& b) { return a.axis.name() < b.axis.name(); });
+  std::ranges::stable_sort(all, {}, [](const Members& members) -> const std::string& { return members.axis.name(); });
   return all;
 }
 
@@ -110,23 +108,6 @@ struct Digests {
   int64_t claimed, gradients;
 };
 
-std::vector<Digests> digests_of(const std::vector<Claim>& claims, const std::vector<Copy>& copies,
-                                const std::vector<Members>& axes) {
-  std::vector<Digests> digests;
-  for (const Members& members : axes) {
-    digests.push_back({digest_of_claims(claims, members, copies), digest_of_gradients(claims, members)});
-  }
-  return digests;
-}
-
-int64_t digest_of_all(const std::vector<Digests>& digests, const std::vector<Members>& axes) {
-  std::string all;
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    (all += c10::str(axes[i].axis.name(), ' ', digests[i].claimed, ' ', digests[i].gradients)) += '\n';
-  }
-  return comm::digest(all);
-}
-
 // What any of the ranks says: what it does, and how it compares with the others.
 struct Opening {
   bool refused = false, differs = false, is_uneven = false;
@@ -151,8 +132,14 @@ struct Opening {
 Opening open(Operation operation, bool refuses, const std::vector<Claim>& claims, const std::vector<Copy>& copies,
              const std::vector<Members>& axes) {
   const auto own = static_cast<int64_t>(operation);
-  const std::vector<Digests> digests = digests_of(claims, copies, axes);
-  const int64_t everything = digest_of_all(digests, axes);
+  std::vector<Digests> digests;
+  std::string all_of_them;
+  for (const Members& members : axes) {
+    const Digests each{digest_of_claims(claims, members, copies), digest_of_gradients(claims, members)};
+    all_of_them += c10::str(members.axis.name(), ' ', each.claimed, ' ', each.gradients, '\n');
+    digests.push_back(each);
+  }
+  const int64_t everything = comm::digest(all_of_them);
   Opening all{refuses, false, false, own, own, everything, everything};
   for (std::size_t i = 0; i < axes.size(); ++i) all.exchange(axes[i].axis, digests[i]);
   // By now every rank knows what all began with. A difference that only a later axis showed goes back along the earlier
@@ -169,8 +156,7 @@ std::string difference(const std::vector<Claim>& claims, const Members& members)
       integers({static_cast<int64_t>(texts.size()), comm::digest(joined(texts))}), members.axis);
   const std::string who = c10::str("the ranks of the axis '", members.axis.name(), "' must ");
   if (differs[0]) {
-    const auto is_parameter = [&](std::size_t i) { return claims[i].is_parameter; };
-    const auto count = std::count_if(members.indices.begin(), members.indices.end(), is_parameter);
+    const auto count = std::ranges::count_if(members.indices, [&](std::size_t i) { return claims[i].is_parameter; });
     return c10::str(who, "update as many parameters over it, got ", count);
   }
   if (!differs[1]) return {};
@@ -268,8 +254,7 @@ std::vector<bool> apart(const std::vector<Claim>& claims, const std::vector<Copy
     for (std::size_t k = 0; k < digests.size(); ++k) codes[copies[members.indices[k]].claim] |= differs[k];
   }
   codes = largest_of_ranks(claims, codes, &Claim::axes);
-  const bool any = std::any_of(codes.begin(), codes.end(), [](uint8_t code) { return code != 0; });
-  if (!is_anywhere(any, axes)) return {};
+  if (!is_anywhere(std::ranges::any_of(codes, [](uint8_t code) { return code != 0; }), axes)) return {};
   return {codes.begin(), codes.end()};
 }
 

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/parameter.h"
+
 namespace torchdion::engine {
 
 // What ranks do together, each of which begins with one message along the same axes.
@@ -23,15 +25,24 @@ enum class Operation {
   whole_state_dict,
 };
 
+// Names and values, the same names on all ranks.
+using Properties = std::vector<std::pair<std::string, std::string>>;
+
 // What a rank takes a parameter for, a parameter group, or the optimizer.
 struct Claim {
   std::string name;
-  std::vector<std::pair<std::string, std::string>> properties;  // their names and values, the same names on all ranks
-  std::vector<Axis> axes;                                       // along which ranks must claim the same
+  Properties properties;
+  std::vector<Axis> axes;  // along which ranks must claim the same
   bool is_parameter = true;
   std::optional<c10::ScalarType> gradient = {};  // that this rank has of the parameter
   std::vector<Axis> shared = {};                 // along which a missing gradient is zero where another rank has one
 };
+
+// Of the optimizer, whose properties are given, of the groups of these parameters, then of each parameter. `copies`: of
+// other ranks that have everything. A step makes what is not there; what else ranks do, they do with what is.
+std::vector<Claim> claims_of(const std::vector<const ParameterView*>& parameters,
+                             const std::vector<ParameterGroup>& groups, Properties optimizer, Operation operation,
+                             const Axis& copies);
 
 // This rank's copy of a parameter that must be equal on all ranks of an axis.
 struct Copy {

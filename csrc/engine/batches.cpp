@@ -19,15 +19,9 @@ const at::Tensor& in_memory(const at::Tensor& tensor) {
 }
 
 at::Tensor matrices_of(const at::Tensor& state, const algorithms::State& declared, MatrixForm form) {
-  switch (declared.shape) {
-    case StateShape::like_parameter:
-      return *matrix_view(state, form);
-    case StateShape::factor:
-      return state;
-    case StateShape::rows:
-      return *matrix_view(state, {form.batch_dims, form.blocks, /*fan_in_first=*/false});
-  }
-  return {};
+  if (declared.shape == StateShape::factor) return state;
+  form.fan_in_first = form.fan_in_first && declared.shape == StateShape::like_parameter;
+  return *matrix_view(state, form);
 }
 
 // Appends to the matrices of other parameters that lie alike.
@@ -111,6 +105,21 @@ Batch list_of(const Alike& alike, const Groups& groups, Copies& copies) {
 }
 
 }  // namespace
+
+at::Tensor Copies::writable(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() && !tensor.is_neg()) return tensor;
+  written_.emplace_back(tensor, tensor.resolve_neg().contiguous());
+  return written_.back().second;
+}
+
+at::Tensor Copies::readable(const at::Tensor& tensor) {
+  read_.push_back(tensor.contiguous());
+  return read_.back();
+}
+
+void Copies::write_back() const {
+  for (const auto& [target, copy] : written_) target.copy_(copy);
+}
 
 std::vector<Batch> batches_of(const Plan& plan, const Groups& groups, Copies& copies) {
   std::vector<Batch> wholes;

@@ -4,13 +4,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
-#include "algorithms/cost.h"
 #include "engine/checks.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
@@ -28,8 +28,6 @@ constexpr int64_t kBucket = int64_t{25} << 20;
 // Bytes of a parameter that travels from where it lies and not in a bucket with others, on a CPU, where a copy costs
 // more than a message. Matrices share their buckets, as batches of them are updated faster.
 constexpr int64_t kAlone = int64_t{1} << 20;
-
-int64_t total(const comm::Shares& shares) { return std::accumulate(shares.begin(), shares.end(), int64_t{0}); }
 
 // Elements of one entry of dimension 0.
 int64_t elements_of_row(const at::Tensor& X) { return X.dim() == 0 ? 1 : X.size(0) == 0 ? 0 : X.numel() / X.size(0); }
@@ -79,7 +77,7 @@ at::Tensor packed_gradients(const Bucket& bucket, int64_t* zeroed) {
 // Likewise the weights, of which those of this rank alone are filled in.
 at::Tensor packed_weights(const Bucket& bucket) {
   if (is_in_order(bucket.X)) return bucket.X.front().view({-1});
-  const at::Tensor packed = at::empty({total(bucket.elements)}, bucket.X.front().options());
+  const at::Tensor packed = at::empty({c10::sum_integers(bucket.elements)}, bucket.X.front().options());
   const Piece own = comm::own_share(bucket.axis, bucket.elements);
   std::vector<at::Tensor> parts;
   for (const at::Tensor& X : bucket.own_X) parts.push_back(X.view({-1}));
@@ -205,12 +203,13 @@ void SharedGroups::add(const Group& group, std::size_t index, const std::vector<
   int64_t offset = 0;
   for (std::size_t member = 0; member < members.size(); ++member) {
     const std::size_t i = members[member];
-    const Piece rows = comm::own_share(bucket.axis, group.shares[i]);
+    const Part part{bucket.axis, group.shares[i], group.X[i].sizes().vec()};
+    const Piece rows = part.rows();
     const at::Tensor X = rows_of(group.X[i], rows);
     for (std::size_t k = 0; k < group.states.size(); ++k) {
       const algorithms::State& state = group.algorithm->states[k];
-      const std::vector<int64_t> whole = whole_state_sizes(state, group.X[i].sizes(), group.options);
-      check_state_sizes(group.X[i], owned_sizes(whole, group.X[i].sizes(), rows), group.states[k][i], title_of(state));
+      const std::vector<int64_t> whole = whole_state_sizes(state, part.sizes, group.options);
+      check_state_sizes(group.X[i], part.sizes_of(whole), group.states[k][i], title_of(state));
     }
     if (rows.size == 0) continue;
     bucket.own.push_back(member);

@@ -57,6 +57,10 @@ bool is_captured(const at::Tensor& tensor) {
 
 bool is_computed(at::ScalarType dtype) { return !algorithms::name_of(dtype).empty(); }
 
+bool counts_steps(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble || at::isIntegralType(dtype, /*includeBool=*/false);
+}
+
 void check_parameters(const std::vector<at::Tensor>& X) {
   for (const at::Tensor& x : X) {
     const bool has_place = x.is_cpu() || x.is_cuda() || linalg::has_backend(x.device().type());
@@ -80,11 +84,10 @@ void check_storage(const std::vector<at::Tensor>& X, const std::vector<at::Tenso
 void check_steps(const std::vector<at::Tensor>& X, const std::vector<at::Tensor>& steps) {
   for (std::size_t i = 0; i < X.size(); ++i) {
     const at::Tensor& step = steps[i];
-    const bool counts = step.scalar_type() == at::kFloat || step.scalar_type() == at::kDouble ||
-                        at::isIntegralType(step.scalar_type(), /*includeBool=*/false);
-    TORCH_CHECK_VALUE(step.is_cpu() && step.numel() == 1 && counts && linalg::has_memory(step), prefix(),
-                      "the state step of ", called(X[i]), " must be one integer, FP32 or FP64 number on the CPU, got ",
-                      step.toString(), " of shape ", step.sizes());
+    TORCH_CHECK_VALUE(
+        step.is_cpu() && step.numel() == 1 && counts_steps(step.scalar_type()) && linalg::has_memory(step), prefix(),
+        "the state step of ", called(X[i]), " must be one integer, FP32 or FP64 number on the CPU, got ",
+        step.toString(), " of shape ", step.sizes());
     const double count = step.scalar_type() == at::kFloat ? *step.const_data_ptr<float>() : step.item<double>();
     TORCH_CHECK_VALUE(count >= 0 && count < 0x1p53 && count == std::floor(count), prefix(), "the state step of ",
                       called(X[i]), " must be a whole number from 0, got ", count);
@@ -150,10 +153,15 @@ void check_state_sizes(const at::Tensor& X, at::IntArrayRef sizes, const at::Ten
                     sizes == X.sizes() ? "that shape" : c10::str("the shape ", sizes), ", got ", state.sizes());
 }
 
-std::string Whose::text() const { return parameter_ ? called(*parameter_) : *name_; }
+void check_number(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(linalg::has_memory(tensor) && !tensor.is_neg(), prefix(), what,
+                    " must be a tensor of one real number with memory of its own, got ", tensor.toString());
+  TORCH_CHECK_VALUE(tensor.numel() == 1 && !tensor.is_complex(), prefix(), what,
+                    " must be a tensor of one real number, got ", tensor.toString(), " of shape ", tensor.sizes());
+}
 
-void check_factor_sizes(const Whose& whose, at::IntArrayRef sizes, at::IntArrayRef factor, MatrixForm form,
-                        const std::string& what) {
+void check_factor_sizes(const std::function<std::string()>& whose, at::IntArrayRef sizes, at::IntArrayRef factor,
+                        MatrixForm form, const std::string& what) {
   const std::vector<int64_t> matrices = matrix_sizes(sizes, form);
   const int64_t m = matrices.end()[-2], n = matrices.back(), largest = std::min(m, n), least = largest == 0 ? 0 : 1;
   const at::IntArrayRef stack(matrices.data(), matrices.size() - 2);
@@ -164,8 +172,8 @@ void check_factor_sizes(const Whose& whose, at::IntArrayRef sizes, at::IntArrayR
   std::string counts;
   for (const int64_t count : stack) counts += c10::str(count, ", ");
   const std::string other = m == n ? "" : c10::str(" or [", counts, n, ", r]");
-  TORCH_CHECK_VALUE(false, prefix(), "the ", what, " of ", whose.text(), " must have the shape [", counts, m, ", r]",
-                    other, " with ", least, " ≤ r ≤ ", largest, ", got ", factor);
+  TORCH_CHECK_VALUE(false, prefix(), "the ", what, " of ", whose(), " must have the shape [", counts, m, ", r]", other,
+                    " with ", least, " ≤ r ≤ ", largest, ", got ", factor);
 }
 
 }  // namespace torchdion::engine

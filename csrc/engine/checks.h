@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ bool is_captured(const at::Tensor& tensor);
 
 // Whether steps compute with it. FP8 is floating-point too, but nothing does.
 bool is_computed(at::ScalarType dtype);
+
+// Whether steps count themselves in it.
+bool counts_steps(at::ScalarType dtype);
 
 // The parameters are dense floating-point tensors, on devices that this build has kernels for, of which no two elements
 // share memory.
@@ -45,21 +49,11 @@ void check_gradient(const at::Tensor& X, const at::Tensor& G);
 void check_state(const at::Tensor& X, const at::Tensor& state, const std::string& what);
 // A state has these sizes.
 void check_state_sizes(const at::Tensor& X, at::IntArrayRef sizes, const at::Tensor& state, const std::string& what);
-// A parameter in a sentence: the front's name for a tensor, which is looked up only when a sentence needs it, or a
-// name.
-class Whose {
- public:
-  Whose(const at::Tensor& parameter) : parameter_(&parameter) {}
-  Whose(const std::string& name) : name_(&name) {}
-  std::string text() const;
-
- private:
-  const at::Tensor* parameter_ = nullptr;
-  const std::string* name_ = nullptr;
-};
-
-// Factors of these sizes are of the matrices of a parameter of these sizes; `what`: "state Q".
-void check_factor_sizes(const Whose& whose, at::IntArrayRef sizes, at::IntArrayRef factor, MatrixForm form,
-                        const std::string& what);
+// One real number, as tensors of scalers and schedules hold it.
+void check_number(const at::Tensor& tensor, const char* what);
+// Factors of these sizes are of the matrices of a parameter of these sizes; `what`: "state Q". whose(): the parameter's
+// name, which is looked up only when a sentence needs it.
+void check_factor_sizes(const std::function<std::string()>& whose, at::IntArrayRef sizes, at::IntArrayRef factor,
+                        MatrixForm form, const std::string& what);
 
 }  // namespace torchdion::engine

@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "engine/checks.h"
-#include "engine/claims.h"
-#include "engine/step_inputs.h"
 #include "torch_versions.h"
 #include "words.h"
 
@@ -14,23 +12,15 @@ namespace torchdion::engine {
 
 namespace {
 
-// Calls f(view, group) for all parameters, in their order.
-template <class Groups, class F>
-void for_each(Groups& groups, const F& f) {
-  for (auto& group : groups) {
-    for (auto& view : group.parameters) f(view, group);
-  }
-}
-
 // Calls f(tensor) for all that views hold, in one order.
 template <class F>
 void for_each_tensor(std::vector<ParameterGroup>& groups, const F& f) {
-  for_each(groups, [&](ParameterView& view, const ParameterGroup&) {
+  for (ParameterView& view : all_parameters(groups)) {
     f(view.param);
     f(view.tensor);
     f(view.state.step);
     for (StateTensor& one : view.state.tensors) f(one.tensor);
-  });
+  }
 }
 
 }  // namespace
@@ -63,7 +53,7 @@ Core::Hold::~Hold() {
 }
 
 bool Core::is_captured() const {
-  return std::any_of(groups.begin(), groups.end(), [](const ParameterGroup& group) {
+  return std::ranges::any_of(groups, [](const ParameterGroup& group) {
     return !group.parameters.empty() && engine::is_captured(group.parameters.front().tensor);
   });
 }
@@ -106,12 +96,7 @@ void Core::step(Front& front) {
 }
 
 void Core::prepare(Front& front, const Missing& missing) {
-  prepared_ = {};
-  StepInputs inputs = inputs_of(*this, front, missing);
-  prepared_.averages = inputs.averages();
-  prepared_.step = std::make_unique<Step>(std::move(inputs.groups), nonfinite, scaling_, &known_);
-  prepared_.updated = std::move(inputs.updated);
-  prepared_.made = std::move(inputs.made);
+  prepared_.step = std::make_unique<Step>(gather_inputs(front, missing), nonfinite, scaling_, &known_);
   if (prepared_.step->in_flight() && !front.opens_groups()) prepared_.step->in_flight()->check_axes();
 }
 
@@ -125,8 +110,7 @@ void Core::keep_made(Front& front) {
 void Core::make_states(Front& front) {
   const Hold hold(*this);
   update(front, Operation::step);
-  StepInputs inputs = inputs_of(*this, front, {});
-  prepared_.made = std::move(inputs.made);
+  gather_inputs(front, {});
   keep_made(front);
   prepared_ = {};
 }
@@ -195,7 +179,7 @@ std::vector<ParameterState> Core::states(Front& front) {
   update(front, Operation::check_replicas);
   refuse_if_decoupled();
   std::vector<ParameterState> states;
-  for_each(groups, [&](const ParameterView& view, const ParameterGroup&) { states.push_back(view.state); });
+  for (const ParameterView& view : all_parameters(groups)) states.push_back(view.state);
   return states;
 }
 
@@ -210,20 +194,20 @@ void Core::loaded(Front& front, bool capturable) {
 // Where ranks exchange no messages: zero are the missing gradients of parameters that replicas have stepped.
 Missing Core::missing_when_alone() const {
   Missing missing;
-  for_each(groups, [&](const ParameterView& view, const ParameterGroup&) {
+  for (const ParameterView& view : all_parameters(groups)) {
     const bool is_due = !view.param.grad().defined() && view.param.requires_grad() && view.state.is_begun();
-    if (!is_due || view.layout.replicas.absent()) return;
+    if (!is_due || view.layout.replicas.absent()) continue;
     missing.emplace(view.param.unsafeGetTensorImpl(), torch_versions::dtype_of_gradient(view.param));
-  });
+  }
   return missing;
 }
 
 std::vector<const ParameterView*> Core::shared(const Axis& copies) const {
   std::vector<const ParameterView*> all;
-  for_each(groups, [&](const ParameterView& view, const ParameterGroup&) {
-    const auto is_there = [](const Axis& axis) { return !axis.absent(); };
-    if (!copies.absent() || std::any_of(view.axes.begin(), view.axes.end(), is_there)) all.push_back(&view);
-  });
+  for (const ParameterView& view : all_parameters(groups)) {
+    const bool is_alone = copies.absent() && std::ranges::all_of(view.axes, &Axis::absent);
+    if (!is_alone) all.push_back(&view);
+  }
   return all;
 }
 
@@ -242,55 +226,6 @@ void Core::refuse(Operation operation, const Axis& copies) const {
   }
 }
 
-namespace {
-
-Held held_of(const ParameterView& view, std::size_t group, const Axis& copies) {
-  const at::Tensor& param = view.param;
-  Held held{view.name,
-            group,
-            param.is_nested() ? std::vector<int64_t>() : view.sizes().vec(),
-            param.scalar_type(),
-            c10::str(c10::DeviceTypeName(param.device().type(), /*lower_case=*/true)),
-            view.lies,
-            param.requires_grad(),
-            {},
-            {},
-            view.axes};
-  held.axes.push_back(copies);
-  // Those of copies are averaged, so that all have a gradient or none has.
-  held.shared = {view.layout.rows, view.layout.cols, view.layout.batch, view.layout.replicas};
-  if (param.grad().defined()) held.gradient = param.grad().scalar_type();
-  if (!view.state.is_begun()) return held;
-  held.steps = view.state.step.defined() ? view.state.step.item<double>() : 0;
-  for (const StateTensor& one : view.state.tensors) {
-    held.states.push_back({one.name, one.tensor.scalar_type(), one.sizes});
-  }
-  return held;
-}
-
-}  // namespace
-
-std::vector<Claim> Core::claims(const std::vector<const ParameterView*>& shared, Operation operation,
-                                const Axis& copies) const {
-  std::vector<const GroupOptions*> options;
-  std::vector<Held> held;
-  auto next = shared.begin();
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    options.push_back(&groups[g].options);
-    for (const ParameterView& view : groups[g].parameters) {
-      if (next == shared.end() || *next != &view) continue;
-      held.push_back(held_of(view, g, copies));
-      ++next;
-    }
-  }
-  return claims_of(held, options,
-                   {{"grad_scale", scaling_.scale.defined() ? "set" : "none"},
-                    {"found_inf", scaling_.found_inf.defined() ? "set" : "none"},
-                    {"capturable", shown(capturable)},
-                    {"momenta", may_be_decoupled() ? "each replica's own" : "equal"}},
-                   operation);
-}
-
 std::unique_ptr<std::unordered_set<const void*>> Core::agree(Operation operation, const Axis& copies,
                                                              const std::function<void(const Missing&)>& provide,
                                                              bool compares) {
@@ -301,7 +236,12 @@ std::unique_ptr<std::unordered_set<const void*>> Core::agree(Operation operation
               "a CUDA graph cannot capture the first step that ranks take: take one before");
   std::vector<Claim> claims;
   try {
-    claims = this->claims(parameters, operation, copies);
+    claims = claims_of(parameters, groups,
+                       {{"grad_scale", scaling_.scale.defined() ? "set" : "none"},
+                        {"found_inf", scaling_.found_inf.defined() ? "set" : "none"},
+                        {"capturable", shown(capturable)},
+                        {"momenta", may_be_decoupled() ? "each replica's own" : "equal"}},
+                       operation, copies);
   } catch (...) {
     refuse(operation, copies);
     throw;

@@ -1,6 +1,5 @@
 // An optimizer between steps, for both languages: its groups and parameters, their states, their owners, what is in
-// flight and what was counted. The front of a language says what its program has changed, and takes what
-// became of states; see front.h.
+// flight and what was counted.
 #pragma once
 
 #include <array>
@@ -13,12 +12,37 @@
 #include <vector>
 
 #include "engine/agreement.h"
-#include "engine/count.h"
-#include "engine/front.h"
 #include "engine/parameter.h"
 #include "engine/step.h"
 
 namespace torchdion::engine {
+
+class Core;
+
+// The front of a language shows the core what a program has, and takes what the core makes of it.
+class Front {
+ public:
+  virtual ~Front() = default;
+
+  // Shows the core what the program has changed since the last time: groups, parameters, layouts, states. Throws for
+  // what it refuses; the parameters, and the axes that they lie on, are shown first. operation: that they are shown
+  // for.
+  virtual void update(Core& core, Operation operation) = 0;
+  // Throws for a parameter of which it could not show what a step needs, as nobody needed it: it has no gradient here.
+  virtual void require(const ParameterView& /*view*/) {}
+  // What a gradient scaler says of all gradients.
+  virtual GradientScaling scaling() { return {}; }
+  // This rank's pieces of the gradients of all parameters, in their order; undefined: there is none.
+  virtual std::vector<at::Tensor> gradients(const Core& core) = 0;
+  // Takes what the core has made of a parameter's state.
+  virtual void keep(const ParameterView& view) = 0;
+  // Gives axes second groups, on all of their ranks at once. False: a program must have done so.
+  virtual bool opens_groups() const { return false; }
+  virtual void open_groups(const std::vector<Axis>& /*axes*/) {}
+  // These were written to.
+  virtual void written(const std::vector<const ParameterView*>& /*views*/) {}
+  virtual void warn(const std::string& sentence) = 0;
+};
 
 // The parameters without a gradient on this rank whose gradient other ranks have: it is zero here, of the dtype there.
 // By their TensorImpl.
@@ -124,12 +148,16 @@ class Core {
   // A step that was found good, and the states that it makes.
   struct Prepared {
     std::vector<const ParameterView*> updated;
-    std::vector<std::pair<ParameterView*, ParameterState>> made;
+    std::vector<std::pair<ParameterView*, ParameterState>> made;  // states that were missing
     std::unique_ptr<Step> step;
     bool averages = false;  // matrices over replicas: it may take their momenta apart
   };
 
   void update(Front& front, Operation operation);
+  // Fills prepared_, with the parameters, gradients and states that a step updates in lists, by group and algorithm.
+  // missing: the parameters whose gradient, which only other ranks have, is zero here. Throws c10::Error for a state
+  // that no step takes.
+  Groups gather_inputs(Front& front, const Missing& missing);
   void prepare(Front& front, const Missing& missing);
   void keep_made(Front& front);
   void run(Front& front);
@@ -142,8 +170,6 @@ class Core {
   std::vector<const ParameterView*> shared(const Axis& copies) const;
   // Tells other ranks, which wait in agree(), that this one does not take part.
   void refuse(Operation operation, const Axis& copies) const;
-  std::vector<Claim> claims(const std::vector<const ParameterView*>& shared, Operation operation,
-                            const Axis& copies) const;
   // Waits for the ranks of all layouts, which say what they do and what they take everything for. Returns the
   // parameters of which ranks hold unequal copies, where they compared them; null: they are equal.
   std::unique_ptr<std::unordered_set<const void*>> agree(Operation operation, const Axis& copies,

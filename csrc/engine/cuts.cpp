@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "comm/pieces.h"
+#include "comm/blocking.h"
 #include "words.h"
 
 namespace torchdion::engine {
@@ -56,15 +56,9 @@ Cuts cuts_of_matrices(int64_t dims, const algorithms::Options& group) {
 }
 
 Cuts cuts_of_state(const algorithms::State& state, int64_t dims, const Cuts& parameter, bool right) {
-  switch (state.shape) {
-    case algorithms::StateShape::like_parameter:
-      return parameter;
-    case algorithms::StateShape::factor:
-      return {right ? dims - 2 : dims - 1, right ? dims - 1 : dims - 2, parameter.batch};
-    case algorithms::StateShape::rows:
-      return {dims - 2, -1, parameter.batch};
-  }
-  return {};
+  if (state.shape == algorithms::StateShape::like_parameter) return parameter;
+  if (state.shape == algorithms::StateShape::rows) return {dims - 2, -1, parameter.batch};
+  return right ? Cuts{dims - 2, dims - 1, parameter.batch} : Cuts{dims - 1, dims - 2, parameter.batch};
 }
 
 std::vector<int64_t> piece_sizes(at::IntArrayRef whole, const Cuts& cuts, const Layout& layout) {

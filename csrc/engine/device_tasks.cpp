@@ -4,6 +4,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 
@@ -22,6 +23,30 @@ constexpr int kWidth = 3;
 constexpr int64_t kCacheLine = 64;  // bytes
 
 }  // namespace
+
+void Count::add(const at::Tensor& number) {
+  if (number.is_cpu()) {
+    known += number.item<int64_t>();
+    return;
+  }
+  const auto found = std::ranges::find(on_devices, number.device(), &at::Tensor::device);
+  if (found == on_devices.end()) {
+    on_devices.push_back(number);
+  } else {
+    *found = found->add(number);
+  }
+}
+
+void Count::add(const Count& more) {
+  known += more.known;
+  for (const at::Tensor& number : more.on_devices) add(number);
+}
+
+int64_t Count::total() const {
+  int64_t sum = known;
+  for (const at::Tensor& number : on_devices) sum += number.item<int64_t>();
+  return sum;
+}
 
 // Averages of gradients need no workspace, and little time but that of their messages.
 bool DeviceTasks::is_early(const PlannedTask& task) {
@@ -80,8 +105,8 @@ void DeviceTasks::allocate(bool communicates) {
   slots_ = communicates ? kWidth : 1;
   int64_t bytes = 0;
   for (const PlannedTask& task : tasks_) {
-    for (const int64_t of_batch : task.bytes) bytes = std::max(bytes, of_batch);
     bytes = std::max(bytes, task.room);
+    for (const int64_t of_batch : task.bytes) bytes = std::max(bytes, of_batch);
   }
   // A product's last bits may depend on where its operands begin in a cache line: every slot begins one, so that copies
   // of a matrix stay equal on ranks whose other matrices need workspaces of other sizes.
@@ -115,17 +140,13 @@ void DeviceTasks::run(std::size_t& completed, std::size_t before, std::size_t pl
     });
   }
   comm::Scheduler scheduler(slots_);
+  const auto count = c10::make_scope_exit([&] { completed = before + scheduler.completed(); });
   try {
     scheduler.run(factories, early_, then);
-    completed = before + scheduler.completed();
   } catch (const c10::DistBackendError& error) {
-    completed = before + scheduler.completed();
     const std::size_t failed = scheduler.failed();
     C10_THROW_ERROR(DistBackendError, c10::str(error.msg(), " (in batch ", before + failed + 1, " of ", planned, ", ",
                                                tasks_[failed].what, ")"));
-  } catch (...) {
-    completed = before + scheduler.completed();
-    throw;
   }
 }
 

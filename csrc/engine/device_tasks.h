@@ -11,11 +11,20 @@
 #include "algorithms/batch.h"
 #include "comm/scheduler.h"
 #include "engine/buckets.h"
-#include "engine/count.h"
+#include "engine/gradients.h"
 #include "engine/groups.h"
-#include "engine/nonfinite_policy.h"
 
 namespace torchdion::engine {
+
+// How many of something, part of which GPUs may still be counting.
+struct Count {
+  int64_t known = 0;
+  std::vector<at::Tensor> on_devices;  // more of them: one number on each device
+
+  void add(const at::Tensor& number);
+  void add(const Count& more);
+  int64_t total() const;  // waits
+};
 
 // What a step found and did.
 struct Report {

@@ -1,10 +1,11 @@
-// What the fronts give to the engine.
+// What the fronts give to the engine: groups of parameters, and what their options must be together.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torchdion/layout.h>
 #include <torchdion/options.h>
 
+#include <string>
 #include <vector>
 
 #include "algorithms/all.h"
@@ -18,6 +19,13 @@ struct GroupOptions {
   algorithms::Options values;
   at::Tensor lr = {}, weight_decay = {};
 };
+
+// Of the options that the group has. Throws c10::ValueError; `where` says whose they are: " (parameter group 2)".
+void check_combinations(const algorithms::Options& group, const std::string& where);
+
+// Of all groups: options of the optimizer are alike. Throws c10::ValueError that names the first group that differs;
+// whose: " of the state dict", say.
+void check_alike(const std::vector<const algorithms::Options*>& groups, const std::string& whose = "");
 
 // Parameters that one algorithm updates with the same options; entry i of each list belongs to parameter i. Of cut
 // parameters all tensors are this rank's pieces. States are contiguous.

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -80,8 +82,8 @@ void InFlight::add(const algorithms::Batch& batch, const Group& group, int64_t w
   algorithms::Batch rest = batch;
   rest.X = rest.G = {};  // a gradient's memory is free as soon as the step has returned
   for (const Axis* axis : {&batch.layout.rows, &batch.layout.cols, &batch.layout.replicas}) {
-    const auto is_same = [&](const Axis& other) { return other.line == axis->line; };
-    if (!axis->absent() && std::none_of(axes_.begin(), axes_.end(), is_same)) axes_.push_back(*axis);
+    const bool is_known = std::ranges::find(axes_, axis->line, &Axis::line) != axes_.end();
+    if (!axis->absent() && !is_known) axes_.push_back(*axis);
   }
   const c10::Device device = batch.X.device;
   tasks_on(device).add_in_flight(std::move(rest), group, workspace, std::move(what));
@@ -90,8 +92,7 @@ void InFlight::add(const algorithms::Batch& batch, const Group& group, int64_t w
 
 std::vector<Axis> InFlight::axes_without_group() const {
   std::vector<Axis> without;
-  std::copy_if(axes_.begin(), axes_.end(), std::back_inserter(without),
-               [](const Axis& axis) { return !comm::has_in_flight_group(axis); });
+  std::ranges::copy_if(axes_, std::back_inserter(without), std::not_fn(comm::has_in_flight_group));
   return without;
 }
 

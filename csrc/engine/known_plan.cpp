@@ -1,9 +1,9 @@
-#include "engine/known_plan.h"
-
+// Whether the plan of the last step is that of the next one.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 
+#include "engine/plan.h"
 #include "linalg/memory.h"
 
 namespace torchdion::engine {
@@ -20,27 +20,19 @@ bool is_same_object(const Layout& a, const Layout& b) {
 // Calls f(tensor) for parameters, gradients and states, in one order.
 template <class F>
 bool all_of_tensors(const Groups& groups, const F& f) {
-  for (const Group& group : groups.all) {
-    if (!std::all_of(group.X.begin(), group.X.end(), f) || !std::all_of(group.G.begin(), group.G.end(), f))
-      return false;
-    for (const std::vector<at::Tensor>& state : group.states) {
-      if (!std::all_of(state.begin(), state.end(), f)) return false;
-    }
-    if (!std::all_of(group.steps.begin(), group.steps.end(), f)) return false;
-  }
-  return true;
+  const auto all_of = [&](const std::vector<at::Tensor>& tensors) { return std::ranges::all_of(tensors, f); };
+  return std::ranges::all_of(groups.all, [&](const Group& group) {
+    return all_of(group.X) && all_of(group.G) && std::ranges::all_of(group.states, all_of) && all_of(group.steps);
+  });
 }
 
 // What checks and plans look at: dispatch keys say which subclasses and views of numbers a tensor may be.
 template <class F>
 bool all_of_kind(const at::Tensor& tensor, const F& f) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (!f(static_cast<int64_t>(impl.key_set().raw_repr())) || !f(static_cast<int64_t>(tensor.scalar_type())) ||
-      !f(static_cast<int64_t>(tensor.device().index())) || !f(tensor.dim())) {
-    return false;
-  }
-  const at::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
-  return std::all_of(sizes.begin(), sizes.end(), f) && std::all_of(strides.begin(), strides.end(), f);
+  return f(static_cast<int64_t>(impl.key_set().raw_repr())) && f(static_cast<int64_t>(tensor.scalar_type())) &&
+         f(static_cast<int64_t>(tensor.device().index())) && f(tensor.dim()) &&
+         std::ranges::all_of(tensor.sizes(), f) && std::ranges::all_of(tensor.strides(), f);
 }
 
 // Rates decide nothing.
@@ -49,13 +41,13 @@ bool is_rate(std::string_view option) { return option == "lr" || option == "weig
 }  // namespace
 
 void KnownPlan::know(const Groups& groups, std::shared_ptr<Plan> plan) {
-  plan_ = std::move(plan);
+  plan_ = nullptr;
   groups_.clear();
+  kinds_.clear();
   for (const Group& group : groups.all) {
-    if (!group.shares.empty()) return forget();  // buckets hold tensors
+    if (!group.shares.empty()) return;  // buckets hold tensors
     groups_.push_back({group.algorithm, group.options, group.layouts, group.whole_factors});
   }
-  kinds_.clear();
   all_of_tensors(groups, [&](const at::Tensor& tensor) {
     return all_of_kind(tensor, [&](int64_t number) {
       kinds_.push_back(number);
@@ -64,25 +56,22 @@ void KnownPlan::know(const Groups& groups, std::shared_ptr<Plan> plan) {
   });
   capturable_ = groups.capturable;
   threads_ = at::get_num_threads();
+  plan_ = std::move(plan);
 }
 
 std::shared_ptr<const Plan> KnownPlan::plan_of(const Groups& groups) {
-  if (!plan_ || groups.all.size() != groups_.size() || groups.capturable != capturable_ ||
-      at::get_num_threads() != threads_) {
-    return nullptr;
-  }
+  if (!plan_ || groups.capturable != capturable_ || at::get_num_threads() != threads_) return nullptr;
   const auto is_same_group = [](const Group& group, const KnownGroup& known) {
-    if (group.algorithm != known.algorithm || group.layouts.size() != known.layouts.size() ||
-        group.whole_factors != known.whole_factors || !group.shares.empty()) {
+    if (group.algorithm != known.algorithm || group.whole_factors != known.whole_factors || !group.shares.empty()) {
       return false;
     }
     const auto has_same = [&](const auto& option) {
       return is_rate(option.first) || known.options.at(option.first) == option.second;
     };
-    return std::all_of(group.options.all().begin(), group.options.all().end(), has_same) &&
-           std::equal(group.layouts.begin(), group.layouts.end(), known.layouts.begin(), is_same_object);
+    return std::ranges::all_of(group.options.all(), has_same) &&
+           std::ranges::equal(group.layouts, known.layouts, is_same_object);
   };
-  if (!std::equal(groups.all.begin(), groups.all.end(), groups_.begin(), is_same_group)) return nullptr;
+  if (!std::ranges::equal(groups.all, groups_, is_same_group)) return nullptr;
   auto kind = kinds_.begin();
   const bool are_alike = all_of_tensors(groups, [&](const at::Tensor& tensor) {
     const auto is_next = [&](int64_t number) { return kind != kinds_.end() && *kind++ == number; };

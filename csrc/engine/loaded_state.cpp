@@ -1,12 +1,12 @@
 #include "engine/loaded_state.h"
 
+#include <ATen/Dispatch.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -19,20 +19,14 @@ namespace torchdion::engine {
 
 namespace {
 
+// FP32 counts to it in ones: a count of steps beyond would stay.
+constexpr double kMostSteps = 0x1p24;
+
 // The largest finite number of a dtype that states have; 0 of another.
 double largest_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return std::numeric_limits<double>::max();
-    case at::kFloat:
-      return std::numeric_limits<float>::max();
-    case at::kBFloat16:
-      return std::numeric_limits<at::BFloat16>::max();
-    case at::kHalf:
-      return std::numeric_limits<at::Half>::max();
-    default:
-      return 0;
-  }
+  if (!is_computed(dtype)) return 0;
+  return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "torchdion::largest_of",
+                                         [] { return static_cast<double>(std::numeric_limits<scalar_t>::max()); });
 }
 
 std::string shown_rows(int64_t begin, const at::Tensor& part) {
@@ -66,6 +60,43 @@ at::Tensor own_of(const algorithms::State& state, const at::Tensor& whole, const
   return piece_of(whole, cuts_of(state, whole.sizes(), view, group), view.layout);
 }
 
+// Dense, floating-point, and with memory; `name`: the parameter's.
+void check_loaded_tensor(const at::Tensor& tensor, const std::string& state, const std::string& name) {
+  const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested() &&
+                        at::isFloatingType(tensor.scalar_type());
+  TORCH_CHECK_VALUE(
+      is_dense, prefix(), "the state ", state, " of ", name, " must be a dense floating-point tensor, got ",
+      tensor.defined()
+          ? c10::str(shown_type(tensor.scalar_type()), ", ", tensor.is_nested() ? "nested" : shown(tensor.layout()))
+          : "an undefined one");
+  TORCH_CHECK_VALUE(linalg::has_memory(tensor), prefix(), "the state ", state, " of ", name, " must have memory, got ",
+                    tensor.device(), " without any");
+}
+
+// A whole state of these sizes is one of a parameter of these whole sizes.
+void check_loaded_sizes(const algorithms::State& state, at::IntArrayRef loaded, at::IntArrayRef sizes,
+                        const algorithms::Options& group, const std::string& name) {
+  if (state.shape == algorithms::StateShape::factor) {
+    check_factor_sizes([&] { return name; }, sizes, loaded, form_of(group), title_of(state));
+    return;
+  }
+  const std::vector<int64_t> expected = whole_state_sizes(state, sizes, group);
+  TORCH_CHECK_VALUE(
+      loaded == expected, prefix(), "the ", title_of(state), " of ", name, " of shape ", sizes, " must have ",
+      at::IntArrayRef(expected) == sizes ? "that shape" : c10::str("the shape ", at::IntArrayRef(expected)), ", got ",
+      loaded);
+}
+
+// A copy.
+at::Tensor stored_as(const at::Tensor& state, at::ScalarType dtype, c10::Device device) {
+  const at::Tensor copy = at::empty(state.sizes(), at::TensorOptions(dtype).device(device));
+  const double largest = largest_of(dtype);
+  if (largest >= largest_of(state.scalar_type())) return copy.copy_(state);
+  // Widened first, as BF16 does not hold the largest number of FP16.
+  const at::Tensor wide = state.scalar_type() == at::kDouble ? state : state.to(at::kFloat);
+  return copy.copy_(at::where(wide.isinf(), wide, wide.clamp(-largest, largest)));
+}
+
 }  // namespace
 
 ParameterState loaded(const SavedState& saved, const ParameterView& view, const algorithms::Options& group) {
@@ -73,7 +104,9 @@ ParameterState loaded(const SavedState& saved, const ParameterView& view, const 
   std::vector<std::string> names;
   for (const SavedTensor& one : saved.tensors) names.push_back(one.name);
   check_state_names(*view.algorithm, names, view.sizes(), view.name);
-  check_loaded_step(saved.step, saved.shown_step, view.name);
+  TORCH_CHECK_VALUE(saved.step >= 0 && saved.step <= kMostSteps && saved.step == std::floor(saved.step), prefix(),
+                    "the state step of ", view.name, " must be a whole number from 0 to ",
+                    static_cast<int64_t>(kMostSteps), ", got ", saved.shown_step);
   ParameterState state;
   const c10::Device counter = group.flag("capturable") ? view.tensor.device() : c10::Device(c10::kCPU);
   state.step = at::full({}, saved.step, at::TensorOptions(at::kFloat).device(counter));
@@ -97,45 +130,6 @@ ParameterState loaded(const SavedState& saved, const ParameterView& view, const 
     state.set(one.name, stored_as(own, dtype, view.tensor.device()).contiguous(), whole);
   }
   return state;
-}
-
-void check_loaded_tensor(const at::Tensor& tensor, const std::string& state, const std::string& name) {
-  const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested() &&
-                        at::isFloatingType(tensor.scalar_type());
-  TORCH_CHECK_VALUE(
-      is_dense, prefix(), "the state ", state, " of ", name, " must be a dense floating-point tensor, got ",
-      tensor.defined()
-          ? c10::str(shown_type(tensor.scalar_type()), ", ", tensor.is_nested() ? "nested" : shown(tensor.layout()))
-          : "an undefined one");
-  TORCH_CHECK_VALUE(linalg::has_memory(tensor), prefix(), "the state ", state, " of ", name, " must have memory, got ",
-                    tensor.device(), " without any");
-}
-
-void check_loaded_sizes(const algorithms::State& state, at::IntArrayRef loaded, at::IntArrayRef sizes,
-                        const algorithms::Options& group, const std::string& name) {
-  if (state.shape == algorithms::StateShape::factor) {
-    check_factor_sizes(name, sizes, loaded, form_of(group), title_of(state));
-    return;
-  }
-  const std::vector<int64_t> expected = whole_state_sizes(state, sizes, group);
-  TORCH_CHECK_VALUE(
-      loaded == expected, prefix(), "the ", title_of(state), " of ", name, " of shape ", sizes, " must have ",
-      at::IntArrayRef(expected) == sizes ? "that shape" : c10::str("the shape ", at::IntArrayRef(expected)), ", got ",
-      loaded);
-}
-
-void check_loaded_step(double count, const std::string& got, const std::string& name) {
-  TORCH_CHECK_VALUE(count >= 0 && count <= kMostSteps && count == std::floor(count), prefix(), "the state step of ",
-                    name, " must be a whole number from 0 to ", static_cast<int64_t>(kMostSteps), ", got ", got);
-}
-
-at::Tensor stored_as(const at::Tensor& state, at::ScalarType dtype, c10::Device device) {
-  const at::Tensor copy = at::empty(state.sizes(), at::TensorOptions(dtype).device(device));
-  const double largest = largest_of(dtype);
-  if (largest >= largest_of(state.scalar_type())) return copy.copy_(state);
-  // Widened first, as BF16 does not hold the largest number of FP16.
-  const at::Tensor wide = state.scalar_type() == at::kDouble ? state : state.to(at::kFloat);
-  return copy.copy_(at::where(wide.isinf(), wide, wide.clamp(-largest, largest)));
 }
 
 }  // namespace torchdion::engine

@@ -11,9 +11,6 @@
 
 namespace torchdion::engine {
 
-// FP32 counts to it in ones: a count of steps beyond would stay.
-inline constexpr double kMostSteps = 0x1p24;
-
 // A tensor of a saved state.
 struct SavedTensor {
   std::string name;
@@ -33,20 +30,8 @@ struct SavedState {
 };
 
 // The state of a parameter that takes it: this rank's, copied, in the dtypes that the options of its group ask for.
-// Throws c10::ValueError for one that is not of the parameter's algorithm, nor of its shape.
+// A finite number beyond the range of its dtype becomes the largest there, as steps store it. Throws c10::ValueError
+// for one that is not of the parameter's algorithm, nor of its shape.
 ParameterState loaded(const SavedState& saved, const ParameterView& view, const algorithms::Options& group);
-
-// Each throws c10::ValueError; `name` is the parameter's.
-
-// A tensor is dense, floating-point, and has memory.
-void check_loaded_tensor(const at::Tensor& tensor, const std::string& state, const std::string& name);
-// A whole state of these sizes is one of a parameter of these whole sizes.
-void check_loaded_sizes(const algorithms::State& state, at::IntArrayRef loaded, at::IntArrayRef sizes,
-                        const algorithms::Options& group, const std::string& name);
-// `got`: the count as a sentence shows it.
-void check_loaded_step(double count, const std::string& got, const std::string& name);
-
-// A copy. A finite number beyond the range of the dtype becomes its largest, as steps store it.
-at::Tensor stored_as(const at::Tensor& state, at::ScalarType dtype, c10::Device device);
 
 }  // namespace torchdion::engine

@@ -1,9 +1,9 @@
 #include "engine/matrix_form.h"
 
 #include <ATen/TensorUtils.h>
+#include <c10/util/accumulate.h>
 
-#include <numeric>
-
+#include "linalg/matrices.h"
 #include "words.h"
 
 namespace torchdion::engine {
@@ -20,8 +20,14 @@ std::vector<int64_t> stacked_sizes(at::IntArrayRef sizes, MatrixForm form) {
   std::vector<int64_t> stacked(sizes.begin(), rows);
   if (form.blocks > 1) stacked.push_back(form.blocks);
   stacked.push_back(*rows / form.blocks);
-  stacked.push_back(std::accumulate(rows + 1, sizes.end(), int64_t{1}, std::multiplies<>()));
+  stacked.push_back(c10::multiply_integers(rows + 1, sizes.end()));
   return stacked;
+}
+
+MatrixStrides contiguous(const at::Tensor& tensor, MatrixForm form) {
+  const std::vector<int64_t> sizes = matrix_sizes(tensor.sizes(), form);
+  const int64_t m = sizes.end()[-2], n = sizes.back();
+  return form.fan_in_first ? MatrixStrides{1, m, true} : MatrixStrides{n, 1, true};
 }
 
 }  // namespace
@@ -50,6 +56,20 @@ std::optional<at::Tensor> matrix_view(const at::Tensor& tensor, MatrixForm form)
   if (!strides) return std::nullopt;
   const at::Tensor view = tensor.as_strided(sizes, *strides);
   return form.fan_in_first ? view.transpose(-2, -1) : view;
+}
+
+MatrixStrides strides_of_written(const at::Tensor& X, MatrixForm form, bool cut) {
+  const std::optional<at::Tensor> view = matrix_view(X, form);
+  if (!view || !linalg::is_strided_for_gemm(*view) || X.is_neg() || (cut && !X.is_contiguous())) {
+    return contiguous(X, form);
+  }
+  return {view->stride(-2), view->stride(-1), false};
+}
+
+MatrixStrides strides_of_read(const at::Tensor& G, MatrixForm form, bool cut) {
+  const std::optional<at::Tensor> view = matrix_view(G, form);
+  if (!view || (cut && !G.is_contiguous())) return contiguous(G, form);
+  return {view->stride(-2), view->stride(-1), false};
 }
 
 }  // namespace torchdion::engine

@@ -29,4 +29,14 @@ std::optional<at::Tensor> matrix_view(const at::Tensor& tensor, MatrixForm form)
 // The shape [stack..., m, n] of that view. Throws c10::ValueError where the form does not fit the sizes.
 std::vector<int64_t> matrix_sizes(at::IntArrayRef sizes, MatrixForm form);
 
+// The strides of the matrices of a tensor as a step sees them: its own, or those of a copy.
+struct MatrixStrides {
+  int64_t row, col;
+  bool of_copy;
+};
+
+// `cut`: ranks have pieces of the tensor, which must be contiguous.
+MatrixStrides strides_of_written(const at::Tensor& X, MatrixForm form, bool cut);
+MatrixStrides strides_of_read(const at::Tensor& G, MatrixForm form, bool cut);
+
 }  // namespace torchdion::engine

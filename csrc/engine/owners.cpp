@@ -1,8 +1,9 @@
-#include "engine/owners.h"
-
+// Which rank does for others what all of them need once.
 #include <algorithm>
 #include <map>
 #include <numeric>
+
+#include "engine/plan.h"
 
 namespace torchdion::engine {
 

@@ -30,6 +30,15 @@ bool may_have_states(const ParameterView& view, const algorithms::Options& group
   return !view.algorithm->takes_matrices() || view.sizes()[form.batch_dims] % form.blocks == 0;
 }
 
+// own: the group's algorithm; updating: the one that updates the parameter.
+void check_form(const at::Tensor& param, MatrixForm form, const algorithms::Algorithm& own,
+                const algorithms::Algorithm& updating, const std::string& name) {
+  TORCH_CHECK_VALUE(form.batch_dims <= param.dim() || !own.takes_matrices(), prefix(),
+                    "batch_dims must be at most the number of dimensions of ", name, " of shape ", shown(param.sizes()),
+                    ", got ", form.batch_dims);
+  if (updating.takes_matrices()) check_blocks(param.size(form.batch_dims), form.blocks, name);
+}
+
 // In the groups whose states have owners.
 void resolve_owners(std::vector<ParameterGroup>& groups) {
   std::vector<Owned> owned;
@@ -61,19 +70,15 @@ void resolve_owners(std::vector<ParameterGroup>& groups) {
 }  // namespace
 
 const StateTensor* ParameterState::find(std::string_view name) const {
-  const auto found =
-      std::find_if(tensors.begin(), tensors.end(), [&](const StateTensor& one) { return one.name == name; });
+  const auto found = std::ranges::find(tensors, name, &StateTensor::name);
   return found == tensors.end() ? nullptr : &*found;
 }
 
 void ParameterState::set(std::string_view name, at::Tensor tensor, at::IntArrayRef sizes) {
-  for (StateTensor& one : tensors) {
-    if (one.name != name) continue;
-    one.tensor = std::move(tensor);
-    one.sizes = sizes.vec();
-    return;
-  }
-  tensors.push_back({std::string(name), std::move(tensor), sizes.vec()});
+  auto found = std::ranges::find(tensors, name, &StateTensor::name);
+  if (found == tensors.end()) found = tensors.insert(found, {std::string(name), {}, {}});
+  found->tensor = std::move(tensor);
+  found->sizes = sizes.vec();
 }
 
 std::string group_name(std::size_t index) { return " (parameter group " + std::to_string(index) + ")"; }
@@ -96,19 +101,6 @@ void check_trained(const at::Tensor& param, const std::string& name) {
   TORCH_CHECK_NOT_IMPLEMENTED(linalg::has_backend(param.device().type()), prefix(), name, " is on ", param.device(),
                               ", which this build has no kernels for");
 }
-
-namespace {
-
-// own: the group's algorithm; updating: the one that updates the parameter.
-void check_form(const at::Tensor& param, MatrixForm form, const algorithms::Algorithm& own,
-                const algorithms::Algorithm& updating, const std::string& name) {
-  TORCH_CHECK_VALUE(form.batch_dims <= param.dim() || !own.takes_matrices(), prefix(),
-                    "batch_dims must be at most the number of dimensions of ", name, " of shape ", shown(param.sizes()),
-                    ", got ", form.batch_dims);
-  if (updating.takes_matrices()) check_blocks(param.size(form.batch_dims), form.blocks, name);
-}
-
-}  // namespace
 
 void check_parameter(const at::Tensor& param, const algorithms::Options& group, const std::string& name) {
   if (is_left_alone(param)) return;

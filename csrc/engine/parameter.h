@@ -6,6 +6,7 @@
 #include <torchdion/layout.h>
 
 #include <optional>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +61,11 @@ struct ParameterGroup {
   GroupOptions options;
   std::vector<ParameterView> parameters;
 };
+
+// The parameters of all groups, in their order.
+auto all_parameters(auto& groups) {
+  return groups | std::views::transform(&ParameterGroup::parameters) | std::views::join;
+}
 
 // " (parameter group 2)"
 std::string group_name(std::size_t index);

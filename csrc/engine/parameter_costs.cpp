@@ -4,8 +4,6 @@
 
 #include <map>
 
-#include "algorithms/cost.h"
-#include "engine/owners.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
 

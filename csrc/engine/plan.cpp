@@ -7,8 +7,6 @@
 #include <cmath>
 
 #include "engine/checks.h"
-#include "engine/copies.h"
-#include "engine/owners.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
 #include "linalg/matrices.h"
@@ -34,20 +32,18 @@ constexpr int64_t kFewMatrices = 8;
 
 using Key = std::vector<int64_t>;
 
-// The layouts of a group, each once, so that equal ones have the same number on every rank.
-class Layouts {
- public:
-  int64_t number_of(const Layout& layout) {
-    const auto equal = [&](const Layout& other) { return is_same(layout, other); };
-    const auto found = std::find_if(seen_.begin(), seen_.end(), equal);
-    if (found != seen_.end()) return found - seen_.begin();
-    seen_.push_back(layout);
-    return static_cast<int64_t>(seen_.size()) - 1;
-  }
+// The layout's number among those of a group that were seen, each once: equal ones have the same on every rank.
+int64_t number_of(const Layout& layout, std::vector<Layout>& seen) {
+  const auto found = std::ranges::find_if(seen, [&](const Layout& other) { return is_same(layout, other); });
+  const int64_t number = found - seen.begin();
+  if (found == seen.end()) seen.push_back(layout);
+  return number;
+}
 
- private:
-  std::vector<Layout> seen_;
-};
+// Each once.
+void add_axis(std::vector<Axis>& axes, const Axis& axis) {
+  if (!axis.absent() && std::ranges::find(axes, axis.line, &Axis::line) == axes.end()) axes.push_back(axis);
+}
 
 // Plans one after the other, in the order of tasks.
 class Planner {
@@ -56,7 +52,11 @@ class Planner {
     for (const algorithms::Algorithm* algorithm : algorithms::all()) {
       for (std::size_t g = 0; g < groups.all.size(); ++g) {
         if (groups.all[g].algorithm != algorithm) continue;
-        add_axes(groups.all[g].layouts);
+        for (const Layout& layout : groups.all[g].layouts) {
+          for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.copies, &layout.batch}) {
+            add_axis(plan.axes, *axis);
+          }
+        }
         algorithm->takes_matrices() ? sort_matrices(g) : sort_elements(g);
       }
     }
@@ -67,15 +67,6 @@ class Planner {
   Plan plan;
 
  private:
-  void add_axes(const std::vector<Layout>& layouts) {
-    for (const Layout& layout : layouts) {
-      for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.copies, &layout.batch}) {
-        const auto is_known = [&](const Axis& known) { return known.line == axis->line; };
-        if (!axis->absent() && std::none_of(plan.axes.begin(), plan.axes.end(), is_known)) plan.axes.push_back(*axis);
-      }
-    }
-  }
-
   Alike& alike_of(Key key, std::size_t group, std::size_t first) {
     key.push_back(static_cast<int64_t>(group));
     const auto [found, is_new] = known_.try_emplace(std::move(key), plan.alike.size());
@@ -101,13 +92,13 @@ class Planner {
 
   void sort_matrices(std::size_t g) {
     const Group& group = groups_.all[g];
-    Layouts layouts;
+    std::vector<Layout> layouts;
     for (std::size_t i = 0; i < group.X.size(); ++i) {
       const Layout& layout = layout_of(group.layouts, i);
-      if (whole_numel(group.X[i], layout) == 0) continue;
+      if (c10::multiply_integers(whole_sizes(group.X[i], layout)) == 0) continue;
       const ParameterShape shape = shape_of(group, i);
       const int64_t step = step_of(group, i);
-      Alike& alike = alike_of(key_of(group, i, shape, layouts.number_of(layout), step), g, i);
+      Alike& alike = alike_of(key_of(group, i, shape, number_of(layout, layouts), step), g, i);
       if (alike.members.empty()) describe(alike, shape, layout, step);
       alike.members.push_back(i);
       add_matrices(alike, group.X[i], shape, layout);
@@ -226,6 +217,7 @@ class Planner {
     round.count = ranks_of(alike.owned.axes);
     round.rows = layout.rows.largest_piece(round.m);
     round.cols = layout.cols.largest_piece(round.n);
+    round.numel = round.count * round.rows * round.cols;
     const Cost of_round = group.algorithm->cost(round, layout, group.options);
     const int64_t workers =
         layout.is_local() ? threads : std::max<int64_t>(round.count, layout.cols.size * layout.replicas.size);
@@ -269,8 +261,7 @@ Plan plan_of(const SharedGroups& groups) {
   for (std::size_t g = 0; g < groups.updated().all.size(); ++g) {
     const Bucket* bucket = groups.bucket_of(g);
     if (!bucket) continue;
-    const auto is_known = [&](const Axis& known) { return known.line == bucket->axis.line; };
-    if (std::none_of(plan.axes.begin(), plan.axes.end(), is_known)) plan.axes.push_back(bucket->axis);
+    add_axis(plan.axes, bucket->axis);
     for (std::size_t member = 0; member < bucket->X.size(); ++member) {
       plan.expected_traffic[bucket->axis.name()] += exchange_cost(*bucket, member).elements;
     }

@@ -5,6 +5,7 @@
 #include <torchdion/layout.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -53,5 +54,47 @@ Plan plan_of(const Groups& groups);
 
 // That of groups.updated(), and what buckets carry.
 Plan plan_of(const SharedGroups& groups);
+
+// Which rank does for others what all of them need once: each matrix has one owner.
+
+// Gives every matrix whose work can be shared an owner: the costliest first, each to the rank that has least to do
+// yet among those which share it. Ranks that share matrices decide alike, because they look at nothing but shapes
+// and the axes on which there are any: all must have matrices on the same ones, as the ranks of one model do.
+void assign_owners(std::vector<Alike>& alike);
+
+int64_t ranks_of(const std::vector<Axis>& axes);
+
+// BatchShape::owners of as many matrices as these axes have ranks, of which each owns one.
+std::vector<std::vector<int64_t>> one_for_each(const std::vector<Axis>& axes);
+
+// BatchShape::owners of the matrices [begin, end) of alike ones.
+std::vector<std::vector<int64_t>> owners_of(const Alike& alike, int64_t begin, int64_t end);
+
+// The plan of the last step, for a next one that differs from it in nothing but addresses, numbers and rates: most do.
+class KnownPlan {
+ public:
+  // Takes the plan of a step that was found good.
+  void know(const Groups& groups, std::shared_ptr<Plan> plan);
+  // The plan, where these groups would be found good too and have the same one; null where they must be asked. Asks
+  // whether there is memory behind their tensors.
+  std::shared_ptr<const Plan> plan_of(const Groups& groups);
+
+ private:
+  // What a plan depends on beside tensors.
+  struct KnownGroup {
+    const algorithms::Algorithm* algorithm;
+    algorithms::Options options;
+    std::vector<Layout> layouts;
+    std::vector<std::vector<std::vector<int64_t>>> whole_factors;
+  };
+
+  bool take_classes_of_steps(const Groups& groups);
+
+  std::shared_ptr<Plan> plan_;  // null: none is known
+  std::vector<KnownGroup> groups_;
+  std::vector<int64_t> kinds_;  // of all tensors, see known_plan.cpp
+  bool capturable_ = false;
+  int threads_ = 0;
+};
 
 }  // namespace torchdion::engine

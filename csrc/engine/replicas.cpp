@@ -3,11 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 
-#include "comm/copies.h"
-#include "comm/digest.h"
+#include "comm/blocking.h"
 #include "engine/core.h"
 #include "engine/shapes.h"
 #include "linalg/memory.h"
@@ -18,7 +15,7 @@ namespace torchdion::engine {
 namespace {
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 void copy_from_first(const Replica& replica, const Axis& axis) {
@@ -39,24 +36,22 @@ bool has_stepped(const ParameterState& state) { return state.step.defined() && s
 // In an order that all ranks share.
 std::vector<Replica> Core::replicas(bool have_bytes) {
   std::vector<Replica> all;
-  for (ParameterGroup& group : groups) {
-    for (ParameterView& view : group.parameters) {
-      const bool has_bytes = linalg::has_memory(view.tensor);
-      if (is_left_alone(view.param) && !has_bytes) continue;  // nothing to compare
-      TORCH_CHECK_VALUE(has_bytes || !have_bytes, prefix(), view.name, " and its state must have memory, got ",
-                        view.tensor.device(), " without any");
-      const Axis& equals = view.part ? view.part->axis : view.layout.replicas;
-      Replica replica{&view, equals, {has_bytes ? view.tensor.detach() : view.tensor}, {}};
-      if (view.state.is_begun()) {
-        check_state(view);
-        const std::vector<std::string> own = decoupled_states(view, *view.algorithm, group.options.values);
-        for (const StateTensor& state : view.state.tensors) {
-          if (view.part) continue;  // what has an owner has no copies
-          (contains(own, state.name) ? replica.decoupled : replica.common).push_back(state.tensor);
-        }
+  for (ParameterView& view : all_parameters(groups)) {
+    const bool has_bytes = linalg::has_memory(view.tensor);
+    if (is_left_alone(view.param) && !has_bytes) continue;  // nothing to compare
+    TORCH_CHECK_VALUE(has_bytes || !have_bytes, prefix(), view.name, " and its state must have memory, got ",
+                      view.tensor.device(), " without any");
+    const Axis& equals = view.part ? view.part->axis : view.layout.replicas;
+    Replica replica{&view, equals, {has_bytes ? view.tensor.detach() : view.tensor}, {}};
+    if (view.state.is_begun()) {
+      check_state(view);
+      const std::vector<std::string> own = decoupled_states(view, *view.algorithm, groups[view.group].options.values);
+      for (const StateTensor& state : view.state.tensors) {
+        if (view.part) continue;  // what has an owner has no copies
+        (contains(own, state.name) ? replica.decoupled : replica.common).push_back(state.tensor);
       }
-      all.push_back(std::move(replica));
     }
+    all.push_back(std::move(replica));
   }
   return all;
 }
@@ -65,27 +60,21 @@ std::vector<std::string> Core::decoupled_states_of(Front& front, const at::Tenso
   const Hold hold(*this);
   flush();
   update(front, Operation::check_replicas);
-  for (const ParameterGroup& group : groups) {
-    for (const ParameterView& view : group.parameters) {
-      if (view.param.is_same(param)) return decoupled_states(view, *view.algorithm, group.options.values);
-    }
+  for (const ParameterView& view : all_parameters(groups)) {
+    if (view.param.is_same(param)) return decoupled_states(view, *view.algorithm, groups[view.group].options.values);
   }
   TORCH_CHECK_VALUE(false, prefix(), "param must be a parameter of this optimizer, got another tensor");
 }
 
 bool Core::averages() const {
-  return std::any_of(groups.begin(), groups.end(), [](const ParameterGroup& group) {
-    return std::any_of(group.parameters.begin(), group.parameters.end(),
-                       [](const ParameterView& view) { return !view.layout.replicas.absent(); });
-  });
+  return std::ranges::any_of(all_parameters(groups),
+                             [](const ParameterView& view) { return !view.layout.replicas.absent(); });
 }
 
 double Core::steps_taken() const {
   double steps = 0;
-  for (const ParameterGroup& group : groups) {
-    for (const ParameterView& view : group.parameters) {
-      if (view.state.step.defined()) steps += view.state.step.item<double>();
-    }
+  for (const ParameterView& view : all_parameters(groups)) {
+    if (view.state.step.defined()) steps += view.state.step.item<double>();
   }
   return steps;
 }
@@ -120,7 +109,7 @@ void Core::refuse_other_holders() const {
     algorithms::Options then = now;
     for (std::size_t i = 0; i < kSayWhose.size(); ++i) then.set(kSayWhose[i], memory_.decoupled_as[g][i]);
     const auto is_same = [&](const char* name) { return now.at(name) == then.at(name); };
-    if (std::all_of(kSayWhose.begin(), kSayWhose.end(), is_same)) continue;
+    if (std::ranges::all_of(kSayWhose, is_same)) continue;
     for (const ParameterView& view : groups[g].parameters) {
       const algorithms::Algorithm &old = algorithms::algorithm_of(view.param.dim(), then), &other = *view.algorithm;
       const std::vector<std::string> still = decoupled_states(view, other, now);
@@ -183,24 +172,24 @@ void Core::check_replicas(Front& front, const Axis& copies) {
   const Hold hold(*this);
   std::vector<Replica> all;
   begin(front, Operation::check_replicas, copies, [&] { all = replicas(/*have_bytes=*/true); });
-  std::map<const void*, std::vector<const Replica*>> lines;  // which of them have the same replicas to compare with
-  std::vector<const Axis*> axes;                             // in an order that all ranks share
+  // What has the same replicas to be compared with, with its parameter.
+  struct Compared {
+    Axis axis;
+    std::vector<at::Tensor> tensors = {};
+    std::vector<const ParameterView*> owners = {};
+  };
+  std::vector<Compared> lines;  // in an order that all ranks share
   for (const Replica& replica : all) {
     const Axis& axis = copies.absent() ? replica.view->layout.replicas : copies;
     if (axis.absent()) continue;
-    std::vector<const Replica*>& members = lines[axis.line.get()];
-    if (members.empty()) axes.push_back(&axis);
-    members.push_back(&replica);
+    const auto found = std::ranges::find(lines, axis.line, [](const Compared& one) { return one.axis.line; });
+    Compared& line = found == lines.end() ? lines.emplace_back(Compared{axis}) : *found;
+    line.tensors.insert(line.tensors.end(), replica.common.begin(), replica.common.end());
+    line.owners.resize(line.tensors.size(), replica.view);
   }
   std::string names;
-  for (const Axis* axis : axes) {
-    std::vector<at::Tensor> tensors;
-    std::vector<const ParameterView*> owners;
-    for (const Replica* replica : lines[axis->line.get()]) {
-      tensors.insert(tensors.end(), replica->common.begin(), replica->common.end());
-      owners.resize(tensors.size(), replica->view);
-    }
-    const std::vector<bool> different = comm::differing(tensors, *axis);
+  for (const auto& [axis, tensors, owners] : lines) {
+    const std::vector<bool> different = comm::differing(tensors, axis);
     const ParameterView* last = nullptr;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (!different[i] || owners[i] == last) continue;

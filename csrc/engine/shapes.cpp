@@ -1,8 +1,6 @@
 #include "engine/shapes.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 
 #include "comm/line.h"
 #include "engine/checks.h"
@@ -47,7 +45,7 @@ std::vector<at::IntArrayRef> whole_factors_of(const Group& group, std::size_t i)
     const algorithms::State& state = group.algorithm->states[k];
     factors.push_back(group.whole_factors.empty() ? group.states[k][i].sizes()
                                                   : at::IntArrayRef(group.whole_factors[factors.size()][i]));
-    check_factor_sizes(X, sizes, factors.back(), form_of(group.options), title_of(state));
+    check_factor_sizes([&] { return called(X); }, sizes, factors.back(), form_of(group.options), title_of(state));
     const at::IntArrayRef first = factors.front();
     TORCH_CHECK_VALUE(factors.back().slice(0, first.size() - 1) == first.slice(0, first.size() - 1), prefix(), "the ",
                       title_of(state), " of a parameter of shape ", sizes, " must have as many rows as its ",
@@ -66,11 +64,6 @@ const Layout& layout_of(const std::vector<Layout>& layouts, std::size_t i) {
 
 at::IntArrayRef whole_sizes(const at::Tensor& X, const Layout& layout) {
   return layout.sizes.empty() ? X.sizes() : at::IntArrayRef(layout.sizes);
-}
-
-int64_t whole_numel(const at::Tensor& X, const Layout& layout) {
-  const at::IntArrayRef sizes = whole_sizes(X, layout);
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
 bool is_right(at::IntArrayRef factor, at::IntArrayRef sizes, const algorithms::Options& options) {

@@ -23,9 +23,8 @@ struct ParameterShape {
 // The layout of parameter i; that of a whole one where the group has none.
 const Layout& layout_of(const std::vector<Layout>& layouts, std::size_t i);
 
-// The sizes and the number of elements of the whole parameter.
+// The sizes of the whole parameter.
 at::IntArrayRef whole_sizes(const at::Tensor& X, const Layout& layout);
-int64_t whole_numel(const at::Tensor& X, const Layout& layout);
 
 // Of a group whose algorithm takes matrices. Throws c10::ValueError where a state, or the piece of the parameter that
 // is here, is not what the layout says.

@@ -59,10 +59,6 @@ void fill_with_start(const at::Tensor& stack, const linalg::RandomMatrix& random
   linalg::sketch_(stack, random, row, column, 1 / std::sqrt(static_cast<double>(whole_rows)));
 }
 
-}  // namespace
-
-namespace {
-
 bool is_right_factor(const algorithms::State& state, at::IntArrayRef sizes, const Options& group) {
   return state.shape == StateShape::factor && starts_right(sizes, group);
 }

@@ -63,7 +63,7 @@ comm::Shares level(std::vector<int64_t>& loads, int64_t count, int64_t cost) {
     given[rank] = std::max<int64_t>(0, low - loads[rank]) / cost;
     loads[rank] += given[rank] * cost;
   }
-  for (int64_t left = count - std::accumulate(given.begin(), given.end(), int64_t{0}); left > 0; --left) {
+  for (int64_t left = count - c10::sum_integers(given); left > 0; --left) {
     const auto least = std::min_element(loads.begin(), loads.end());
     *least += cost;
     ++given[least - loads.begin()];
@@ -108,36 +108,38 @@ at::Tensor rows_of(const at::Tensor& whole, Piece rows) {
   return rows.size == 1 ? whole : whole.view({1}).narrow(0, 0, 0);
 }
 
-std::vector<int64_t> owned_sizes(at::IntArrayRef state, at::IntArrayRef parameter, Piece rows) {
-  std::vector<int64_t> sizes = state.vec();
-  if (sizes.empty()) {
-    if (rows.size == 0) sizes = {0};
-  } else if (sizes.front() == parameter.front()) {
-    sizes.front() = rows.size;
-  } else if (rows.size != parameter.front()) {
-    sizes.front() = 0;  // the owner of the matrix has all
+std::vector<int64_t> Part::sizes_of(at::IntArrayRef state, Piece rows) const {
+  std::vector<int64_t> own = state.vec();
+  if (own.empty()) {
+    if (rows.size == 0) own = {0};
+  } else if (own.front() == sizes.front()) {
+    own.front() = rows.size;
+  } else if (rows.size != sizes.front()) {
+    own.front() = 0;  // the owner of the matrix has all
   }
-  return sizes;
+  return own;
 }
 
-at::Tensor owned_part(const at::Tensor& state, at::IntArrayRef parameter, Piece rows) {
-  const std::vector<int64_t> sizes = owned_sizes(state.sizes(), parameter, rows);
-  if (state.sizes() == sizes) return state;
-  const bool is_cut = !parameter.empty() && state.size(0) == parameter.front();
-  return rows_of(state, is_cut ? rows : Piece{0, 0});
+int64_t Part::begin_of(at::IntArrayRef state) const {
+  const std::vector<int64_t> own = sizes_of(state);
+  return own == state.vec() || c10::multiply_integers(own) == 0 ? 0 : rows().begin;
 }
 
-at::Tensor gather_owned(const at::Tensor& part, at::IntArrayRef state, at::IntArrayRef parameter, const Axis& axis,
-                        const comm::Shares& shares) {
+at::Tensor Part::of(const at::Tensor& state) const {
+  if (state.sizes() == sizes_of(state.sizes())) return state;
+  const bool is_cut = !sizes.empty() && state.size(0) == sizes.front();
+  return rows_of(state, is_cut ? rows() : Piece{0, 0});
+}
+
+at::Tensor Part::gather(const at::Tensor& part, at::IntArrayRef state) const {
   if (axis.absent()) return part;
   std::vector<at::Tensor> parts;
   int64_t begin = 0;
   for (int rank = 0; rank < axis.size; ++rank) {
-    const Piece rows{begin, shares[rank]};
-    begin += rows.size;
-    const std::vector<int64_t> sizes = owned_sizes(state, parameter, rows);
-    if (c10::multiply_integers(sizes) == 0) continue;
-    const at::Tensor own = rank == axis.rank ? part.contiguous() : at::empty(sizes, part.options());
+    const std::vector<int64_t> own_sizes = sizes_of(state, {begin, shares[rank]});
+    begin += shares[rank];
+    if (c10::multiply_integers(own_sizes) == 0) continue;
+    const at::Tensor own = rank == axis.rank ? part.contiguous() : at::empty(own_sizes, part.options());
     // Not the tensor that Python holds: gloo's thread may let go of it when the interpreter has ended.
     std::vector<at::Tensor> sent{comm::where_it_can_be_sent(own, axis).variable_data()};
     c10d::BroadcastOptions options;
@@ -147,19 +149,6 @@ at::Tensor gather_owned(const at::Tensor& part, at::IntArrayRef state, at::IntAr
   }
   if (parts.empty()) return at::empty(state, part.options());
   return parts.size() == 1 ? parts.front().clone().view(state) : at::cat(parts);
-}
-
-std::vector<int64_t> Part::sizes_of(at::IntArrayRef state) const { return owned_sizes(state, sizes, rows()); }
-
-int64_t Part::begin_of(at::IntArrayRef state) const {
-  const std::vector<int64_t> own = sizes_of(state);
-  return own == state.vec() || c10::multiply_integers(own) == 0 ? 0 : rows().begin;
-}
-
-at::Tensor Part::of(const at::Tensor& state) const { return owned_part(state, sizes, rows()); }
-
-at::Tensor Part::gather(const at::Tensor& part, at::IntArrayRef state) const {
-  return gather_owned(part, state, sizes, axis, shares);
 }
 
 }  // namespace torchdion::engine

@@ -30,11 +30,15 @@ struct Part {
   // "1 of 4": this rank, as state dicts of its own name it.
   std::string owner() const { return c10::str(axis.rank, " of ", axis.size); }
   Piece rows() const { return comm::own_share(axis, shares); }
-  // Of states of these whole sizes: the sizes of this rank's part, the part itself, and the whole of all parts.
-  std::vector<int64_t> sizes_of(at::IntArrayRef state) const;
+  // Of states of these whole sizes: the sizes of this rank's part, the part itself, a view, and the whole of all parts.
+  std::vector<int64_t> sizes_of(at::IntArrayRef state) const { return sizes_of(state, rows()); }
   int64_t begin_of(at::IntArrayRef state) const;  // its first entry of dimension 0
   at::Tensor of(const at::Tensor& state) const;
   at::Tensor gather(const at::Tensor& part, at::IntArrayRef state) const;  // waits for the other ranks
+
+ private:
+  // Of the owner of these rows.
+  std::vector<int64_t> sizes_of(at::IntArrayRef state, Piece rows) const;
 };
 
 // Whether the states of a group's parameters have owners, as far as there are several ranks.
@@ -53,15 +57,5 @@ std::vector<comm::Shares> shares_of(const std::vector<Owned>& parameters);
 
 // These entries of dimension 0 of a parameter or of a state like it; of a number itself or nothing.
 at::Tensor rows_of(const at::Tensor& whole, Piece rows);
-
-// The sizes of an owner's part of a state of these whole sizes; `parameter`: of the whole parameter.
-std::vector<int64_t> owned_sizes(at::IntArrayRef state, at::IntArrayRef parameter, Piece rows);
-
-// The part itself, a view.
-at::Tensor owned_part(const at::Tensor& state, at::IntArrayRef parameter, Piece rows);
-
-// The whole state of which every rank gives the part that it owns. Waits for them.
-at::Tensor gather_owned(const at::Tensor& part, at::IntArrayRef state, at::IntArrayRef parameter, const Axis& axis,
-                        const comm::Shares& shares);
 
 }  // namespace torchdion::engine

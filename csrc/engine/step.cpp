@@ -8,9 +8,7 @@
 #include <utility>
 
 #include "engine/checks.h"
-#include "engine/gradients.h"
 #include "engine/state.h"
-#include "engine/zero_gradients.h"
 #include "linalg/backend.h"
 #include "words.h"
 

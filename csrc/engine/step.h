@@ -7,10 +7,9 @@
 
 #include "engine/batches.h"
 #include "engine/device_tasks.h"
+#include "engine/gradients.h"
 #include "engine/groups.h"
 #include "engine/in_flight.h"
-#include "engine/known_plan.h"
-#include "engine/nonfinite_policy.h"
 #include "engine/plan.h"
 
 namespace torchdion::engine {

@@ -1,12 +1,11 @@
-#include "engine/step_inputs.h"
-#include "engine/checks.h"
-
+// The inputs of a step: an optimizer's parameters, gradients and states in lists, by group and algorithm.
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
 #include "engine/checks.h"
+#include "engine/core.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
 #include "linalg/memory.h"
@@ -52,9 +51,8 @@ void return_counter(ParameterView& view, bool capturable, Front& front) {
   const at::ScalarType dtype = capturable ? at::kFloat : step.scalar_type();
   const c10::Device device = capturable ? view.tensor.device() : c10::Device(c10::kCPU);
   if (step.device() == device && step.scalar_type() == dtype) return;
-  const bool counts = step.scalar_type() == at::kFloat || step.scalar_type() == at::kDouble ||
-                      at::isIntegralType(step.scalar_type(), /*includeBool=*/false);
-  if (!counts || step.numel() != 1 || !linalg::has_memory(step) || is_captured(view.tensor)) return;  // to be refused
+  const bool is_count = counts_steps(step.scalar_type()) && step.numel() == 1 && linalg::has_memory(step);
+  if (!is_count || is_captured(view.tensor)) return;  // to be refused
   step = step.to(device, dtype);
   front.keep(view);
 }
@@ -62,7 +60,7 @@ void return_counter(ParameterView& view, bool capturable, Front& front) {
 class Lists {
  public:
   Lists(Core& core, Front& front, const Missing& missing) : core_(core), front_(front), missing_(missing) {
-    inputs.groups.capturable = core.capturable;
+    groups.capturable = core.capturable;
     const std::vector<at::Tensor> gradients = front.gradients(core);
     const at::Tensor* first = gradients.data();
     for (ParameterGroup& group : core.groups) {
@@ -71,7 +69,10 @@ class Lists {
     }
   }
 
-  StepInputs inputs;
+  Groups groups;
+  std::vector<const ParameterView*> updated;
+  std::vector<std::pair<ParameterView*, ParameterState>> made;
+  bool averages = false;
 
  private:
   // gradients: of the group's parameters.
@@ -84,16 +85,14 @@ class Lists {
       if (!own.defined() && missing == missing_.end()) continue;
       if (!own.defined()) front_.require(view);
       if (!lists) {
-        inputs.groups.all.push_back(group_of(algorithm, group.options, view.tensor.device().type()));
-        lists = &inputs.groups.all.back();
+        lists = &groups.all.emplace_back(group_of(algorithm, group.options, view.tensor.device().type()));
         lists->states.resize(algorithm.states.size());
         lists->whole_factors.resize(algorithms::factors_of(algorithm).size());
       }
       append(*lists, view, group.options.values,
              own.defined() ? own : at::zeros(view.tensor.sizes(), view.tensor.options().dtype(missing->second)));
     }
-    const auto is_local = [](const Layout& layout) { return layout.is_local(); };
-    if (lists && std::all_of(lists->layouts.begin(), lists->layouts.end(), is_local)) {
+    if (lists && std::ranges::all_of(lists->layouts, &Layout::is_local)) {
       lists->layouts.clear();
       lists->whole_factors.clear();
     }
@@ -101,8 +100,7 @@ class Lists {
 
   const ParameterState& state_of(ParameterView& view, const algorithms::Options& options) {
     if (!view.state.is_begun()) {
-      inputs.made.emplace_back(&view, new_state(view, options));
-      return inputs.made.back().second;
+      return made.emplace_back(&view, new_state(view, options)).second;
     }
     check_state(view);
     return_counter(view, core_.capturable, front_);
@@ -111,11 +109,12 @@ class Lists {
 
   void append(Group& group, ParameterView& view, const algorithms::Options& options, at::Tensor gradient) {
     const ParameterState& state = state_of(view, options);
-    inputs.updated.push_back(&view);
+    updated.push_back(&view);
     group.X.push_back(view.tensor);
     group.G.push_back(std::move(gradient));
     group.steps.push_back(state.step);
     group.layouts.push_back(view.part ? view.layout : layout_under(*group.algorithm, view.layout));
+    averages = averages || (group.takes_matrices() && !group.layouts.back().replicas.absent());
     if (view.part) group.shares.push_back(view.part->shares);
     std::vector<std::vector<int64_t>> factors;
     for (std::size_t k = 0; k < group.states.size(); ++k) {
@@ -137,15 +136,13 @@ class Lists {
 
 }  // namespace
 
-bool StepInputs::averages() const {
-  return std::any_of(groups.all.begin(), groups.all.end(), [](const Group& group) {
-    return group.takes_matrices() && std::any_of(group.layouts.begin(), group.layouts.end(),
-                                                 [](const Layout& layout) { return !layout.replicas.absent(); });
-  });
-}
-
-StepInputs inputs_of(Core& core, Front& front, const Missing& missing) {
-  return std::move(Lists(core, front, missing).inputs);
+Groups Core::gather_inputs(Front& front, const Missing& missing) {
+  prepared_ = {};
+  Lists lists(*this, front, missing);
+  prepared_.updated = std::move(lists.updated);
+  prepared_.made = std::move(lists.made);
+  prepared_.averages = lists.averages;
+  return std::move(lists.groups);
 }
 
 }  // namespace torchdion::engine

@@ -44,13 +44,11 @@ std::vector<ParameterState> Core::whole_states(Front& front) {
   average_momenta();
   const at::NoGradGuard no_grad;
   std::vector<ParameterState> whole;
-  for (const ParameterGroup& group : groups) {
-    for (const ParameterView& view : group.parameters) {
-      whole.push_back(view.state);
-      for (StateTensor& one : whole.back().tensors) {
-        const int64_t k = algorithms::index_of(*view.algorithm, one.name);
-        one.tensor = gathered(view.algorithm->states[k], one, view, group.options.values);
-      }
+  for (const ParameterView& view : all_parameters(groups)) {
+    whole.push_back(view.state);
+    for (StateTensor& one : whole.back().tensors) {
+      const int64_t k = algorithms::index_of(*view.algorithm, one.name);
+      one.tensor = gathered(view.algorithm->states[k], one, view, groups[view.group].options.values);
     }
   }
   return whole;
@@ -60,14 +58,12 @@ std::vector<OwnedState> Core::owned_states(Front& front) {
   const Hold hold(*this);
   update(front, Operation::check_replicas);
   std::vector<OwnedState> owned;
-  for (const ParameterGroup& group : groups) {
-    for (const ParameterView& view : group.parameters) {
-      if (!view.part) continue;
-      for (const algorithms::State& state : view.algorithm->states) {
-        std::vector<int64_t> whole = whole_state_sizes(state, view.sizes(), group.options.values);
-        const int64_t begin = view.part->begin_of(whole);
-        owned.push_back({view.index, std::string(state.name), std::move(whole), begin});
-      }
+  for (const ParameterView& view : all_parameters(groups)) {
+    if (!view.part) continue;
+    for (const algorithms::State& state : view.algorithm->states) {
+      std::vector<int64_t> whole = whole_state_sizes(state, view.sizes(), groups[view.group].options.values);
+      const int64_t begin = view.part->begin_of(whole);
+      owned.push_back({view.index, std::string(state.name), std::move(whole), begin});
     }
   }
   return owned;
@@ -85,10 +81,9 @@ void Core::resize_rank(Front& front, const OptionsOfGroup& options) {
       }
     }
     check_states();
-    for (const ParameterGroup& group : groups) {
-      for (const ParameterView& view : group.parameters) {
-        if (view.state.is_begun()) check_factors(view.sizes(), group.options.values, view.layout, view.name);
-      }
+    for (const ParameterView& view : all_parameters(groups)) {
+      const algorithms::Options& own = groups[view.group].options.values;
+      if (view.state.is_begun()) check_factors(view.sizes(), own, view.layout, view.name);
     }
   };
   try {
@@ -99,10 +94,9 @@ void Core::resize_rank(Front& front, const OptionsOfGroup& options) {
   }
   average_momenta();
   const at::NoGradGuard no_grad;
-  for (ParameterGroup& group : groups) {
-    for (ParameterView& view : group.parameters) {
-      if (view.state.is_begun() && view.numel() > 0 && resize(view, group.options.values)) front.keep(view);
-    }
+  for (ParameterView& view : all_parameters(groups)) {
+    const bool has_factors = view.state.is_begun() && view.numel() > 0;
+    if (has_factors && resize(view, groups[view.group].options.values)) front.keep(view);
   }
   agreed_ = false;
 }

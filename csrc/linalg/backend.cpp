@@ -158,10 +158,9 @@ void column_normalize_(const Matrices& Q, const Matrices& R, const at::Tensor& s
   if (Q.numel() > 0) backend_of(Q.device).column_normalize_(Q, R, square_sums, outputs);
 }
 
-at::Tensor residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least,
-                           at::TensorOptions options) {
+at::Tensor residual_scales(const at::Tensor& squares, double least, at::TensorOptions options) {
   if (squares.size(0) == 0) return at::empty({0}, options);  // a rank may have none of the matrices
-  return backend_of(squares.device()).residual_scales(squares, scale, least, options);
+  return backend_of(squares.device()).residual_scales(squares, least, options);
 }
 
 void take_signs_(const Matrices& U, const Matrices& L, double feedback, const SignFloor& floor) {

@@ -5,26 +5,19 @@
 #include <bit>
 
 #include "linalg/accumulate.h"
-#include "linalg/add_identity.h"
-#include "linalg/addmm.h"
 #include "linalg/axpby.h"
-#include "linalg/cholesky_inverse.h"
-#include "linalg/choose_rows.h"
 #include "linalg/column_normalize.h"
 #include "linalg/copy.h"
 #include "linalg/elementwise.h"
-#include "linalg/frobenius_normalize.h"
 #include "linalg/gemm.h"
-#include "linalg/gram.h"
-#include "linalg/look_ahead.h"
+#include "linalg/newton_schulz.h"
 #include "linalg/rates.h"
 #include "linalg/residual.h"
-#include "linalg/row_factors.h"
 #include "linalg/rows.h"
 #include "linalg/share_out.h"
 #include "linalg/sketch.h"
-#include "linalg/sketch_qr.h"
 #include "linalg/top_k.h"
+#include "linalg/triangular_inverse.h"
 
 namespace torchdion::linalg {
 

@@ -9,15 +9,13 @@
 
 #include "linalg/backend.h"
 #include "linalg/copy.h"
-#include "linalg/gram.h"
-#include "linalg/scale.h"
+#include "linalg/triangular_inverse.h"
 
 namespace torchdion::linalg {
 
 namespace {
 
-// A condition number of 1/ε needs three passes in FP64 and one in FP32; the fourth is for rounding, and one may be
-// spent on the scale.
+// A condition number of 1/ε needs three passes in FP64 and one in FP32; the others are for rounding.
 constexpr int kMaxPasses = 5;
 
 // P's columns come out orthonormal to about ε · amplification. FP64 data asks for more than FP64 Grams give at once.
@@ -37,17 +35,6 @@ at::Tensor places_of_lower(const at::Tensor& H) {
   const int64_t r = H.size(1);
   const at::Tensor places = at::tril_indices(r, r, 0, H.options().dtype(at::kLong));
   return places[0].mul(r).add_(places[1]);
-}
-
-// Matrices that a pass has only scaled are as they were given.
-void begin_again(CholeskyPass& pass, TriangularInverse& factor, const at::Tensor& scale) {
-  if (!may_scale(scale)) return;
-  pass.noise.masked_fill_(scale.ne(1).unsqueeze(1), -1);
-  for (std::size_t i = 0; i < factor.amplification.size(); ++i) {
-    if (scale[static_cast<int64_t>(i)].item<double>() != 1) {
-      factor.amplification[i] = std::numeric_limits<double>::infinity();
-    }
-  }
 }
 
 // Powers of two that bring columns whose squared lengths these are ([count, r] FP64) near 1, where FP32 asks for it.
@@ -119,11 +106,7 @@ comm::Task<> cholesky_passes_(at::Tensor P, Axis rows, int passes, CholeskyPass 
       whole.flatten(1).index_copy_(1, places, triangles);
       H = as_agreed(whole, state).to(H.scalar_type());
     }
-    const bool may_rescale = !state.noise.defined() && P.scalar_type() == at::kDouble;
-    const at::Tensor scale = may_rescale ? rescale_gram_(H) : at::Tensor();
-    TriangularInverse factor = cholesky_inverse(std::move(H), state);
-    if (may_rescale) begin_again(state, factor, scale);
-    if (may_rescale && options.scale.defined()) options.scale.copy_(scale);
+    const TriangularInverse factor = cholesky_inverse(std::move(H), state);
     if (!other.defined()) {  // not before what the factorization needed is free again
       other = at::empty_like(own);
       product = Matrices(other);

@@ -4,8 +4,7 @@
 // the same and a condition number of 1/ε of FP32 data can be resolved. `noise` says how much of each column is
 // rounding; a column whose part outside the span of those before it is not longer, by a margin, than what their
 // rounding makes of it carries no signal: it becomes exactly zero. Columns that a first pass leaves far from
-// orthonormal are made so by further passes. FP64 matrices whose squares FP64 does not hold are brought within its
-// range by the first one.
+// orthonormal are made so by further passes. Squares of FP64 entries must be within the range of FP64.
 #pragma once
 
 #include <torchdion/layout.h>
@@ -13,8 +12,8 @@
 
 #include "comm/sums.h"
 #include "comm/task.h"
-#include "linalg/cholesky_inverse.h"
 #include "linalg/noise.h"
+#include "linalg/triangular_inverse.h"
 
 namespace torchdion::linalg {
 
@@ -23,7 +22,6 @@ struct CholeskyQrOptions {
   comm::Order order = comm::Order::any;  // of sums over the axis that cuts P's rows
   Precision precision = Precision::highest;
   SignalCounts counts = {};
-  at::Tensor scale = {};  // of FP64 matrices, or undefined: [count], becomes that which P needed (scale.h)
 };
 
 // P ([count, m, r], contiguous) ← its orthonormal factor, in place. `rows` is the axis that cuts its m rows,

@@ -1,6 +1,8 @@
 #include "linalg/matrices.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "linalg/memory.h"
 
@@ -8,12 +10,9 @@ namespace torchdion::linalg {
 
 namespace {
 
-// A dimension of size 1 has no meaningful stride; give it the one that a contiguous matrix would have.
-struct Strides {
-  int64_t row, col;
-};
-
-Strides meaningful_strides(const at::Tensor& stack) {
+// Of rows and columns. A dimension of size 1 has no meaningful stride; give it the one that a contiguous matrix would
+// have.
+std::pair<int64_t, int64_t> meaningful_strides(const at::Tensor& stack) {
   const int64_t rows = stack.size(-2), cols = stack.size(-1);
   int64_t row = stack.stride(-2), col = stack.stride(-1);
   if (cols == 1) col = row == 1 && rows > 1 ? rows : 1;
@@ -41,9 +40,7 @@ std::optional<int64_t> spacing_of(const at::Tensor& stack) {
 
 Matrices::Matrices(const at::Tensor& stack)
     : rows(stack.size(-2)), cols(stack.size(-1)), dtype(stack.scalar_type()), device(stack.device()) {
-  const Strides strides = meaningful_strides(stack);
-  row_stride = strides.row;
-  col_stride = strides.col;
+  std::tie(row_stride, col_stride) = meaningful_strides(stack);
   append(stack);
   spacing = spacing_of(stack);
 }
@@ -108,8 +105,8 @@ Matrices Matrices::narrow(int64_t first, int64_t count) const {
 
 bool is_strided_for_gemm(const at::Tensor& matrix) {
   const int64_t rows = matrix.size(-2), cols = matrix.size(-1);
-  const Strides strides = meaningful_strides(matrix);
-  return (strides.col == 1 && strides.row >= cols) || (strides.row == 1 && strides.col >= rows);
+  const auto [row_stride, col_stride] = meaningful_strides(matrix);
+  return (col_stride == 1 && row_stride >= cols) || (row_stride == 1 && col_stride >= rows);
 }
 
 at::ScalarType compute_dtype(std::initializer_list<at::ScalarType> operands) {

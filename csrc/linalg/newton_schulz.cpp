@@ -6,27 +6,12 @@
 #include <span>
 #include <utility>
 
-#include "linalg/add_identity.h"
-#include "linalg/addmm.h"
-#include "linalg/frobenius_normalize.h"
-#include "linalg/scale.h"
+#include "linalg/gemm.h"
 #include "linalg/share_out.h"
 
 namespace torchdion::linalg {
 
 namespace {
-
-// X ← X / (slack ‖X‖_F), or the factors that are left for X's first step. FP64 matrices are brought within what FP64
-// holds the sums of squares of first, the largest in two steps.
-at::Tensor normalize_(const at::Tensor& X, double slack, const at::Tensor& squares) {
-  if (X.scalar_type() != at::kDouble) return frobenius_normalize_(X, slack, squares);
-  for (int step = 0; step < 2; ++step) {
-    const at::Tensor scale = scale_of_lengths(largest_entries(X, {1, 2}).view({-1}));
-    if (!may_scale(scale)) break;
-    X.mul_(scale.view({-1, 1, 1}));
-  }
-  return frobenius_normalize_(X, slack);
-}
 
 // Z ← b A + c A², the part of a polynomial beside a.
 void polynomial_part_(const Matrices& Z, const Matrices& A, const Quintic& p, Precision precision) {
@@ -145,6 +130,7 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
   const bool is_tall = X.size(1) > X.size(2);
   if (is_tall) X = X.transpose(1, 2);
   at::Tensor result = X;
+  const bool takes_squares = squares.defined() && X.scalar_type() != at::kDouble;
   const int64_t count = X.size(0), numel = X.size(1) * X.size(2);
   const Need of_each{numel * static_cast<int64_t>(X.element_size()),
                      newton_schulz_operations(X.size(1), X.size(2), steps, X.scalar_type())};
@@ -152,8 +138,8 @@ at::Tensor newton_schulz(at::Tensor X, const NewtonSchulzSteps& steps, Precision
     const Room room(X, std::min(share.at_once, share.end - share.begin), squares_of(steps));
     for (int64_t first = share.begin; first < share.end; first += share.at_once) {
       const at::Tensor some = X.narrow(0, first, std::min(share.at_once, share.end - first));
-      const at::Tensor own = squares.defined() ? squares.narrow(0, first, some.size(0)) : squares;
-      Iterate iterate(some, normalize_(some, steps.slack, own), room);
+      const at::Tensor own = takes_squares ? squares.narrow(0, first, some.size(0)) : at::Tensor();
+      Iterate iterate(some, frobenius_normalize_(some, steps.slack, own), room);
       iterate_all(iterate, steps, precision);
       if (iterate.factors.defined()) some.mul_(iterate.factors.view({-1, 1, 1}));  // of no steps
       if (some.size(0) == count) {

@@ -36,7 +36,7 @@ struct NewtonSchulzSteps {
 
 // What X ([count, m, n] in the dtype to compute in, contiguous or the transpose of what is) becomes after these steps;
 // matrices of zeros stay. X is written over. The products are of this precision. `squares`: of X, as look_ahead_()
-// returns them.
+// returns them; those of FP64 are summed anew.
 //
 // On the Gram matrix, two or three polynomials at a time are evaluated as matrices of the shorter side alone, functions
 // of A = X Xᵀ, and then multiplied by X: two products with X for all of them in place of two for each. In BF16 it ends
@@ -49,5 +49,18 @@ int64_t newton_schulz_operations(int64_t m, int64_t n, const NewtonSchulzSteps& 
 
 // Bytes beside such a matrix.
 int64_t newton_schulz_bytes(int64_t m, int64_t n, const NewtonSchulzSteps& steps, at::ScalarType dtype);
+
+// X_i / (slack ‖X_i‖_F) for every matrix of X ([count, m, n], contiguous or the transpose of what is). On CPUs X itself
+// is divided, and nothing is returned. GPUs return what it is still to be multiplied by ([count], in the computing
+// dtype), and change entries by powers of two alone, where their products would leave the range of FP32. Matrices of
+// zeros stay, with a factor of 0.
+//
+// Squares are summed in FP64, whose range those of FP64 entries must not leave. `squares`: what look_ahead_() has
+// summed of X, or undefined.
+at::Tensor frobenius_normalize_(const at::Tensor& X, double slack, const at::Tensor& squares = {});
+
+// B_i ← f_i^power (A_i + a I) of square matrices ([count, p, p], contiguous, alike in dtype). B may be A. `factors`:
+// [count], in the computing dtype; undefined: 1.
+void add_identity_(const at::Tensor& B, const at::Tensor& A, double a, const at::Tensor& factors = {}, int power = 1);
 
 }  // namespace torchdion::linalg

@@ -31,8 +31,7 @@ double signal_margin(at::ScalarType dtype, Precision precision) {
 }  // namespace
 
 at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
-  const double of_mean =
-      mean_after(noise.mean, noise.momentum, static_cast<double>(noise.steps_taken()), noise.most_steps);
+  const double of_mean = noise.total_mean();
   const at::Tensor mean = lengths.square().mean(-1, /*keepdim=*/true).sqrt_();
   return mean.div(lengths).mul_(of_mean).clamp_(noise.own, kLargestNoise).masked_fill_(lengths.eq(0), kLargestNoise);
 }
@@ -60,6 +59,13 @@ double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision) 
   const double last_bit = precision == Precision::high ? 0x1p-10 : 0x1p-7;  // that tensor cores read
   if (inner == 0) return of_sums + last_bit / 2;
   return of_sums + epsilon * static_cast<double>(inner) / 8 + kTwoRoundings * last_bit;
+}
+
+double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r) {
+  const auto terms = static_cast<double>(rows), columns = static_cast<double>(r);
+  if (dtype == at::kDouble) return 0x1p-53 * (16 * std::sqrt(terms) + 4 * columns);
+  // Tensor cores may truncate a sum after every 8 terms, all the same way; other roundings are independent.
+  return 0x1p-24 * (terms / 8 + 4 * std::sqrt(terms) + 4 * std::sqrt(columns));
 }
 
 }  // namespace torchdion::linalg

@@ -4,24 +4,9 @@
 #include <ATen/core/Tensor.h>
 #include <torchdion/options.h>
 
-#include <limits>
-
 #include "linalg/noise_model.h"
 
 namespace torchdion::linalg {
-
-// The part of each column of P that is rounding.
-struct Noise {
-  double own = 0;       // relative to its length
-  double mean = 0;      // relative to the root mean square of all lengths: a product has it, whose columns may cancel
-  double margin = 1;    // a column is signal only if it is longer than the noise by this factor
-  double momentum = 0;  // as `mean`, from each step that rounded the momentum; independent errors, so √steps of it
-  double most_steps = std::numeric_limits<double>::infinity();  // that the momentum remembers
-  int64_t steps = 0;                                            // that rounded it
-  const float* steps_before = nullptr;  // on P's device, or null; where it is there, `steps` is one more than it
-
-  int64_t steps_taken() const { return steps_before ? static_cast<int64_t>(*steps_before) + 1 : steps; }
-};
 
 // For columns of P with `rows` entries, `live` of which carry signal before them.
 NoiseLeft<double> noise_left_of(int64_t rows, int64_t live);
@@ -46,5 +31,8 @@ Noise noise_of_step(at::ScalarType dtype, int64_t inner, Precision precision, in
 // rounded or truncated (the mean of truncation is a factor, which no direction feels). Sums of every 8 terms may be
 // truncated: ε inner / 8.
 double rounding_noise(at::ScalarType dtype, int64_t inner, Precision precision = Precision::highest);
+
+// What rounding in `dtype` leaves of a zero pivot of an equilibrated r×r Gram matrix of sums over so many rows.
+double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r);
 
 }  // namespace torchdion::linalg

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
 #include "linalg/host_device.h"
 
@@ -21,6 +23,23 @@ TORCHDION_HOST_DEVICE double mean_after(double mean, double momentum, double ste
   const double counted = counted_steps(steps);
   return sqrt(mean * mean + momentum * momentum * (counted < most ? counted : most));
 }
+
+// The part of each column of P that is rounding.
+struct Noise {
+  double own = 0;       // relative to its length
+  double mean = 0;      // relative to the root mean square of all lengths: a product has it, whose columns may cancel
+  double margin = 1;    // a column is signal only if it is longer than the noise by this factor
+  double momentum = 0;  // as `mean`, from each step that rounded the momentum; independent errors, so √steps of it
+  double most_steps = std::numeric_limits<double>::infinity();  // that the momentum remembers
+  int64_t steps = 0;                                            // that rounded it
+  const float* steps_before = nullptr;  // on P's device, or null; where it is there, `steps` is one more than it
+
+  // `mean` of all of them.
+  TORCHDION_HOST_DEVICE double total_mean() const {
+    const double taken = steps_before ? static_cast<double>(*steps_before) + 1 : static_cast<double>(steps);
+    return mean_after(mean, momentum, taken, most_steps);
+  }
+};
 
 // The rest of noise of length 1 after orthogonalization.
 template <class T>

@@ -14,7 +14,6 @@
 #include "linalg/gemm.h"
 #include "linalg/memory.h"
 #include "linalg/orthonormalize.h"
-#include "linalg/scale.h"
 #include "linalg/sketch.h"
 
 namespace torchdion::linalg {
@@ -47,15 +46,12 @@ at::Tensor column_normalize_meta(const at::Tensor& R, const at::Tensor& Q) {
 }
 
 at::Tensor column_normalize(const at::Tensor& R, const at::Tensor& Q) {
+  const c10::DeviceGuard guard(R.device());
   at::Tensor normalized = column_normalize_meta(R, Q);
   check_memory("column_normalize", "R", R);
   check_memory("column_normalize", "Q", Q);
   normalized.copy_(Q);
-  if (R.numel() > 0) {
-    at::Tensor scaled = R;
-    if (R.scalar_type() == at::kDouble) scale_columns_(scaled = R.clone());
-    column_normalize_(Matrices(normalized), Matrices(scaled));
-  }
+  if (R.numel() > 0) column_normalize_(Matrices(normalized), Matrices(R));
   return normalized;
 }
 
@@ -90,6 +86,7 @@ at::Tensor orthonormalize_meta(const at::Tensor& P, c10::string_view method, dou
 
 at::Tensor orthonormalize(const at::Tensor& P, c10::string_view method, double oversample, int64_t seed, int64_t step,
                           std::optional<double> noise, c10::string_view precision) {
+  const c10::DeviceGuard guard(P.device());
   at::Tensor result = orthonormalize_meta(P, method, oversample, seed, step, noise, precision);
   if (P.numel() == 0) return result;
   check_memory("orthonormalize", "P", P);
@@ -123,6 +120,7 @@ void sketch_meta(at::Tensor& out, int64_t /*seed*/, int64_t /*step*/, int64_t ro
 }
 
 void sketch(at::Tensor& out, int64_t seed, int64_t step, int64_t row_offset, int64_t column_offset) {
+  const c10::DeviceGuard guard(out.device());
   sketch_meta(out, seed, step, row_offset, column_offset);
   check_memory("sketch_", "out", out);
   const at::Tensor contiguous = out.contiguous();
@@ -159,6 +157,7 @@ void gemm_meta(at::TensorList C, at::TensorList A, at::TensorList B, double, dou
 void gemm(at::TensorList C, at::TensorList A, at::TensorList B, double alpha, double beta, c10::string_view precision) {
   gemm_meta(C, A, B, alpha, beta, precision);
   if (C.empty() || C[0].numel() == 0) return;
+  const c10::DeviceGuard guard(C[0].device());
   gemm_(Matrices(C), Matrices(A), Matrices(B), alpha, beta, parse_precision("gemm_", precision));
 }
 
@@ -176,31 +175,14 @@ TORCH_LIBRARY(torchdion, m) {
       "str precision=\"highest\") -> ()");
 }
 
-// The same code on every device; the dispatcher has made that of the operands the current one's type, not the current
-// one.
+// The same code on every device. Kernels have guards, as the dispatcher has made the operands' device the current one's
+// type, not the current one.
 void register_kernels(torch::Library& m) {
-  m.impl("column_normalize", [](const at::Tensor& R, const at::Tensor& Q) {
-    const c10::DeviceGuard guard(R.device());
-    return column_normalize(R, Q);
-  });
-  m.impl("orthonormalize", [](const at::Tensor& P, c10::string_view method, double oversample, int64_t seed,
-                              int64_t step, std::optional<double> noise, c10::string_view precision) {
-    const c10::DeviceGuard guard(P.device());
-    return orthonormalize(P, method, oversample, seed, step, noise, precision);
-  });
-  m.impl("cholesky_qr", [](const at::Tensor& P, std::optional<double> noise) {
-    const c10::DeviceGuard guard(P.device());
-    return cholesky_qr(P, noise);
-  });
-  m.impl("sketch_", [](at::Tensor& out, int64_t seed, int64_t step, int64_t row_offset, int64_t column_offset) {
-    const c10::DeviceGuard guard(out.device());
-    sketch(out, seed, step, row_offset, column_offset);
-  });
-  m.impl("gemm_", [](at::TensorList C, at::TensorList A, at::TensorList B, double alpha, double beta,
-                     c10::string_view precision) {
-    const c10::DeviceGuard guard(C.empty() ? at::kCPU : C[0].device());
-    gemm(C, A, B, alpha, beta, precision);
-  });
+  m.impl("column_normalize", column_normalize);
+  m.impl("orthonormalize", orthonormalize);
+  m.impl("cholesky_qr", cholesky_qr);
+  m.impl("sketch_", sketch);
+  m.impl("gemm_", gemm);
 }
 
 TORCH_LIBRARY_IMPL(torchdion, CPU, m) { register_kernels(m); }

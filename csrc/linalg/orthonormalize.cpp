@@ -14,8 +14,7 @@
 #include "linalg/cholesky_qr.h"
 #include "linalg/copy.h"
 #include "linalg/gemm.h"
-#include "linalg/scale.h"
-#include "linalg/sketch_qr.h"
+#include "linalg/triangular_inverse.h"
 
 namespace torchdion::linalg {
 
@@ -53,14 +52,6 @@ at::Tensor sketched(const at::Tensor& P, int64_t row_offset, const Orthonormaliz
   return product;
 }
 
-// Each sketch times its scale ([count]): what sums of squares can be taken of.
-at::Tensor scale_sketch_(const at::Tensor& SP, at::ScalarType dtype) {
-  if (dtype != at::kDouble) return {};
-  const at::Tensor scale = scale_of_lengths(largest_entries(SP, {1, 2}).view({-1}));
-  if (may_scale(scale)) SP.mul_(scale.view({-1, 1, 1}));
-  return scale;
-}
-
 // The matrices in whose QR some column may be rounding.
 std::vector<int64_t> doubtful(const at::Tensor& P, const at::Tensor& R, Noise noise) {
   std::vector<int64_t> indices;
@@ -93,9 +84,6 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
   co_await comm::sum(SP, rows, options.order);
   Noise noise = options.noise;
   noise.own += rounding_noise(SP.scalar_type(), global_rows);  // of the sketch
-  const at::Tensor scale = scale_sketch_(SP, P.scalar_type());
-  if (options.scale.defined()) options.scale.copy_(scale);
-  if (scale.defined() && may_scale(scale)) P.mul_(scale.view({-1, 1, 1}));  // as the sketch, of which the factor is
   const TriangularInverse first = sketch_qr_inverse(SP, noise, stored, options.precision, options.counts.in_margin);
   const bool in_place = backend_of(P.device()).multiplies_in_place;
   at::Tensor product = in_place ? own : at::empty_like(own);
@@ -103,7 +91,6 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
   // No column that survived the first factor can lose its signal now.
   const CholeskyPass next{.rows = global_rows, .given = Noise{0, 0}};
   const int passes = passes_after_sketch(options.oversample, P.scalar_type());
-  options.scale = at::Tensor();
   co_await cholesky_passes_(product, rows, passes, next, options);
   if (!product.is_same(P)) copy_(Matrices(P), Matrices(product));
 }
@@ -111,14 +98,10 @@ comm::Task<> rcqr_(at::Tensor P, Axis rows, int64_t row_offset, int64_t global_r
 comm::Task<> householder_qr_(at::Tensor P, Axis rows, int64_t global_rows, OrthonormalizeOptions options) {
   TORCH_CHECK_NOT_IMPLEMENTED(rows.absent(), "torchdion: orthonormalize='qr' needs whole columns of P, but ", rows.size,
                               " ranks share its rows; use 'auto', 'rcqr' or 'cholesky_qr'");
-  if (options.scale.defined()) {
-    options.scale.copy_(scale_of_lengths(largest_entries(P, {1, 2}).view({-1})));
-  }
   const std::tuple<at::Tensor, at::Tensor> qr = at::linalg_qr(P, "reduced");
   Noise doubt = options.noise;
   doubt.own += rounding_noise(P.scalar_type(), global_rows);  // LAPACK adds its own
   const std::vector<int64_t> robustly = doubtful(P, std::get<1>(qr), doubt);
-  options.scale = at::Tensor();
   std::vector<at::Tensor> originals;
   for (int64_t index : robustly) originals.push_back(P[index].clone());
   if (robustly.size() < static_cast<std::size_t>(P.size(0))) P.copy_(std::get<0>(qr));

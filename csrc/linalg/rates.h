@@ -27,6 +27,14 @@ struct FactorRule {
   Rates rates = {};
   Multipliers multipliers = {};
   Frozen frozen = {};
+
+  // Waits for a device that has multipliers.
+  Rates rates_on_host() const {
+    const auto number = [](const at::Tensor& multiplier) {
+      return multiplier.defined() ? multiplier.item<double>() : 1;
+    };
+    return {rates.lr * number(multipliers.lr), rates.weight_decay * number(multipliers.weight_decay)};
+  }
 };
 
 // The two UpdateFactors, in the dtype and on the device of the options.

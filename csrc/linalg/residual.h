@@ -10,9 +10,8 @@ namespace torchdion::linalg {
 
 // 1 / σ of each matrix, [count], in the dtype of the options: σ is the mean of the smallest quarter of those columns of
 // R that are not zero, and no less than `least` times the longest one. 0 where all are zero, NaN where one is NaN.
-// `squares`: [count, r] FP64, the sums of squares of columns times `scale`, [count, 1, 1] or [count, 1, r] FP64
-// (scale.h), or, where it is undefined, of the columns themselves.
-at::Tensor residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least, at::TensorOptions options);
+// `squares`: [count, r] FP64, the sums of squares of columns.
+at::Tensor residual_scales(const at::Tensor& squares, double least, at::TensorOptions options);
 
 // What L − P Rᵀ may be by rounding alone: such entries have no sign. At i, j that is `of_entries` of |L| + |P Rᵀ| and
 // `of_factors` of the length of row i of P times that of row j of R.

@@ -1,4 +1,4 @@
-// Rows of matrices: their sums, and lists that hold some of them.
+// Rows of matrices: their sums and factors, and lists that hold some of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,5 +24,21 @@ void take_rows_(const Matrices& A, const Matrices& B, const at::Tensor& rows, co
 
 // The same decay of B, from which nothing is taken.
 void decay_rows_(const Matrices& B, const at::Tensor& rows, const RowDecay& decay);
+
+// The factors by which NorMuon multiplies the rows of an update (arXiv 2510.05491, Algorithm 1).
+struct RowFactors {
+  at::Tensor factors;  // 1 / (sqrt(v) + 1e-8) of the new v; 0 of rows that the update lacks ([count, rows], FP64)
+  at::Tensor norms;    // Σ s and Σ s factor² over the rows ([count, 2], FP64)
+};
+
+// v ([count, rows, 1]) ← as the rule has it of the rows that the update has. `squares`: the sums of squares of the
+// update's rows ([count, rows of it], FP64). `source`: which of these each row of v is, or −1 ([count, rows], int32,
+// contiguous); undefined: its own.
+RowFactors row_factors_(const at::Tensor& squares, const Matrices& v, const at::Tensor& source,
+                        const VarianceRule& rule);
+
+// The factors in this dtype, multiplied by sqrt(norms₀ / norms₁) of each matrix, so that it keeps its Frobenius norm; 0
+// where norms₁ is.
+at::Tensor keep_norms(const RowFactors& rows, at::ScalarType dtype);
 
 }  // namespace torchdion::linalg

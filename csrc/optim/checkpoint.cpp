@@ -1,22 +1,90 @@
 #include <ATen/core/ivalue.h>
+#include <c10/core/Allocator.h>
+#include <caffe2/serialize/crc_alt.h>
 #include <caffe2/serialize/inline_container.h>
+#include <fcntl.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torchdion/checkpoint.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "one_sentence.h"
-#include "optim/archive.h"
-#include "optim/nesting.h"
-#include "optim/new_file.h"
 #include "optim/unpickle.h"
 #include "optim/writable.h"
 
 namespace torchdion {
 
+using caffe2::serialize::PyTorchStreamReader;
+
 namespace {
+
+// What a rename has changed is on the disk when its folder is. A file system that cannot say so has nothing to add.
+int sync_folder(const std::string& path) {
+  const std::string folder = std::filesystem::absolute(path).parent_path().string();
+  const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) return errno == EACCES ? 0 : errno;  // a folder that may be written, but not read
+  const int error = ::fsync(opened) == 0 || errno == EINVAL ? 0 : errno;
+  ::close(opened);
+  return error;
+}
+
+// A file that is there whole or not at all: written under a temporary name, and renamed when its bytes are on the disk.
+// Every failure is a c10::Error of the operating system's words; the temporary file is removed then.
+class NewFile {
+ public:
+  explicit NewFile(std::string path)
+      : path_(std::move(path)), temporary_(path_ + "." + std::to_string(::getpid()) + ".tmp") {
+    file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file_ < 0) error_ = errno;
+    check();
+  }
+
+  ~NewFile() {
+    if (file_ >= 0) ::close(file_);
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  }
+
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  // Throws nothing: keep() says why bytes are missing.
+  void write(const void* bytes, std::size_t size) noexcept {
+    const auto* next = static_cast<const char*>(bytes);
+    while (size > 0 && error_ == 0) {
+      const ssize_t count = ::write(file_, next, size);
+      if (count < 0 && errno != EINTR) error_ = errno;
+      if (count <= 0) continue;
+      next += count;
+      size -= count;
+    }
+  }
+
+  // Gives the file its name. After a crash of the machine it is the old one or the new one.
+  void keep() {
+    check();
+    if (::fsync(file_) != 0) error_ = errno;
+    if (::close(std::exchange(file_, -1)) != 0 && error_ == 0) error_ = errno;
+    check();
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) error_ = errno;
+    check();
+    temporary_.clear();
+    error_ = sync_folder(path_);
+    check();
+  }
+
+ private:
+  void check() const { TORCH_CHECK(error_ == 0, std::strerror(error_)); }
+
+  std::string path_, temporary_;
+  int file_ = -1;
+  int error_ = 0;  // the first errno
+};
 
 // The zip archive of Python's torch.save(): data.pkl, and the bytes of each storage. torch::pickle_save() would tag
 // lists and dicts with their types, by a function that torch.load(weights_only=True) refuses to call.
@@ -29,7 +97,7 @@ void write_archive(const c10::IValue& value, const std::string& path) {
   pickler.protocol();
   pickler.pushIValue(plain);
   pickler.stop();
-  optim::NewFile file(path);
+  NewFile file(path);
   caffe2::serialize::PyTorchStreamWriter writer([&](const void* bytes, std::size_t size) {
     file.write(bytes, size);
     return size;  // keep() says what failed: the writer would throw it again from its destructor
@@ -45,20 +113,101 @@ void write_archive(const c10::IValue& value, const std::string& path) {
   file.keep();
 }
 
-c10::IValue read_archive(const std::string& path) {
-  const optim::Archive archive(path);
-  if (archive.has("byteorder")) {
-    const optim::Archive::Bytes order = archive.read("byteorder");
-    TORCH_CHECK(std::string_view(static_cast<const char*>(order.data.get()), order.size) == "little",
-                "its numbers are of another byte order than little-endian");
+template <class T>
+T number(const char* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+// What torch's reader returns; its own refusals have several lines.
+template <class Read>
+auto read_or_refuse(const std::string& refusal, const Read& read) try {
+  return read();
+} catch (const std::exception&) {
+  TORCH_CHECK(false, refusal);
+}
+
+std::ifstream opened(const std::string& path) {
+  std::error_code error;
+  const bool is_file = std::filesystem::is_regular_file(path, error);
+  TORCH_CHECK(!error, error.message());
+  TORCH_CHECK(is_file, "it is no regular file");  // to open a pipe would wait
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file, std::strerror(errno));
+  return file;
+}
+
+// The archive of torch.save(), read without trust: torch's reader believes sizes, and compares neither checksums nor
+// the name of a record with that in the directory.
+class Archive {
+ public:
+  explicit Archive(const std::string& path)
+      : file_(opened(path)),
+        left_(std::filesystem::file_size(path)),
+        reader_(read_or_refuse("it is cut short, damaged or no archive of torch.save()",
+                               [&] { return PyTorchStreamReader(&file_); })) {}
+
+  bool has(const std::string& name) {
+    return read_or_refuse(damaged(name), [&] { return reader_.hasRecord(name); });
   }
-  const optim::Archive::Bytes pickled = archive.read("data.pkl");
-  const auto read_storage = [&](const std::string& key) {
-    optim::Archive::Bytes bytes = archive.read("data/" + key);
-    return c10::Storage(c10::Storage::use_byte_size_t(), bytes.size, std::move(bytes.data), nullptr,
-                        /*resizable=*/false);
-  };
-  return optim::unpickle({static_cast<const char*>(pickled.data.get()), pickled.size}, read_storage);
+
+  // Each record is read once, so that all of them together are no larger than the file.
+  c10::Storage read(const std::string& name) {
+    TORCH_CHECK(has(name), "it has no record ", name);
+    const std::size_t size = read_or_refuse(damaged(name), [&] { return reader_.getRecordSize(name); });
+    TORCH_CHECK(size <= left_, "the record ", name, " is larger than the file");
+    left_ -= size;
+    at::DataPtr data = c10::GetAllocator(c10::kCPU)->allocate(size);
+    read_or_refuse(damaged(name), [&] {
+      reader_.getRecord(name, data.get(), size);
+      check(name, crc32_fast(data.get(), size), size);
+    });
+    return {c10::Storage::use_byte_size_t(), size, std::move(data), nullptr, /*resizable=*/false};
+  }
+
+ private:
+  static std::string damaged(const std::string& name) { return "the record " + name + " is damaged"; }
+
+  std::string bytes(uint64_t begin, uint64_t size) {
+    std::string read(size, '\0');
+    file_.seekg(static_cast<std::streamoff>(begin)).read(read.data(), static_cast<std::streamsize>(size));
+    TORCH_CHECK(file_);
+    return read;
+  }
+
+  // Compares the zip archive's header in front of a record with its name, and its checksum with that of the header or
+  // of the descriptor behind it. A checksum of 0 is none: torch.save() leaves them out after
+  // torch.serialization.set_crc32_options(False).
+  void check(const std::string& name, uint32_t checksum, std::size_t size) {
+    const uint64_t header_begin = reader_.getRecordHeaderOffset(name), begin = reader_.getRecordOffset(name);
+    const std::string header = bytes(header_begin, begin - header_begin);
+    const auto name_size = number<uint16_t>(&header[26]);
+    TORCH_CHECK(header.substr(30, name_size).ends_with("/" + name));
+    auto saved = number<uint32_t>(&header[14]);
+    if (header[6] & 8) {  // there is a descriptor
+      const std::string descriptor = bytes(begin + size, 8);
+      TORCH_CHECK(descriptor.starts_with("PK\7\b"));
+      saved = number<uint32_t>(&descriptor[4]);
+    }
+    TORCH_CHECK(saved == 0 || saved == checksum);
+  }
+
+  std::ifstream file_;
+  std::size_t left_;  // bytes that records may have
+  PyTorchStreamReader reader_;
+};
+
+std::string_view text_of(const c10::Storage& record) {
+  return {static_cast<const char*>(record.data()), record.nbytes()};
+}
+
+c10::IValue read_archive(const std::string& path) {
+  Archive archive(path);
+  TORCH_CHECK(!archive.has("byteorder") || text_of(archive.read("byteorder")) == "little",
+              "its numbers are of another byte order than little-endian");
+  const c10::Storage pickled = archive.read("data.pkl");
+  return optim::unpickle(text_of(pickled), [&](const std::string& key) { return archive.read("data/" + key); });
 }
 
 // One sentence, without the backtrace that what() of errors of TORCH_CHECK() appends.

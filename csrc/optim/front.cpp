@@ -4,10 +4,8 @@
 
 #include <algorithm>
 
-#include "engine/core.h"
 #include "optim/groups.h"
 #include "optim/options.h"
-#include "optim/parameters.h"
 #include "words.h"
 
 namespace torchdion::optim {
@@ -29,32 +27,37 @@ std::string text(const Layout& layout) {
   return all;
 }
 
-}  // namespace
-
-engine::ParameterGroup to_core(const OptimizerParamGroup& group, std::size_t group_index, int64_t index,
-                               const engine::GroupOptions& options, const Layouts& layouts) {
-  engine::ParameterGroup shown{options, {}};
-  for (std::size_t k = 0; k < group.params().size(); ++k) {
-    const at::Tensor& param = group.params()[k];
-    const Layout& layout = layout_of(layouts, param);
-    shown.parameters.push_back({engine::parameter_name(k, group_index),
-                                index++,
-                                group_index,
-                                param,
-                                param,
-                                layout,
-                                {layout.rows, layout.cols, layout.batch, layout.replicas, layout.copies},
-                                text(layout)});
-  }
-  return shown;
-}
-
 engine::ParameterState to_core(const ParamState& state) {
   engine::ParameterState shown;
   shown.step = state.step();
   for (const std::string_view name : algorithms::states()) {
     const at::Tensor& tensor = state.tensor(std::string(name));
     if (tensor.defined()) shown.set(name, tensor, state.whole_sizes(std::string(name)));
+  }
+  return shown;
+}
+
+}  // namespace
+
+std::vector<engine::ParameterGroup> to_core(const ParamGroups& groups, const Layouts& layouts) {
+  static const Layout whole;
+  std::vector<engine::ParameterGroup> shown;
+  int64_t index = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    shown.emplace_back();
+    for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
+      const at::Tensor& param = groups[g].params()[k];
+      const auto found = layouts.find(param.unsafeGetTensorImpl());
+      const Layout& layout = found == layouts.end() ? whole : found->second;
+      shown.back().parameters.push_back({engine::parameter_name(k, g),
+                                         index++,
+                                         g,
+                                         param,
+                                         param,
+                                         layout,
+                                         {layout.rows, layout.cols, layout.batch, layout.replicas, layout.copies},
+                                         text(layout)});
+    }
   }
   return shown;
 }
@@ -72,26 +75,23 @@ void write_state(const engine::ParameterView& view, ParamState& state) {
 bool Front::has_other_parameters() const {
   const std::vector<OptimizerParamGroup>& groups = optimizer_.param_groups();
   const auto is_same = [](const OptimizerParamGroup& group, const std::vector<const void*>& seen) {
-    return std::equal(group.params().begin(), group.params().end(), seen.begin(), seen.end(),
-                      [](const at::Tensor& param, const void* impl) { return param.unsafeGetTensorImpl() == impl; });
+    return std::ranges::equal(group.params(), seen, {}, &at::Tensor::unsafeGetTensorImpl);
   };
-  return !std::equal(groups.begin(), groups.end(), seen_.params.begin(), seen_.params.end(), is_same);
+  return !std::ranges::equal(groups, seen_.params, is_same);
 }
 
 void Front::update(engine::Core& core, engine::Operation operation) {
   const std::vector<OptimizerParamGroup>& groups = optimizer_.param_groups();
   if (core.has_lost() || has_other_parameters()) {
-    std::vector<engine::ParameterGroup> all;
+    core.groups = to_core(groups, layouts_);
     seen_ = {};
-    int64_t index = 0;
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      all.push_back(to_core(groups[g], g, index, {}, layouts_));
-      index += static_cast<int64_t>(groups[g].params().size());
+    std::size_t count = 0;
+    for (const OptimizerParamGroup& group : groups) {
       seen_.params.emplace_back();
-      for (const at::Tensor& param : groups[g].params()) seen_.params.back().push_back(param.unsafeGetTensorImpl());
+      for (const at::Tensor& param : group.params()) seen_.params.back().push_back(param.unsafeGetTensorImpl());
+      count += group.params().size();
     }
-    seen_.states.resize(index);
-    core.groups = std::move(all);
+    seen_.states.resize(count);
     core.all_shown();
     core.parameters_changed();
   }

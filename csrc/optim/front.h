@@ -1,4 +1,5 @@
-// A LibTorch program's parameters, gradients and states, shown to the engine.
+// A LibTorch program's parameters, gradients and states, shown to the engine, and what an optimizer holds beside what
+// every torch::optim::Optimizer does.
 #pragma once
 
 #include <torchdion/optimizer.h>
@@ -6,16 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "engine/front.h"
+#include "engine/core.h"
+#include "one_sentence.h"
 #include "optim/layouts.h"
+#include "optim/options.h"
 #include "optim/written_options.h"
+#include "words.h"
 
 namespace torchdion::optim {
 
-// A group's parameters, without states. index: of the first among all of the optimizer.
-engine::ParameterGroup to_core(const torch::optim::OptimizerParamGroup& group, std::size_t group_index, int64_t index,
-                               const engine::GroupOptions& options, const Layouts& layouts);
-engine::ParameterState to_core(const ParamState& state);
+// The parameters of all groups, without options and states.
+std::vector<engine::ParameterGroup> to_core(const ParamGroups& groups, const Layouts& layouts);
 // Gives a program what the engine has made of a parameter's state.
 void write_state(const engine::ParameterView& view, ParamState& state);
 
@@ -51,3 +53,32 @@ class Front : public engine::Front {
 };
 
 }  // namespace torchdion::optim
+
+namespace torchdion {
+
+struct Optimizer::Private {
+  std::string algorithm, title;  // of groups that name none; of the class, as sentences call it
+  optim::Layouts layouts;
+  std::vector<optim::SaidOptions> said;  // of each group, at the last step
+  std::vector<optim::Entries> unknown;   // of each group that was loaded: the entries that are no options of ours
+  optim::Seen seen;                      // by the core
+  engine::Core core;
+
+  // As sentences speak while a method runs. The optimizer must outlive them.
+  Words words(const Optimizer& optimizer) const;
+  // What the core sees of it. What a look at groups obeys is written into them, whichever method looks.
+  optim::Front front(const Optimizer& optimizer) { return {const_cast<Optimizer&>(optimizer), layouts, said, seen}; }
+
+  // Runs a method with what the optimizer holds and its front: sentences are its own, and an error is one.
+  template <class Method>
+  static decltype(auto) run(const Optimizer& optimizer, const Method& method) try {
+    Private& held = optimizer.held();
+    const Speaking speaking(held.words(optimizer));
+    optim::Front front = held.front(optimizer);
+    return method(held, front);
+  } catch (const c10::Error&) {
+    rethrow_in_one_sentence();
+  }
+};
+
+}  // namespace torchdion

@@ -3,15 +3,31 @@
 #include <memory>
 #include <unordered_set>
 
-#include "engine/group_options.h"
 #include "engine/parameter.h"
 #include "optim/options.h"
-#include "optim/parameters.h"
+#include "routing/guesses.h"
 #include "words.h"
 
 namespace torchdion::optim {
 
 using torch::optim::OptimizerParamGroup;
+
+namespace {
+
+// Leaves out what a group's parameters hold again, of which a warning tells, as torch does in Python.
+void keep_each_once(std::vector<at::Tensor>& params, const std::string& where) {
+  std::unordered_set<const void*> seen;
+  std::size_t next = 0;
+  std::erase_if(params, [&](const at::Tensor& param) {
+    const std::size_t i = next++;
+    if (!param.defined() || seen.insert(param.unsafeGetTensorImpl()).second) return false;
+    TORCH_WARN(prefix(), "the optimizer contains a parameter group with duplicate parameters: parameter ", i, where,
+               " is given twice and updated once");
+    return true;
+  });
+}
+
+}  // namespace
 
 std::string group_name(std::size_t index, const std::string& whose) {
   return " (parameter group " + std::to_string(index) + whose + ")";
@@ -72,6 +88,44 @@ void check_asked_of_optimizer(const ParamGroups& groups, const Options& defaults
                       " holds for the whole optimizer and must be that of the defaults, got ",
                       algorithms::shown(option, own.at(option.name)), group_name(0));
   }
+}
+
+void check_shared_rates(const ParamGroups& groups) {
+  const auto check = [](const char* name, const at::Tensor& tensor, double number, const at::Tensor& others,
+                        double other, std::size_t index) {
+    TORCH_CHECK_VALUE(!tensor.defined() || !tensor.is_same(others) || number == other, prefix(), name,
+                      " must be the same in groups that share its tensor, got ", number, " beside ", other,
+                      group_name(index));
+  };
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const Options& one = options_of(groups[i], i);
+    for (std::size_t k = 0; k < i; ++k) {
+      const Options& other = options_of(groups[k], k);
+      check("lr", one.lr_tensor(), one.lr(), other.lr_tensor(), other.lr(), i);
+      check("weight_decay", one.weight_decay_tensor(), one.weight_decay(), other.weight_decay_tensor(),
+            other.weight_decay(), i);
+    }
+  }
+}
+
+void check_parameter(const at::Tensor& param, const engine::GroupOptions& options, const std::string& name) {
+  TORCH_CHECK_VALUE(param.defined(), prefix(), name, " must be a tensor, got an undefined one");
+  TORCH_CHECK_VALUE(param.is_leaf(), prefix(), name, " must be a leaf of the graph");
+  engine::check_parameter(param, options.values, name);
+}
+
+void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name) {
+  if (param.is_nested() || options.batch_dims()) return;
+  if (!algorithms::algorithm_of(param.dim(), options.algorithm(), options.scalar_algorithm(), 0).takes_matrices())
+    return;
+  const std::string advice = routing::advice_on_stack(param.sizes().vec(), name);
+  if (!advice.empty()) TORCH_WARN(prefix(), advice);
+}
+
+const ParamState& ours(const torch::optim::OptimizerParamState& state) {
+  const auto* own = dynamic_cast<const ParamState*>(&state);
+  TORCH_CHECK_VALUE(own, prefix(), "the state of a parameter must be a torchdion::ParamState");
+  return *own;
 }
 
 }  // namespace torchdion::optim

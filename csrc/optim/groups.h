@@ -1,4 +1,5 @@
-// The parameter groups of an optimizer: how sentences name them, and what is asked of all of them together.
+// The parameter groups of an optimizer: how sentences name them, what is asked of their parameters, and of all of them
+// together.
 #pragma once
 
 #include <torchdion/optimizer.h>
@@ -35,5 +36,17 @@ std::vector<engine::GroupOptions> checked(const ParamGroups& groups, const Optio
                                           const std::string& whose = "");
 // Throws c10::ValueError where the first group has another option of the whole optimizer than its defaults ask for.
 void check_asked_of_optimizer(const ParamGroups& groups, const Options& defaults);
+// Throws c10::ValueError where groups that share the tensor of a rate were given different numbers.
+void check_shared_rates(const ParamGroups& groups);
+
+// Throws c10::ValueError or c10::NotImplementedError with one sentence for a parameter that no algorithm can update,
+// unless it is left alone; `name` is its name there.
+void check_parameter(const at::Tensor& param, const engine::GroupOptions& options, const std::string& name);
+
+// Warns of a parameter of three dimensions whose group, which has an algorithm, does not say what the first one counts.
+void warn_of_a_likely_stack(const at::Tensor& param, const Options& options, const std::string& name);
+
+// Throws c10::ValueError for a state that another optimizer's code has put there.
+const ParamState& ours(const torch::optim::OptimizerParamState& state);
 
 }  // namespace torchdion::optim

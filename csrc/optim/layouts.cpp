@@ -5,11 +5,11 @@
 #include <unordered_set>
 #include <utility>
 
+#include "comm/line.h"
 #include "engine/checks.h"
 #include "engine/cuts.h"
 #include "engine/shapes.h"
 #include "engine/state.h"
-#include "optim/parameters.h"
 #include "words.h"
 
 namespace torchdion::optim {
@@ -24,12 +24,6 @@ void check_distinct(const Layout& layout, const std::string& name) {
                       " must have another axis for each of rows, cols, replicas, copies and batch, got ", axis->name(),
                       " twice");
   }
-}
-
-void add(Traffic& total, const Traffic& more) {
-  total.calls += more.calls;
-  total.elements += more.elements;
-  total.bytes += more.bytes;
 }
 
 // The sizes of the whole state of which this rank has a piece.
@@ -75,12 +69,6 @@ std::optional<std::vector<int64_t>> whole_of_part(const algorithms::State& state
 }
 
 }  // namespace
-
-const Layout& layout_of(const Layouts& layouts, const at::Tensor& param) {
-  static const Layout whole;
-  const auto found = layouts.find(param.unsafeGetTensorImpl());
-  return found == layouts.end() ? whole : found->second;
-}
 
 void check_layout(const at::Tensor& param, const Layout& layout, const engine::GroupOptions& options,
                   const std::string& name) {
@@ -134,13 +122,11 @@ std::map<std::string, AxisTraffic> traffic_of(const Layouts& layouts) {
     for (const Axis* axis : {&layout.rows, &layout.cols, &layout.replicas, &layout.copies, &layout.batch}) {
       if (axis->absent() || !lines.insert(axis->line.get()).second) continue;
       const AxisTraffic carried = axis->traffic();
-      AxisTraffic& total = traffic[axis->name()];
-      add(total.all_reduce, carried.all_reduce);
-      add(total.reduce_scatter, carried.reduce_scatter);
-      add(total.all_to_all, carried.all_to_all);
-      add(total.all_gather, carried.all_gather);
-      add(total.completion, carried.completion);
-      add(total.agreement, carried.agreement);
+      for (Traffic AxisTraffic::*kind :
+           {&AxisTraffic::all_reduce, &AxisTraffic::reduce_scatter, &AxisTraffic::all_to_all, &AxisTraffic::all_gather,
+            &AxisTraffic::completion, &AxisTraffic::agreement}) {
+        comm::add(traffic[axis->name()].*kind, carried.*kind);
+      }
     }
   }
   return traffic;

@@ -15,9 +15,6 @@ namespace torchdion::optim {
 
 using Layouts = std::unordered_map<const void*, Layout>;  // by a parameter's TensorImpl
 
-// That of a whole parameter where none was given.
-const Layout& layout_of(const Layouts& layouts, const at::Tensor& param);
-
 // Throws c10::ValueError with one sentence for a layout that no algorithm can follow, or that the tensor, which must be
 // this rank's piece, does not have.
 void check_layout(const at::Tensor& param, const Layout& layout, const engine::GroupOptions& options,

@@ -13,12 +13,10 @@
 #include "engine/loaded_state.h"
 #include "linalg/memory.h"
 #include "one_sentence.h"
+#include "optim/front.h"
 #include "optim/groups.h"
-#include "optim/nesting.h"
 #include "optim/options.h"
-#include "optim/parameters.h"
-#include "optim/private.h"
-#include "optim/rates.h"
+#include "optim/writable.h"
 #include "others/option_names.h"
 #include "others/rules.h"
 #include "others/saved_groups.h"
@@ -44,10 +42,9 @@ std::optional<Key> to_key(const IValue& value) {
 }
 
 // The entry of this name and kind.
-template <class Is>
-IValue entry(const GenericDict& dict, const char* key, const char* kind, const Is& is) {
+IValue entry(const GenericDict& dict, const char* key, const char* kind, bool (IValue::*is)() const) {
   const auto found = dict.find(key);
-  if (found != dict.end() && is(found->value())) return found->value();
+  if (found != dict.end() && (found->value().*is)()) return found->value();
   TORCH_CHECK_VALUE(found == dict.end(), prefix(), "state_dict must have the ", kind, " '", key, "', got one of type ",
                     others::kind_of(found->value()));
   c10::impl::GenericList keys(c10::AnyType::get());
@@ -143,11 +140,6 @@ bool is_of_some_step(const GenericDict& saved, const SavedGroup& group) {
          });
 }
 
-void check_is_state(const IValue& saved, const std::string& name) {
-  TORCH_CHECK_VALUE(saved.isGenericDict(), prefix(), "the state of ", name, " must be a dict, got ",
-                    others::kind_of(saved));
-}
-
 // The saved state of one parameter, with the names that its tensors have here. options: of the group that is loaded.
 engine::SavedState as_saved(GenericDict saved, const SavedGroup& group, const engine::ParameterView& view,
                             const algorithms::Options& options) {
@@ -189,8 +181,8 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   TORCH_CHECK_VALUE(state_dict.isGenericDict(), prefix(), "state_dict must be a dict, got ",
                     others::kind_of(state_dict));
   const GenericDict saved = state_dict.toGenericDict();
-  const IValue saved_state = entry(saved, "state", "dict", [](const IValue& value) { return value.isGenericDict(); });
-  const IValue saved_groups = entry(saved, "param_groups", "list", [](const IValue& value) { return value.isList(); });
+  const IValue saved_state = entry(saved, "state", "dict", &IValue::isGenericDict);
+  const IValue saved_groups = entry(saved, "param_groups", "list", &IValue::isList);
   const std::size_t count = saved_groups.toListRef().size();
   TORCH_CHECK_VALUE(count == param_groups().size(), prefix(),
                     "the loaded state dict has a different number of parameter groups: ", count,
@@ -198,12 +190,10 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
   const std::map<Key, IValue> saved_states = to_states(saved_state.toGenericDict());
 
   std::vector<OptimizerParamGroup> groups = param_groups();
-  std::vector<engine::ParameterGroup> views;
-  int64_t index = 0;
+  std::vector<engine::ParameterGroup> views = optim::to_core(groups, held().layouts);
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const Options& own = optim::options_of(groups[i], i);  // refuses those of another optimizer
-    views.push_back(optim::to_core(groups[i], i, index, optim::values_of(own, optim::group_name(i)), held().layouts));
-    index += static_cast<int64_t>(groups[i].params().size());
+    views[i].options = optim::values_of(own, optim::group_name(i));
   }
   std::vector<Entries> unknown;
   std::vector<optim::SaidOptions> said;
@@ -218,7 +208,7 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     }
     const SavedGroup group(saved_groups.toListRef()[i], shapes, options, where);
     const std::vector<Key> keys = keys_of(group, groups[i].params().size(), known, where);
-    options.lr(optim::lr_of(options)).weight_decay(optim::weight_decay_of(options));
+    options.lr(options.get_lr()).weight_decay(optim::weight_decay_of(options));
     unknown.push_back(optim::from_entries(group.options, options, where));
     check_keys_of_others(unknown.back(), options, where);
     const engine::GroupOptions values = optim::values_of(options, where);
@@ -231,8 +221,10 @@ void Optimizer::load_state_dict(const IValue& state_dict) try {
     for (std::size_t k = 0; k < keys.size(); ++k) {
       const engine::ParameterView& view = views[i].parameters[k];
       const auto found = saved_states.find(keys[k]);
-      if (found != saved_states.end()) check_is_state(found->second, view.name);
-      const bool is_stepped = found != saved_states.end() && is_of_some_step(found->second.toGenericDict(), group);
+      const bool is_saved = found != saved_states.end();
+      TORCH_CHECK_VALUE(!is_saved || found->second.isGenericDict(), prefix(), "the state of ", view.name,
+                        " must be a dict, got ", others::kind_of(found->second));
+      const bool is_stepped = is_saved && is_of_some_step(found->second.toGenericDict(), group);
       optim::check_parameter(view.param, values, view.name);
       if (is_stepped) engine::check_trained(view.param, view.name);
       if (engine::is_passed_over(view.param)) continue;

@@ -1,32 +1,45 @@
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <typeinfo>
+#include <utility>
 
 #include "engine/shapes.h"
 #include "engine/state_owners.h"
 #include "one_sentence.h"
+#include "optim/front.h"
 #include "optim/groups.h"
 #include "optim/options.h"
-#include "optim/parameters.h"
-#include "optim/private.h"
 #include "words.h"
 
 namespace torchdion {
 
+using Base = torch::optim::Optimizer;
 using optim::options_of;
 using torch::optim::OptimizerParamGroup;
 
+namespace {
+
+// The number of a parameter's group, and its own there; none: it is of no group.
+std::optional<std::pair<std::size_t, std::size_t>> place_of(const at::Tensor& param, const optim::ParamGroups& groups) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::vector<at::Tensor>& params = groups[i].params();
+    const auto found =
+        std::find_if(params.begin(), params.end(), [&](const at::Tensor& p) { return p.is_same(param); });
+    if (found != params.end()) return std::pair(i, static_cast<std::size_t>(found - params.begin()));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 Words Optimizer::Private::words(const Optimizer& optimizer) const {
-  const std::vector<OptimizerParamGroup>& groups = optimizer.param_groups();
-  return {title, Language::cpp, [&groups](const at::Tensor& param) -> std::string {
-            for (std::size_t i = 0; i < groups.size(); ++i) {
-              const std::vector<at::Tensor>& params = groups[i].params();
-              const auto found =
-                  std::find_if(params.begin(), params.end(), [&](const at::Tensor& p) { return p.is_same(param); });
-              if (found != params.end()) return engine::parameter_name(found - params.begin(), i);
-            }
-            return {};
+  return {title, Language::cpp, [&groups = optimizer.param_groups()](const at::Tensor& param) -> std::string {
+            const auto place = place_of(param, groups);
+            return place ? engine::parameter_name(place->second, place->first) : "";
           }};
 }
 
@@ -66,22 +79,21 @@ std::vector<OptimizerParamGroup> Optimizer::with_owners(std::vector<OptimizerPar
   return param_groups;
 }
 
-void Optimizer::add_param_group(const OptimizerParamGroup& param_group) try {
-  const Speaking speaking(held().words(*this));
-  const auto& defaults = static_cast<const Options&>(this->defaults());
-  std::vector<OptimizerParamGroup> groups = param_groups();
-  groups.push_back(param_group);
-  if (!param_group.has_options()) {  // what holds for the optimizer may have been set since, or loaded
-    const Options& first = optim::first_options(param_groups(), defaults);
-    Options options = defaults;
-    options.nonfinite(first.nonfinite()).capturable(first.capturable()).owners(first.owners());
-    groups.back().set_options(std::make_unique<Options>(options));
-  }
-  groups = optim::resolved(groups, held().algorithm);
-  optim::checked(groups, defaults);
-  add_checked(groups.back());
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
+void Optimizer::add_param_group(const OptimizerParamGroup& param_group) {
+  Private::run(*this, [&](Private& held, optim::Front&) {
+    const auto& defaults = static_cast<const Options&>(this->defaults());
+    std::vector<OptimizerParamGroup> groups = param_groups();
+    groups.push_back(param_group);
+    if (!param_group.has_options()) {  // what holds for the optimizer may have been set since, or loaded
+      const Options& first = optim::first_options(param_groups(), defaults);
+      Options options = defaults;
+      options.nonfinite(first.nonfinite()).capturable(first.capturable()).owners(first.owners());
+      groups.back().set_options(std::make_unique<Options>(options));
+    }
+    groups = optim::resolved(groups, held.algorithm);
+    optim::checked(groups, defaults);
+    add_checked(groups.back());
+  });
 }
 
 void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
@@ -98,79 +110,131 @@ void Optimizer::add_checked(const OptimizerParamGroup& param_group) {
   }
 }
 
-void Optimizer::set_layout(const at::Tensor& param, Layout layout) try {
-  const Speaking speaking(held().words(*this));
-  for (std::size_t i = 0; i < param_groups().size(); ++i) {
-    const std::vector<at::Tensor>& params = param_groups()[i].params();
-    const auto found =
-        std::find_if(params.begin(), params.end(), [&](const at::Tensor& p) { return p.is_same(param); });
-    if (found == params.end()) continue;
-    const std::string name = engine::parameter_name(found - params.begin(), i);
+void Optimizer::set_layout(const at::Tensor& param, Layout layout) {
+  Private::run(*this, [&](Private& held, optim::Front&) {
+    const auto place = place_of(param, param_groups());
+    TORCH_CHECK_VALUE(place, prefix(), "a layout must be set for a parameter of the optimizer, got ",
+                      param.defined() ? c10::str("another tensor, of shape ", param.sizes()) : "an undefined one");
+    const auto [group, k] = *place;
+    const std::string name = engine::parameter_name(k, group);
     TORCH_CHECK_VALUE(state().count(param.unsafeGetTensorImpl()) == 0, prefix(), "the layout of ", name,
                       " must be set before its state exists: before its first step and before a checkpoint is loaded");
-    const Options& given = options_of(param_groups()[i], i);
-    const engine::GroupOptions options = optim::values_of(given, optim::group_name(i));
+    const Options& given = options_of(param_groups()[group], group);
+    const engine::GroupOptions options = optim::values_of(given, optim::group_name(group));
     optim::check_layout(param, layout, options, name);
     if (engine::has_owners(options.values)) engine::axis_of_owners(layout, name);
     engine::check_factors(engine::whole_sizes(param, layout), options.values, layout, name);
-    held().layouts[param.unsafeGetTensorImpl()] = std::move(layout);
-    held().seen = {};
-    return;
-  }
-  TORCH_CHECK_VALUE(false, prefix(), "a layout must be set for a parameter of the optimizer, got ",
-                    param.defined() ? c10::str("another tensor, of shape ", param.sizes()) : "an undefined one");
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
+    held.layouts[param.unsafeGetTensorImpl()] = std::move(layout);
+    held.seen = {};
+  });
 }
 
 at::Tensor Optimizer::step(LossClosure closure) {
-  Private& held = this->held();
+  held();
   at::Tensor loss;
   if (closure) {
     at::AutoGradMode enable_grad(true);
     loss = closure();
   }
-  held.step(*this);
+  Private::run(*this, [](Private& held, optim::Front& front) { held.core.step(front); });
   return loss;
 }
 
-void Optimizer::Private::step(const Optimizer& optimizer) try {
-  const Speaking speaking(words(optimizer));
-  optim::Front front = this->front(optimizer);
-  core.step(front);
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
+const ParamState& Optimizer::state_of(const at::Tensor& param) const {
+  return Private::run(*this, [&](Private& held, optim::Front&) -> const ParamState& {
+    held.core.flush();
+    const auto found = state().find(param.unsafeGetTensorImpl());
+    TORCH_CHECK_VALUE(found != state().end(), prefix(),
+                      param.defined() ? c10::str("a parameter of shape ", param.sizes()) : "an undefined parameter",
+                      " has no state yet: it was in no step, or is not of this optimizer");
+    return optim::ours(*found->second);
+  });
 }
 
-const ParamState& Optimizer::state_of(const at::Tensor& param) const try {
-  const Speaking speaking(held().words(*this));
-  held().core.flush();
-  const auto found = state().find(param.unsafeGetTensorImpl());
-  TORCH_CHECK_VALUE(found != state().end(), prefix(),
-                    param.defined() ? c10::str("a parameter of shape ", param.sizes()) : "an undefined parameter",
-                    " has no state yet: it was in no step, or is not of this optimizer");
-  return optim::ours(*found->second);
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
+Stats Optimizer::stats() const {
+  return Private::run(*this, [](Private& held, optim::Front&) {
+    held.core.flush();
+    const engine::Counts& counts = held.core.memory().counts;
+    return Stats{.steps = counts.steps,
+                 .skipped_steps = counts.skipped.total(),
+                 .nonfinite_entries = counts.nonfinite.total(),
+                 .columns_without_signal = counts.without_signal.total(),
+                 .columns_in_margin = counts.in_margin.total(),
+                 .batches = counts.batches,
+                 .workspace_bytes = counts.workspace_bytes,
+                 .expected_traffic = counts.expected_traffic,
+                 .traffic = optim::traffic_of(held.layouts)};
+  });
 }
 
-Stats Optimizer::stats() const try {
-  const Speaking speaking(held().words(*this));
-  held().core.flush();
-  const engine::Counts& counts = held().core.memory().counts;
-  Stats stats;
-  stats.steps = counts.steps;
-  stats.skipped_steps = counts.skipped.total();
-  stats.nonfinite_entries = counts.nonfinite.total();
-  stats.columns_without_signal = counts.without_signal.total();
-  stats.columns_in_margin = counts.in_margin.total();
-  stats.batches = counts.batches;
-  stats.workspace_bytes = counts.workspace_bytes;
-  stats.expected_traffic = counts.expected_traffic;
-  stats.traffic = optim::traffic_of(held().layouts);
-  return stats;
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
+void Optimizer::synchronize_for_checkpoint() {
+  Private::run(*this, [](Private& held, optim::Front& front) {
+    const auto averages = [](const auto& item) { return !item.second.replicas.absent(); };
+    if (std::none_of(held.layouts.begin(), held.layouts.end(), averages)) return held.core.refuse_if_broken();
+    held.core.synchronize_for_checkpoint(front);
+  });
+}
+
+void Optimizer::check_replicas(const Axis& copies) const {
+  Private::run(*this, [&](Private& held, optim::Front& front) { held.core.check_replicas(front, copies); });
+}
+
+void Optimizer::synchronize_replicas(const Axis& copies) {
+  Private::run(*this, [&](Private& held, optim::Front& front) { held.core.synchronize_replicas(front, copies); });
+}
+
+void Optimizer::resize_rank() {
+  Private::run(*this, [](Private& held, optim::Front& front) { held.core.resize_rank(front); });
+}
+
+// What is left of an optimizer that was moved holds nothing, and its methods say so.
+
+Optimizer::Optimizer(Optimizer&&) noexcept = default;
+
+Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
+  if (this == &other) return *this;
+  private_ = std::move(other.private_);  // first: it waits for what the last step has left in flight
+  Base::operator=(std::move(other));
+  other.param_groups_.clear();
+  other.state_.clear();
+  return *this;
+}
+
+Optimizer::Private& Optimizer::held() const {
+  if (private_) return *private_;
+  throw c10::Error(c10::str(c10::demangle(typeid(*this).name()),
+                            ": an optimizer that was moved from has no parameters; use the one that it was moved to"),
+                   nullptr);
+}
+
+void Optimizer::zero_grad(bool set_to_none) {
+  held();
+  Base::zero_grad(set_to_none);
+}
+
+torch::optim::OptimizerOptions& Optimizer::defaults() {
+  held();
+  return Base::defaults();
+}
+
+const torch::optim::OptimizerOptions& Optimizer::defaults() const {
+  held();
+  return Base::defaults();
+}
+
+std::vector<at::Tensor>& Optimizer::parameters() {
+  held();
+  return Base::parameters();
+}
+
+const std::vector<at::Tensor>& Optimizer::parameters() const {
+  held();
+  return Base::parameters();
+}
+
+void Optimizer::add_parameters(const std::vector<at::Tensor>& parameters) {
+  held();
+  Base::add_parameters(parameters);
 }
 
 }  // namespace torchdion

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "algorithms/all.h"
-#include "engine/group_options.h"
 #include "linalg/memory.h"
 #include "words.h"
 
@@ -151,9 +150,14 @@ void check_rate(const char* name, const at::Tensor& rate, const std::string& whe
 
 }  // namespace
 
-double lr_of(const Options& options) { return number_of(options.lr(), options.lr_tensor()); }
 double weight_decay_of(const Options& options) {
   return number_of(options.weight_decay(), options.weight_decay_tensor());
+}
+
+void write_rates(const Options& options) {
+  const at::NoGradGuard no_grad;
+  if (options.lr_tensor().defined()) options.lr_tensor().fill_(options.lr());
+  if (options.weight_decay_tensor().defined()) options.weight_decay_tensor().fill_(options.weight_decay());
 }
 
 engine::GroupOptions values_of(const Options& options, const std::string& where) {
@@ -179,7 +183,7 @@ Entries to_entries(const Options& options) {
   for_each_option(options, [&](const char* name, const auto& field) {
     entries.emplace(name, others::to_entry(to_value(declared(name), field)));
   });
-  entries["lr"] = lr_of(options);
+  entries["lr"] = options.get_lr();
   entries["weight_decay"] = weight_decay_of(options);
   entries["betas"] = others::to_entry(values_of(options, "").values.at("betas"));
   return entries;
@@ -215,7 +219,7 @@ void keep_options_of(std::string_view algorithm, Options& options) {
 
 namespace torchdion {
 
-double Options::get_lr() const { return optim::lr_of(*this); }
+double Options::get_lr() const { return optim::number_of(lr(), lr_tensor()); }
 
 void Options::set_lr(const double lr) {
   this->lr(lr);

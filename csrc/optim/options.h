@@ -19,9 +19,11 @@ using others::Entries;
 // the first option outside its range; `where` says whose it is: " (parameter group 2)".
 engine::GroupOptions values_of(const Options& options, const std::string& where);
 
-// The learning rate and the weight decay as plain numbers; waits for the device of a tensor.
-double lr_of(const Options& options);
+// The weight decay as a plain number, as get_lr() is; waits for the device of a tensor.
 double weight_decay_of(const Options& options);
+
+// Gives the tensors of the options the numbers that were loaded into these.
+void write_rates(const Options& options);
 
 // The entries that Python's groups have.
 Entries to_entries(const Options& options);

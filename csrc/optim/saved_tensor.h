@@ -12,10 +12,11 @@
 
 namespace torchdion::optim {
 
+// Reads the bytes that a name in the pickle stands for.
+using ReadStorage = std::function<c10::Storage(const std::string& key)>;
+
 class SavedTensors {
  public:
-  using ReadStorage = std::function<c10::Storage(const std::string& key)>;
-
   explicit SavedTensors(ReadStorage read) : read_(std::move(read)) {}
 
   // A capsule for tensor(): so many elements of a type such as "torch.FloatStorage". Each key is read once.

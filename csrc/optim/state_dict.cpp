@@ -1,14 +1,15 @@
-// The state dict that both languages share.
+// The state dict that both languages share, and what LibTorch's archives hold of options, states and optimizers.
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/serialize/archive.h>
 
-#include "one_sentence.h"
+#include <atomic>
+
+#include "algorithms/all.h"
+#include "optim/front.h"
 #include "optim/groups.h"
 #include "optim/options.h"
-#include "optim/parameters.h"
-#include "optim/private.h"
 #include "others/option_names.h"
 #include "words.h"
 
@@ -41,20 +42,16 @@ GenericDict to_dict(const Entries& entries) {
 
 }  // namespace
 
-IValue Optimizer::state_dict() const try {
-  const Speaking speaking(held().words(*this));
-  optim::Front front = held().front(*this);
-  return state_dict_of(held().core.states(front), /*whole=*/false);
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
+IValue Optimizer::state_dict() const {
+  return Private::run(*this, [this](Private& held, optim::Front& front) {
+    return state_dict_of(held.core.states(front), /*whole=*/false);
+  });
 }
 
-IValue Optimizer::whole_state_dict() try {
-  const Speaking speaking(held().words(*this));
-  optim::Front front = held().front(*this);
-  return state_dict_of(held().core.whole_states(front), /*whole=*/true);
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
+IValue Optimizer::whole_state_dict() {
+  return Private::run(*this, [this](Private& held, optim::Front& front) {
+    return state_dict_of(held.core.whole_states(front), /*whole=*/true);
+  });
 }
 
 // Of parameters in the order of the core's.
@@ -88,16 +85,70 @@ void Optimizer::save(torch::serialize::OutputArchive& archive) const {
   archive.write("param_groups", saved.at("param_groups"));
 }
 
-void Optimizer::load(torch::serialize::InputArchive& archive) try {
-  const Speaking speaking(held().words(*this));
-  Entries saved;
-  for (const char* key : {"state", "param_groups"}) {
-    TORCH_CHECK_VALUE(archive.try_read(key, saved[key]), prefix(), "the archive has no '", key,
-                      "'; is it that of an optimizer?");
+void Optimizer::load(torch::serialize::InputArchive& archive) {
+  Private::run(*this, [&](Private&, optim::Front&) {
+    Entries saved;
+    for (const char* key : {"state", "param_groups"}) {
+      TORCH_CHECK_VALUE(archive.try_read(key, saved[key]), prefix(), "the archive has no '", key,
+                        "'; is it that of an optimizer?");
+    }
+    load_state_dict(to_dict(saved));
+  });
+}
+
+void Options::serialize(torch::serialize::OutputArchive& archive) const {
+  for (const auto& [name, value] : optim::to_entries(*this)) archive.write(name, value);
+}
+
+void Options::serialize(torch::serialize::InputArchive& archive) {
+  optim::Entries entries;
+  for (const std::string& name : archive.keys()) archive.read(name, entries[name]);
+  optim::from_entries(entries, *this, "");
+}
+
+const at::Tensor& ParamState::tensor(const std::string& name) const {
+  static const at::Tensor none;
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? none : found->second;
+}
+
+void ParamState::change() {
+  static std::atomic<uint64_t> changes = 0;
+  version_ = ++changes;
+}
+
+ParamState& ParamState::tensor(const std::string& name, at::Tensor value) {
+  change();
+  tensors_[name] = std::move(value);
+  return *this;
+}
+
+std::vector<int64_t> ParamState::whole_sizes(const std::string& name) const {
+  const auto found = whole_factors_.find(name);
+  return found == whole_factors_.end() ? tensor(name).sizes().vec() : found->second;
+}
+
+ParamState& ParamState::whole_factor(const std::string& name, std::vector<int64_t> sizes) {
+  change();
+  whole_factors_[name] = std::move(sizes);
+  return *this;
+}
+
+void ParamState::serialize(torch::serialize::OutputArchive& archive) const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (tensor.defined()) archive.write(name, tensor, /*is_buffer=*/true);
   }
-  load_state_dict(to_dict(saved));
-} catch (const c10::Error&) {
-  rethrow_in_one_sentence();
+}
+
+void ParamState::serialize(torch::serialize::InputArchive& archive) {
+  change();
+  const auto read = [&](std::string_view state) {
+    const std::string name(state);
+    at::Tensor tensor;
+    if (archive.try_read(name, tensor, /*is_buffer=*/true)) tensors_[name] = std::move(tensor);
+  };
+  for (const std::string_view state : algorithms::states()) read(state);
+  read("step");
 }
 
 }  // namespace torchdion

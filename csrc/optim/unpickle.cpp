@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "optim/pickle_stack.h"
-#include "optim/saved_tensor.h"
 
 namespace torchdion::optim {
 
@@ -21,11 +20,7 @@ class Unpickling {
       : left_(pickled), tensors_(read_storage), stack_(pickled.size()) {}
 
   IValue run() {
-    for (char operation = byte(); operation != '.'; operation = byte()) {
-      const bool known = push_scalar(operation) || use_memo(operation) || build(operation) || call(operation);
-      TORCH_CHECK(known, "its pickle has an operation that torch.save() does not use: ",
-                  static_cast<int>(static_cast<unsigned char>(operation)));
-    }
+    for (char operation = byte(); operation != '.'; operation = byte()) push_value(operation);
     const Value result = stack_.pop();
     TORCH_CHECK(!result.is_inner && stack_.empty() && left_.empty(), "its pickle is damaged");
     return result.what;
@@ -56,31 +51,40 @@ class Unpickling {
     return text;
   }
 
-  bool push_scalar(char operation) {
+  // Scalars, and what was put into the memo.
+  void push_value(char operation) {
     switch (operation) {
       case '\x80':
         TORCH_CHECK(number<uint8_t>() == 2, "its pickle is of another protocol than torch.save()'s");
-        return true;
+        return;
       case 'N':
-        return stack_.push(IValue()), true;
+        return stack_.push(IValue());
       case '\x88':
-        return stack_.push(true), true;
+        return stack_.push(true);
       case '\x89':
-        return stack_.push(false), true;
+        return stack_.push(false);
       case 'J':
-        return stack_.push(int64_t{number<int32_t>()}), true;
+        return stack_.push(int64_t{number<int32_t>()});
       case 'K':
-        return stack_.push(int64_t{number<uint8_t>()}), true;
+        return stack_.push(int64_t{number<uint8_t>()});
       case 'M':
-        return stack_.push(int64_t{number<uint16_t>()}), true;
+        return stack_.push(int64_t{number<uint16_t>()});
       case '\x8a':
-        return stack_.push(long_integer()), true;
+        return stack_.push(long_integer());
       case 'G':
-        return stack_.push(std::bit_cast<double>(__builtin_bswap64(number<uint64_t>()))), true;
+        return stack_.push(std::bit_cast<double>(__builtin_bswap64(number<uint64_t>())));
       case 'X':
-        return stack_.push(std::string(bytes(number<uint32_t>()))), true;
+        return stack_.push(std::string(bytes(number<uint32_t>())));
+      case 'q':
+        return stack_.put(number<uint8_t>());
+      case 'r':
+        return stack_.put(number<uint32_t>());
+      case 'h':
+        return stack_.get(number<uint8_t>());
+      case 'j':
+        return stack_.get(number<uint32_t>());
       default:
-        return false;
+        return build(operation);
     }
   }
 
@@ -93,51 +97,36 @@ class Unpickling {
     return value;
   }
 
-  bool use_memo(char operation) {
-    switch (operation) {
-      case 'q':
-        return stack_.put(number<uint8_t>()), true;
-      case 'r':
-        return stack_.put(number<uint32_t>()), true;
-      case 'h':
-        return stack_.get(number<uint8_t>()), true;
-      case 'j':
-        return stack_.get(number<uint32_t>()), true;
-      default:
-        return false;
-    }
-  }
-
-  bool build(char operation) {
+  void build(char operation) {
     switch (operation) {
       case '(':
-        return stack_.push_mark(), true;
+        return stack_.push_mark();
       case ']':
-        return stack_.push_container(Value::list), true;
+        return stack_.push_container(Value::list);
       case '}':
-        return stack_.push_container(Value::dict), true;
+        return stack_.push_container(Value::dict);
       case ')':
-        return stack_.push_tuple({}), true;
+        return stack_.push_tuple({});
       case 't':
-        return stack_.push_tuple(stack_.pop_to_mark()), true;
+        return stack_.push_tuple(stack_.pop_to_mark());
       case '\x85':
       case '\x86':
       case '\x87':
-        return stack_.push_tuple(stack_.pop_many(static_cast<unsigned char>(operation) - 0x84)), true;
+        return stack_.push_tuple(stack_.pop_many(static_cast<unsigned char>(operation) - 0x84));
       case 'a':
-        return stack_.extend(Value::list, stack_.pop_many(1)), true;
+        return stack_.extend(Value::list, stack_.pop_many(1));
       case 'e':
-        return stack_.extend(Value::list, stack_.pop_to_mark()), true;
+        return stack_.extend(Value::list, stack_.pop_to_mark());
       case 's':
-        return stack_.extend(Value::dict, stack_.pop_many(2)), true;
+        return stack_.extend(Value::dict, stack_.pop_many(2));
       case 'u':
-        return stack_.extend(Value::dict, stack_.pop_to_mark()), true;
+        return stack_.extend(Value::dict, stack_.pop_to_mark());
       case 'b':  // attributes of an OrderedDict, such as the versions of a module's state
         stack_.pop();
         TORCH_CHECK(stack_.has_on_top(Value::dict), "its pickle is damaged");
-        return true;
+        return;
       default:
-        return false;
+        return call(operation);
     }
   }
 
@@ -146,7 +135,7 @@ class Unpickling {
     return {sizes.begin(), sizes.end()};
   }
 
-  bool call(char operation) {
+  void call(char operation) {
     if (operation == 'c') {
       const std::string module = line();
       stack_.push_inner(c10::make_intrusive<Name>(module + "." + line()));
@@ -157,9 +146,9 @@ class Unpickling {
       TORCH_CHECK(callable.what.isCapsule() && arguments.what.isTuple(), "its pickle is damaged");
       reduce(name_in(callable.what), arguments.what.toTupleRef().elements().vec());
     } else {
-      return false;
+      TORCH_CHECK(false, "its pickle has an operation that torch.save() does not use: ",
+                  static_cast<int>(static_cast<unsigned char>(operation)));
     }
-    return true;
   }
 
   // ("storage", type, name of the record, device, number of elements)

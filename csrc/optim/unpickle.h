@@ -3,17 +3,11 @@
 // comes back is no deeper and, walked as a tree, no larger than a reader must expect.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-#include <c10/core/Storage.h>
-
-#include <functional>
-#include <string>
 #include <string_view>
 
-namespace torchdion::optim {
+#include "optim/saved_tensor.h"
 
-// Reads the bytes that a name in the pickle stands for.
-using ReadStorage = std::function<c10::Storage(const std::string& key)>;
+namespace torchdion::optim {
 
 // Throws c10::Error with the reason why not.
 c10::IValue unpickle(std::string_view pickled, const ReadStorage& read_storage);

@@ -16,13 +16,8 @@ namespace {
 
 using algorithms::Algorithm;
 
-// Trainers that mix rules name one.
-constexpr std::array kNames = {"optim_type", "optimizer_type", "optimizer", "optim"};
-// nanochat, and our own groups: the name of a rule, or the kind of the parameters, which may begin with one.
+// Of nanochat, and our own groups: the name of a rule, or the kind of the parameters, which may begin with one.
 constexpr const char* kLabel = "kind";
-// KellerJordan/Muon, NorMuon, ms-swift and others.
-constexpr std::array kFlagsOfMuon = {"use_muon", "is_muon"};
-constexpr std::array kFlagsOfAdam = {"use_adam", "use_adamw"};
 
 // Rules that there are elsewhere, and not here: torch's own, and those that trainers have beside a Muon.
 constexpr std::array kElsewhere = {"adadelta", "adafactor", "adagrad", "adamax", "asgd",       "lbfgs",    "nadam",
@@ -43,22 +38,13 @@ struct AskedFor {
   bool allows(std::string_view algorithm) const { return is_among(allowed, algorithm); }
 };
 
-AskedFor asked_for(std::string_view name, const auto& is_allowed) {
-  AskedFor asked{{}, name};
-  for (const Algorithm* algorithm : algorithms::all()) {
-    if (is_allowed(*algorithm)) asked.allowed.push_back(algorithm->name);
-  }
-  return asked;
-}
-
 AskedFor asked_by_name(const Algorithm& named) {
   if (named.name == "muon") return {{"muon", "normuon"}, "muon"};
   return {{named.name}, named.name};
 }
 
 std::string without_joints(std::string text) {
-  text.erase(std::remove_if(text.begin(), text.end(), [](char letter) { return letter == '_' || letter == '-'; }),
-             text.end());
+  std::erase_if(text, [](char letter) { return letter == '_' || letter == '-'; });
   return text;
 }
 
@@ -67,11 +53,10 @@ const Algorithm* named_by(const std::string& text) {
   std::string name = without_joints(text);
   if (name == "adam") name = "adamw";
   if (name == "nordion2") name = "dion3";
-  const auto& all = algorithms::all();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Algorithm* algorithm) {
-    return without_joints(std::string(algorithm->name)) == name;
-  });
-  return found == all.end() ? nullptr : *found;
+  for (const Algorithm* algorithm : algorithms::all()) {
+    if (without_joints(std::string(algorithm->name)) == name) return algorithm;
+  }
+  return nullptr;
 }
 
 // In small letters: a text, or the name of an optimizer's class; empty: the value has none.
@@ -85,18 +70,17 @@ std::string name_in(const c10::IValue& value) {
 // None: the value asks for no rule.
 std::optional<AskedFor> asked_by(const std::string& key, const c10::IValue& value, const std::string& where) {
   if (value.isNone()) return std::nullopt;
-  const bool is_of_adam = is_among(kFlagsOfAdam, key);
-  if (is_of_adam || is_among(kFlagsOfMuon, key)) {
+  const bool is_of_adam = key.starts_with("use_adam");
+  if (is_of_adam || key.ends_with("_muon")) {
     const std::optional<double> flag = number_of(value);
     TORCH_CHECK_VALUE(flag == 0. || flag == 1., prefix(), key, " must be True or False, got ", entry_text(value),
                       where);
-    const bool is_set = flag == 1.;
-    if (is_of_adam) {
-      return asked_for(is_set ? "adamw" : "muon",
-                       [&](const Algorithm& one) { return (one.name == "adamw") == is_set; });
+    if (flag == 1.) return asked_by_name(algorithms::algorithm(is_of_adam ? "adamw" : "muon"));
+    AskedFor asked{{}, is_of_adam ? "muon" : "adamw"};
+    for (const Algorithm* one : algorithms::all()) {
+      if (is_of_adam ? one->name != "adamw" : !one->takes_matrices()) asked.allowed.push_back(one->name);
     }
-    if (is_set) return asked_by_name(algorithms::algorithm("muon"));
-    return asked_for("adamw", [](const Algorithm& one) { return !one.takes_matrices(); });
+    return asked;
   }
   const std::string text = name_in(value);
   if (const Algorithm* named = named_by(text)) return asked_by_name(*named);
@@ -126,13 +110,9 @@ void refuse_label_of_another_rule(const c10::IValue& label, const std::string& a
 }  // namespace
 
 const std::vector<std::string>& selectors() {
-  static const std::vector<std::string> keys = [] {
-    std::vector<std::string> all(kNames.begin(), kNames.end());
-    all.emplace_back(kLabel);
-    all.insert(all.end(), kFlagsOfMuon.begin(), kFlagsOfMuon.end());
-    all.insert(all.end(), kFlagsOfAdam.begin(), kFlagsOfAdam.end());
-    return all;
-  }();
+  // Names of trainers that mix rules, the label, flags of KellerJordan/Muon, NorMuon, ms-swift and others.
+  static const std::vector<std::string> keys{"optim_type", "optimizer_type", "optimizer", "optim",    kLabel,
+                                             "use_muon",   "is_muon",        "use_adam",  "use_adamw"};
   return keys;
 }
 

@@ -184,16 +184,10 @@ Saver rename_saved_group(Entries& saved, const Shapes& shapes, const Entries& ow
 }
 
 std::map<std::string, std::string> states_of(Saver saver) {
-  switch (saver) {
-    case Saver::torch_muon:
-      return {{"momentum_buffer", "momentum"}};
-    case Saver::torch_adamw:
-      return {{"exp_avg", "momentum"}, {"exp_avg_sq", "variance"}};
-    case Saver::dion_package:
-      return {{"step_dev", "step"}};
-    default:
-      return {};
-  }
+  if (saver == Saver::torch_muon) return {{"momentum_buffer", "momentum"}};
+  if (saver == Saver::torch_adamw) return {{"exp_avg", "momentum"}, {"exp_avg_sq", "variance"}};
+  if (saver == Saver::dion_package) return {{"step_dev", "step"}};
+  return {};
 }
 
 bool rename_state(c10::impl::GenericDict& state, Saver saver) {

@@ -38,6 +38,14 @@ std::optional<int64_t> batch_dims_of_kernels(const Sizes& sizes, bool is_named) 
   return sizes[1] > 1 ? std::optional(int64_t{1}) : std::nullopt;
 }
 
+// Of what is taken for a convolution: all of three dimensions, and those of more which are no kernel and have one row
+// or may be a stack.
+bool is_doubtful_kernel(const Sizes& sizes) {
+  if (sizes.size() < 4) return sizes.size() == 3;
+  if (ends_in_a_kernel(sizes) && (sizes.size() == 4 || is_cubic(sizes))) return false;
+  return sizes[0] == 1 || may_count_matrices(sizes);
+}
+
 }  // namespace
 
 std::optional<int64_t> batch_dims_by_shape(const Sizes& sizes, bool is_named) {
@@ -45,12 +53,6 @@ std::optional<int64_t> batch_dims_by_shape(const Sizes& sizes, bool is_named) {
   if (may_count_matrices(sizes) && (sizes[0] > 1 || is_named)) return dims - 2;
   if (dims == 3) return is_named ? std::optional(int64_t{0}) : std::nullopt;
   return batch_dims_of_kernels(sizes, is_named);
-}
-
-bool is_doubtful_kernel(const Sizes& sizes) {
-  if (sizes.size() < 4) return sizes.size() == 3;
-  if (ends_in_a_kernel(sizes) && (sizes.size() == 4 || is_cubic(sizes))) return false;
-  return sizes[0] == 1 || may_count_matrices(sizes);
 }
 
 std::string advice_on_stack(const Sizes& sizes, const std::string& name) {

@@ -14,11 +14,8 @@ namespace torchdion::routing {
 // (d, heads, n) is (d, heads · n), and a leading 1 may be a stack of one.
 std::optional<int64_t> batch_dims_by_shape(const std::vector<int64_t>& sizes, bool is_named);
 
-// True if a parameter that is taken for a convolution, one matrix of its first dimension, has the shape of something
-// else: all of three dimensions, and those of more which are no kernel and have one row or may be a stack.
-bool is_doubtful_kernel(const std::vector<int64_t>& sizes);
-
-// The advice about such a one of this name; empty: there is no doubt.
+// The advice about a parameter of this name that is taken for a convolution, one matrix of its first dimension, and has
+// the shape of something else; empty: there is no doubt.
 std::string advice_on_stack(const std::vector<int64_t>& sizes, const std::string& name);
 
 }  // namespace torchdion::routing

@@ -37,6 +37,18 @@ constexpr std::array kNoVocabulary = {
 constexpr std::array kWeights = {"weight", "weight_orig", "weight_v", "W_E", "W_U"};
 constexpr const char* kParametrized = "parametrizations.weight.";
 
+// The name, in the caller's language, of the option that names the output layers.
+const char* option_of_heads() { return in_python() ? "head" : "heads"; }
+
+// True if an embedding may have an entry for each token, by its name and class: others are of positions, types, ...
+bool counts_tokens(const Module& embedding) {
+  if (embedding.class_name.find("Position") != std::string::npos) return false;
+  const std::vector<std::string> path = path_of(embedding.name);
+  const std::vector<std::string> words = path.empty() ? path : words_of(path.back());
+  const auto is_of_something_else = [](const std::string& word) { return contains(kNoVocabulary, word); };
+  return std::none_of(words.begin(), words.end(), is_of_something_else);
+}
+
 // The weights of modules, by the modules' names: of weight_norm its directions, of a LoRA parametrization its factors;
 // of a wrapper the weight that it shows.
 class Weights {
@@ -157,21 +169,34 @@ Modules classifiers(const Modules& linears) {
   return found;
 }
 
-}  // namespace
+// Of the warning about half a tie:
 
-const char* option_of_heads() { return in_python() ? "head" : "heads"; }
+bool is_of_tokens(const Module& module) { return module.layer == Layer::embedding && counts_tokens(module); }
+
+// The module of the first trained parameter for which something holds; nullptr: it holds for none.
+const Module* first_owner(const Model& model, const auto& holds) {
+  const auto is_found = [&](const Parameter& one) { return one.is_trained && holds(model.modules[one.owner], one); };
+  const auto found = std::find_if(model.parameters.begin(), model.parameters.end(), is_found);
+  return found == model.parameters.end() ? nullptr : &model.modules[found->owner];
+}
+
+// More outputs than inputs, as vocabularies have.
+bool is_wide(const Parameter& weight) {
+  const int64_t first = weight.sizes.front(), last = weight.sizes.back();
+  return weight.is_fan_in_first ? last > first : first > last;
+}
+
+bool has_bias(const Model& model, const Module& module) {
+  return first_owner(model, [&](const Module& owner, const Parameter& one) {
+    return &owner == &module && one.key.find("bias") != std::string::npos;
+  });
+}
+
+}  // namespace
 
 bool is_name_of_head(const std::vector<std::string>& path) {
   if (path.empty()) return false;
   return contains(kHeads, path.back()) || (path.size() == 1 && contains(kTopLevelHeads, path.front()));
-}
-
-bool counts_tokens(const Module& embedding) {
-  if (embedding.class_name.find("Position") != std::string::npos) return false;
-  const std::vector<std::string> path = path_of(embedding.name);
-  const std::vector<std::string> words = path.empty() ? path : words_of(path.back());
-  const auto is_of_something_else = [](const std::string& word) { return contains(kNoVocabulary, word); };
-  return std::none_of(words.begin(), words.end(), is_of_something_else);
 }
 
 Ids head_weights(const Model& model, const std::optional<std::vector<std::string>>& heads,
@@ -183,6 +208,33 @@ Ids head_weights(const Model& model, const std::optional<std::vector<std::string
   for (const Module* layer : tied_or_named(model, linears, weights)) found.push_back(layer);
   if (found.empty()) found = as_wide_as_the_vocabulary(model, linears, warnings);
   return weights.of(found.empty() ? classifiers(linears) : found);
+}
+
+void warn_of_half_a_tie(const Model& model, const Ids& heads, std::vector<std::string>& warnings) {
+  const Module* head = first_owner(model, [&](const Module& owner, const Parameter& one) {
+    return heads.contains(one.id) && is_name_of_head(path_of(owner.name)) && is_wide(one);
+  });
+  const bool has_embedding = std::any_of(model.modules.begin(), model.modules.end(), is_of_tokens);
+  if (head && !has_embedding && !has_bias(model, *head)) {
+    warnings.push_back(c10::str(prefix(), shown_name(head->name),
+                                " is an output layer in a model without an embedding, as on the last stage of a "
+                                "pipeline; ",
+                                option_of_heads(),
+                                " must name it here and, if the two are tied, the embedding on its stage, so that "
+                                "their copies stay equal"));
+  }
+  const Module* embedding =
+      first_owner(model, [](const Module& owner, const Parameter&) { return is_of_tokens(owner); });
+  const auto is_place_of_head = [](const std::string& name) { return is_name_of_head(path_of(name)); };
+  const bool has_place = std::any_of(model.absent.begin(), model.absent.end(), is_place_of_head);
+  if (embedding && heads.empty() && has_place) {
+    warnings.push_back(c10::str(prefix(), shown_name(embedding->name),
+                                " is an embedding in a model without its output layer, as on the first stage of a "
+                                "pipeline; ",
+                                option_of_heads(),
+                                " must name it if the two are tied, so that their copies stay equal, and be empty "
+                                "if not"));
+  }
 }
 
 }  // namespace torchdion::routing

@@ -4,7 +4,6 @@
 #include <array>
 #include <regex>
 
-#include "routing/adapters.h"
 #include "routing/guesses.h"
 #include "routing/names.h"
 
@@ -41,6 +40,24 @@ constexpr const char* kStackOfLens = R"(^_?W_[QKVO]$)";    // transformer_lens' 
 constexpr const char* kGain = R"(weight\w*_g$)";           // a gate may be called W_g
 constexpr const char* kProjection = R"(proj(ection)?(_weight)?$)";  // a matrix, whatever it projects: prompts, dt
 constexpr const char* kRankOfKernel = R"((\d)[dD])";                // in the names of convolutions
+
+// Adapters, by the names of PEFT, loralib and torchtune.
+// Rows of an embedding, or factors of its change whose columns are looked up.
+constexpr const char* kAdapterRows = "trainable_tokens_delta|trainable_embedding|(lora|hira)_embedding_A";
+// Packed entries of skew-symmetric matrices, axes of reflections, kernels of circulant matrices, coefficients of
+// vectors or of fixed matrices, lengths of rows.
+constexpr const char* kAdapterVectors =
+    "oft_(embedding_)?[rRs]|hra_u|c3a_kernel|vblora_(vector_bank|logits_[AB])|randlora_(lambda|gamma)|"
+    "p?vera_lambda_[bd]|frod_lambda_l|ia3_l|boft_s|lora_(E|diag|magnitude_vector)|beft_bias|prefix_task_(rows|cols)|"
+    "module_logits";
+// Factors of a change of weights, of which some are kernels where the layer is a convolution.
+constexpr const char* kAdapterMatrices =
+    "(\\w*lora|hira|adamss|lily)_[AB]|(lora|hira)_embedding_B|deft_[PR]|[bp]s?oft_R|(miss|bone)_block|[UV]_low|"
+    "(hada|lokr)_w[12](_[ab])?|(hada|lokr)_t[12]";
+constexpr const char* kAdapterKernels = "(hada|lokr)_\\w+|hira_[AB]";
+
+// The dicts of PEFT stand between such a name and the end: "q_proj.oft_R.default.weight".
+constexpr std::size_t kAdapterDepth = 3;
 
 enum class Name { says_nothing, of_a_matrix, of_no_matrix };
 
@@ -124,6 +141,22 @@ Form form_of_convolution(const Module& owner, const Parameter& parameter) {
 std::optional<int64_t> batch_dims_of(const Module& owner, const Parameter& parameter) {
   if (parameter.sizes.size() == 2) return 0;
   return batch_dims_by_shape(parameter.sizes, name_of(owner, parameter) == Name::of_a_matrix);
+}
+
+// None: no adapter calls a parameter so.
+std::optional<Kind> kind_of_adapter(const Module& owner, const Parameter& parameter) {
+  static const std::regex rows(kAdapterRows), vectors(kAdapterVectors), matrices(kAdapterMatrices),
+      kernels(kAdapterKernels);
+  const std::vector<std::string> parts = parts_of(parameter.name);
+  const std::size_t dims = parameter.sizes.size();
+  for (std::size_t i = parts.size(); i-- > 0 && i + kAdapterDepth >= parts.size();) {
+    if (std::regex_match(parts[i], rows)) return Kind::embedding;
+    if (std::regex_match(parts[i], vectors)) return Kind::vector;
+    if (owner.layer == Layer::convolution || dims < 2 || !std::regex_match(parts[i], matrices)) continue;
+    if (dims == 2) return Kind::matrix;
+    return std::regex_match(parts[i], kernels) ? Kind::convolution : Kind::stack;
+  }
+  return std::nullopt;
 }
 
 }  // namespace

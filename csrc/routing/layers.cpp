@@ -106,33 +106,21 @@ bool is_class_of_norms(const Module& module) {
 }
 
 // The sizes of parameters by their modules and keys; empty: there is none.
-class SizesOf {
- public:
-  explicit SizesOf(const Model& model) {
-    for (const Parameter& one : model.parameters) sizes_[{one.owner, one.key}] = one.sizes;
-  }
-  Sizes operator()(std::size_t owner, const std::string& key) const {
-    const auto found = sizes_.find({owner, key});
-    return found == sizes_.end() ? Sizes() : found->second;
-  }
-
- private:
-  std::map<std::pair<std::size_t, std::string>, Sizes> sizes_;
-};
+using SizesOf = std::map<std::pair<std::size_t, std::string>, Sizes>;
 
 // True for W_in (in, out) beside b_in (out), and W_Q (heads, in, out) beside b_Q (heads, out).
-bool is_fan_in_first(const Parameter& parameter, const SizesOf& sizes_of) {
+bool is_fan_in_first(const Parameter& parameter, SizesOf& sizes_of) {
   if (parameter.sizes.size() < 2 || !(parameter.key.starts_with("W_") || parameter.key.starts_with("_W_"))) {
     return false;
   }
   std::string bias = parameter.key;
   bias[bias.find('W')] = 'b';
-  const Sizes sizes = sizes_of(parameter.owner, bias);
+  const Sizes& sizes = sizes_of[{parameter.owner, bias}];
   return parameter.key == kHeadOfLens || (!sizes.empty() && sizes.back() == parameter.sizes.back());
 }
 
-Layer layer_by_weight(const Module& module, const Parameter& parameter, const SizesOf& sizes_of) {
-  if (contains(kWeight, parameter.key)) return layer_of(module, parameter.sizes, sizes_of(parameter.owner, "bias"));
+Layer layer_by_weight(const Module& module, const Parameter& parameter, SizesOf& sizes_of) {
+  if (contains(kWeight, parameter.key)) return layer_of(module, parameter.sizes, sizes_of[{parameter.owner, "bias"}]);
   if (parameter.sizes.size() != 2) return Layer::other;
   if (parameter.key == kEmbeddingOfLens) return Layer::embedding;
   return parameter.key == kHeadOfLens ? Layer::linear : Layer::other;
@@ -146,7 +134,8 @@ void recognize_layers(Model& model) {
     if (module.class_name == "MultiheadAttention") module.layer = Layer::attention;
     if (is_class_of_norms(module)) module.layer = Layer::normalization;
   }
-  const SizesOf sizes_of(model);
+  SizesOf sizes_of;
+  for (const Parameter& one : model.parameters) sizes_of[{one.owner, one.key}] = one.sizes;
   for (Parameter& parameter : model.parameters) {
     Module& module = model.modules[parameter.owner];
     parameter.is_fan_in_first = is_fan_in_first(parameter, sizes_of);

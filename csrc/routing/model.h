@@ -61,11 +61,4 @@ struct Form {
   bool operator==(const Form&) const = default;
 };
 
-// The kind and the form of one parameter; where modules share it, of the first of them.
-struct Route {
-  std::size_t parameter;  // of the model
-  Kind kind;
-  Form form;
-};
-
 }  // namespace torchdion::routing

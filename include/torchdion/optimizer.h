@@ -104,7 +104,6 @@ class ParamState : public torch::optim::OptimizerCloneableParamState<ParamState>
   std::vector<int64_t> whole_sizes(const std::string& name) const;
   ParamState& whole_factor(const std::string& name, std::vector<int64_t> sizes);
 
- public:
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
 

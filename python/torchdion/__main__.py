@@ -5,11 +5,14 @@ A command is a module, imported only when it is asked for, whose ``main(argument
 
 import importlib
 import os
+import platform
 import sys
-from argparse import REMAINDER, RawDescriptionHelpFormatter
+from argparse import REMAINDER
 
-from torchdion.command_line import OneSentenceParser
-from torchdion.report import print_report
+import torch
+
+import torchdion
+from torchdion.command_line import OneSentenceParser, aligned
 
 COMMANDS = {
     "demo": ("torchdion.demonstration.command", "an optimizer here against torch's AdamW on a small GPT, one minute"),
@@ -18,15 +21,40 @@ COMMANDS = {
 }
 
 
+def kernels(toolkit: str, cutlass: str) -> str:
+    if toolkit == "none":
+        return "none: parameters must be on the CPU"
+    if cutlass == "none":
+        return "compiled; without CUTLASS cuBLAS computes symmetric products whole"
+    return f"compiled, those for symmetric products with CUTLASS {cutlass}"
+
+
+def report() -> dict[str, str]:
+    built = torchdion.build
+    toolkit = built["cuda_toolkit"]
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "torchdion": f"{torchdion.__version__} at {os.path.dirname(torchdion.__file__)}",
+        "built with": f"torch {built['torch']}, Python {built['python']}, {built['compiler']}, {built['build_type']}",
+        "CUDA toolkit": f"{toolkit} at build time" if toolkit != "none" else "none at build time",
+        "CUDA kernels": kernels(toolkit, built["cutlass"]),
+        "torch": f"{torch.__version__} (CUDA {torch.version.cuda or 'none'}) at {os.path.dirname(torch.__file__)}",
+        "GPUs": ", ".join(gpus) or "none",
+        "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores; CPU capability "
+        f"{torch.backends.cpu.get_cpu_capability()}",
+        "Python": f"{platform.python_version()} at {sys.executable}",
+        "system": platform.platform(),
+    }
+
+
 def main(arguments: list[str]) -> int:
     if not arguments:
-        print_report()
+        print(aligned(list(report().items())))
         return 0
     listing = "\n".join(f"  {name:<8} {purpose}" for name, (_, purpose) in COMMANDS.items())
     parser = OneSentenceParser(
         prog="python -m torchdion",
         description=f"Without a command: versions and what was found, for bug reports.\n\ncommands:\n{listing}",
-        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="with --help: its options")
     parser.add_argument("arguments", nargs=REMAINDER, metavar="...")

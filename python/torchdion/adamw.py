@@ -20,26 +20,19 @@ class AdamW(Optimizer):
         X = (1 - \eta\lambda) X - \eta \frac{M / (1 - \beta_1^t)}{\sqrt{V / (1 - \beta_2^t)} + \varepsilon}
 
     Args:
-        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
-            below are those of :class:`torchdion.Dion`.
+        params, weight_decay, cautious_wd, maximize, capturable, nonfinite: as in :class:`torchdion.Dion`.
         lr: learning rate η; a float or a tensor of one element.
         betas: (β₁, β₂); None means (0.9, 0.95), usual for language models. torch.optim's default is (0.9, 0.999).
-        weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
-        cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).
         epsilon: ε.
-        maximize, capturable, nonfinite: as in :class:`torchdion.Dion`.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
             them.
-        outer_shard_mesh, inner_shard_mesh: as in :class:`torchdion.Dion`.
+        outer_shard_mesh, inner_shard_mesh, mixed_precision_config: as in :class:`torchdion.Dion`.
         replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step().
         owners: "shard": of each part of a parameter one rank of replicate_mesh keeps the state and updates it for all,
             which have the parameter whole; see :class:`torchdion.DistAdamW`. Alike in all groups.
-        mixed_precision_config: dtypes of the state.
 
     Raises:
-        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
-        ValueError: an option out of its range; one sentence names it.
-        NotImplementedError: a parameter on a device that this build has no kernels for.
+        TypeError, ValueError, NotImplementedError: as :class:`torchdion.Dion`.
 
     State of each parameter: ``momentum`` and ``variance`` (its shape), ``step``. Parameters may be cut in any way.
 

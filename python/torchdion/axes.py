@@ -8,8 +8,7 @@ from torch import Tensor
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
-from torchdion.layout import piece_index
-from torchdion.meshes import Meshes, joined_group, second_group
+from torchdion.meshes import Meshes, joined_group
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -22,11 +21,6 @@ class Axes:
         self._meshes = meshes
         self._axes: dict[tuple[Any, ...], _C.Axis] = {}
         self._of_meshes: dict[DeviceMesh | None, list[_C.Axis]] = {}  # see of()
-
-    @property
-    def averages(self) -> bool:
-        """Whether the optimizer averages over replicas, who must all take part."""
-        return not self.replicas.absent
 
     @property
     def replicas(self) -> _C.Axis:
@@ -106,10 +100,6 @@ class Axes:
             return mesh.get_group(dims[0])
         return joined_group(_ranks_along(mesh, dims), [mesh.get_group(dim) for dim in dims])
 
-    def open_in_flight(self, axis: _C.Axis) -> None:
-        """Gives an axis a second group, for what goes on between steps; all of its ranks do so at once."""
-        axis.set_in_flight_group(second_group(axis.group, self))
-
     def traffic(self) -> dict[str, dict[str, dict[str, int]]]:
         """What the axes carried: by name of the axis, kind of collective and unit."""
         total: dict[str, dict[str, dict[str, int]]] = {}
@@ -126,3 +116,11 @@ def _ranks_along(mesh: "DeviceMesh", mesh_dims: Sequence[int]) -> tuple[int, ...
     coordinate = mesh.get_coordinate() or ()
     line = tuple(slice(None) if dim in mesh_dims else index for dim, index in enumerate(coordinate))
     return tuple(mesh.mesh[line].flatten().tolist())
+
+
+def piece_index(chunks: Sequence[int], coordinates: Sequence[int]) -> int:
+    """Which piece is a rank's of a dimension that is cut into chunks[0], each of these into chunks[1], and so on."""
+    index = 0
+    for count, coordinate in zip(chunks, coordinates, strict=True):
+        index = index * count + coordinate
+    return index

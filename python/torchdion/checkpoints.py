@@ -11,8 +11,14 @@ from torchdion.layouts import Layouts
 from torchdion.loading import load_checked
 from torchdion.meshes import Meshes
 from torchdion.mixed_precision import name_dtypes
-from torchdion.optimizer_wide import check_of_run
-from torchdion.options import DEFAULTS, as_plain_numbers, rename_saved_options, resolve_betas, without_others
+from torchdion.options import (
+    DEFAULTS,
+    as_plain_numbers,
+    check_of_run,
+    rename_saved_options,
+    resolve_betas,
+    without_others,
+)
 from torchdion.owned_tensor import OwnedTensor
 from torchdion.replicas import ReplicatedOptimizer
 from torchdion.words import speaking
@@ -97,7 +103,7 @@ class CheckpointedOptimizer(ReplicatedOptimizer):
         whole = iter(self._core.whole_states(self))
         state_dict = self.state_dict()
         states = {}
-        for key, (_, param, _) in enumerate(self._members()):
+        for key, (param, _, _) in enumerate(self._members()):
             tensors = {} if is_lazy(param) else next(whole)
             if self.state.get(param) and key in state_dict["state"]:
                 states[key] = state_dict["state"][key] | tensors

@@ -3,11 +3,14 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class OneSentenceParser(argparse.ArgumentParser):
-    """Refuses in one sentence, without the usage in front of it, and with exit status 2."""
+    """Refuses in one sentence, without the usage in front of it, and with exit status 2; --help keeps line breaks."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}", file=sys.stderr)

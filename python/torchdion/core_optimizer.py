@@ -1,6 +1,7 @@
 """What the engine's core is shown of an optimizer, and what it gives back of its states."""
 
 import atexit
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -14,13 +15,13 @@ from torchdion import _C
 from torchdion.by_cpu import redistributed
 from torchdion.dtensor import check_lies_as, is_dtensor, local_part, local_piece, state_like
 from torchdion.layouts import Layouts
-from torchdion.optimizer_wide import check_of_run
-from torchdion.options import RANKS, check_beside_table
+from torchdion.meshes import second_group
+from torchdion.options import RANKS, check_beside_table, check_of_run
 from torchdion.owners import check_owned
 from torchdion.parameters import check_gradient, check_is_tensor, check_trained, is_left_alone, name_of
 from torchdion.plain_values import plain
 from torchdion.state import check_is_state, check_placements, is_begun, placements_of_state
-from torchdion.table import STATE_DTYPES, algorithm_of
+from torchdion.table import STATE_DTYPES, Group, algorithm_of
 from torchdion.words import front, shown
 from torchdion.wrappers import Writes, check_plain, readable
 from torchdion.written_keys import Snapshot, look_at
@@ -66,6 +67,12 @@ class CoreOptimizer(Optimizer):
     def _refuse_if_broken(self) -> None:
         self._core.refuse_if_broken(self)
 
+    def _members(self) -> Iterator[tuple[Tensor, Group, str]]:
+        """All parameters, their groups and the names that errors call them."""
+        for index, group in enumerate(self.param_groups):
+            for position, param in enumerate(group["params"]):
+                yield param, group, name_of(group, position, f" (parameter group {index})")
+
     def _show_parameters(self) -> None:
         """Who they are, and which ranks hold them too; a lazy module's have no numbers yet."""
         index, groups = 0, []
@@ -98,16 +105,9 @@ class CoreOptimizer(Optimizer):
     def _show_contents(self) -> None:
         """Where parameters lie, this rank's pieces of them and of their states."""
         self._writes = Writes()
-        contents: list[Any] = []
-        has_lazy = False
-        for index, group in enumerate(self.param_groups):
-            for position, param in enumerate(group["params"]):
-                if is_lazy(param):
-                    has_lazy = True
-                    continue
-                name = name_of(group, position, f" (parameter group {index})")
-                contents.append(self._shown(param, group, name))
-        self._core.show_contents(contents, has_lazy or self._writes.has_any())
+        members = list(self._members())
+        contents = [self._shown(param, group, name) for param, group, name in members if not is_lazy(param)]
+        self._core.show_contents(contents, len(contents) < len(members) or self._writes.has_any())
 
     def _shown(self, param: Tensor, group: dict[str, Any], name: str) -> tuple[Any, ...]:
         """The same of a parameter, or as much as there is where it gets no gradient."""
@@ -126,10 +126,9 @@ class CoreOptimizer(Optimizer):
         except (ValueError, RuntimeError, NotImplementedError):
             if param.grad is not None:  # else it may have no numbers, or a state that no step takes
                 raise
-        state = self.state.get(param, {})
-        items = state.items() if isinstance(state, dict) else ()
-        there = {key: local_part(value) for key, value in items if isinstance(value, Tensor)}
-        kept = {key: (there[key], list(state[key].shape)) for key in (*STATE_DTYPES, "step") if key in there}
+        state = self.state.get(param)
+        own = {key: state.get(key) for key in (*STATE_DTYPES, "step")} if isinstance(state, dict) else {}
+        kept = {key: (local_part(each), list(each.shape)) for key, each in own.items() if isinstance(each, Tensor)}
         return False, param, layout, None, kept
 
     def _require(self, param: Tensor, group_index: int, name: str) -> None:
@@ -196,7 +195,7 @@ class CoreOptimizer(Optimizer):
             ValueError: the optimizer averages over replicas, whose scalers part with the first overflow that one sees.
         """
         scale, overflow = (_tensor(getattr(self, name, None), name) for name in ("grad_scale", "found_inf"))
-        if self._layouts.axes.averages:
+        if not self._layouts.axes.replicas.absent:
             raise ValueError(
                 f"{front()}: a GradScaler must not be used with a replicate_mesh, because each replica's sees only its "
                 "own gradients' overflows; train in BF16, which needs none"
@@ -204,8 +203,9 @@ class CoreOptimizer(Optimizer):
         return scale, overflow
 
     def _open_groups(self, axes: list[_C.Axis]) -> None:
+        """Gives axes second groups, for what goes on between steps; all of their ranks do so at once."""
         for axis in axes:
-            self._layouts.axes.open_in_flight(axis)
+            axis.set_in_flight_group(second_group(axis.group, self._layouts.axes))
 
     def _written(self) -> None:
         self._writes.finish()

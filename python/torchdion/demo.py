@@ -28,23 +28,19 @@ class DeMo(Optimizer):
     values are gathered, 2k numbers of each chunk and replica.
 
     Args:
-        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Those of fewer than two dimensions
-            get ``scalar_algorithm``. Group keys beside the options below are those of :class:`torchdion.Dion`.
+        params, betas, weight_decay, cautious_wd, epsilon, scalar_algorithm, maximize, capturable, nonfinite: as in
+            :class:`torchdion.Dion`.
         lr: learning rate η; a float or a tensor of one element.
         mu: momentum decay μ in [0, 1).
         chunk_size: s, 1 to 1024.
         top_k: k; of chunks with fewer entries all are exchanged. The paper compares at s = 2k.
-        betas, weight_decay, cautious_wd, epsilon, scalar_algorithm, maximize, capturable, nonfinite: as in
-            :class:`torchdion.Dion`.
         precision: of the products that transform FP32 matrices. None is "high".
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup.
         outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync, mixed_precision_config: as in
             :class:`torchdion.Dion`.
 
     Raises:
-        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
-        ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
-        NotImplementedError: a parameter on a device that this build has no kernels for.
+        TypeError, ValueError, NotImplementedError: as :class:`torchdion.Dion`.
 
     Momenta are each replica's own, and unlike those of Dion no run on one process has their mean:
     ``synchronize_for_checkpoint()`` gives each replica the mean, from which a run goes on, saved or not.

@@ -28,23 +28,18 @@ class Dion2(Optimizer):
     shard chooses for itself.
 
     Args:
-        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
-            below are those of :class:`torchdion.Dion`.
+        params, betas, weight_decay, cautious_wd, epsilon, scalar_algorithm, maximize, capturable, nonfinite: as in
+            :class:`torchdion.Dion`.
         lr: learning rate η; a float or a tensor of one element.
         fraction: share of the slices that is orthonormalized, in (0, 1].
         ef_decay: μ in [0, 1), by which slices of the momentum decay when they are chosen.
         select: what slices are: "rows", "columns" or "auto", those of the shorter side, rows if both are as long.
-        betas, weight_decay, cautious_wd, epsilon, scalar_algorithm, maximize, capturable, nonfinite: as in
-            :class:`torchdion.Dion`.
-        newton_schulz, ns_steps, adjust_lr, precision: as in :class:`torchdion.Muon`.
+        newton_schulz, ns_steps, adjust_lr, precision, mixed_precision_config: as in :class:`torchdion.Muon`.
         replicate_mesh, outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync, owners: as in
             :class:`torchdion.Muon`.
-        mixed_precision_config: dtypes of the state.
 
     Raises:
-        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
-        ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
-        NotImplementedError: a parameter on a device that this build has no kernels for.
+        TypeError, ValueError, NotImplementedError: as :class:`torchdion.Dion`.
 
     In a distributed job norms travel, and the chosen slices go to an owner and back: of k slices each rank sends as
     many as it may have of them at most. Over ``replicate_mesh`` momenta are summed, and only slices come back.

@@ -30,23 +30,18 @@ class Dion3(Optimizer):
     NorDion2 too, and ``ef_decay`` ``mu``.
 
     Args:
-        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
-            below are those of :class:`torchdion.Dion`.
+        params, betas, weight_decay, cautious_wd, epsilon, scalar_algorithm, maximize, capturable, nonfinite: as in
+            :class:`torchdion.Dion`.
         lr: learning rate η; a float or a tensor of one element.
         fraction: share of the rows that is orthonormalized, in (0, 1].
         ef_decay: μ in [0, 1), by which rows of the momentum decay when they are chosen.
         muon_beta2: decay β₂ of the mean squares of rows, in [0, 1).
-        betas, weight_decay, cautious_wd, epsilon, scalar_algorithm, maximize, capturable, nonfinite: as in
-            :class:`torchdion.Dion`.
-        newton_schulz, ns_steps, adjust_lr, precision: as in :class:`torchdion.Muon`.
+        newton_schulz, ns_steps, adjust_lr, precision, mixed_precision_config: as in :class:`torchdion.Muon`.
         replicate_mesh, outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync, owners: as in
             :class:`torchdion.Muon`.
-        mixed_precision_config: dtypes of the state.
 
     Raises:
-        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
-        ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
-        NotImplementedError: a parameter on a device that this build has no kernels for.
+        TypeError, ValueError, NotImplementedError: as :class:`torchdion.Dion`.
 
     State of each parameter: ``momentum`` (its shape), ``variance_neuron`` ([stack..., m, 1]), ``variance`` (AdamW),
     ``step``. State dicts of the ``dion`` package's Dion3 load.

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from torchdion import _C
 from torchdion.dtensor import is_dtensor
+from torchdion.mixed_precision import state_dtypes
 from torchdion.parameters import tensor_of
 from torchdion.table import OPTIONS, Group
 from torchdion.words import front, shown
@@ -57,6 +58,8 @@ def named_as_here(group: Group, entries: list[Any], flatten: Any, where: str) ->
         _only("selection_scope", "global", _WHOLE)(group.pop("selection_scope"), {}, [], where)
     shapes = shapes_of(group, entries, group.get("batch_dims"), where)
     _C.GroupKeys.rename_dion_package(group, shapes, where)
+    if "mixed_precision_config" in group:
+        group |= state_dtypes(group.pop("mixed_precision_config"), where)
     return group
 
 
@@ -194,12 +197,9 @@ _ARGUMENTS: dict[str, Callable[[Any, Arguments, list[Any]], Arguments]] = {
     "newton_schulz_func": _only("newton_schulz_func", None, "newton_schulz names the iterations that there are"),
     "flatten": lambda flatten, given, params: {"flatten": flatten},
     "selection_scope": _only("selection_scope", "global", _WHOLE),
-    "use_triton": _nothing,
-    "triton_post_ortho": _nothing,
-    "verbose": _nothing,
+    **dict.fromkeys(("use_triton", "triton_post_ortho", "verbose", "cqr_warmup_steps"), _nothing),
     "power_iters": _only("power_iters", 1, "there is one power iteration"),
     "qr_method": _option("qr_method", "orthonormalize", {"rcqr": "rcqr", "cqr": "cholesky_qr", "qr": "qr"}),
-    "cqr_warmup_steps": _nothing,
 }
 """What becomes of each."""
 

@@ -20,8 +20,7 @@ class DistMuon(SharesStates, Muon):
 
     Args:
         params, lr: as of :class:`torchdion.Muon`.
-        replicate_mesh: the ranks that share the states out, as a DeviceMesh or a ProcessGroup. None: all of the job; on
-            one process the states are whole.
+        replicate_mesh: as of :class:`torchdion.DistAdamW`.
         options: all other arguments of :class:`torchdion.Muon`. With ``replicate_mesh_grad_sync=False`` gradients are
             averaged before the step (by DistributedDataParallel, say), which sends the weights alone. nanochat's
             variant has ``newton_schulz="jordan"``, ``adjust_lr="original"`` and ``weight_decay=0``.
@@ -30,9 +29,8 @@ class DistMuon(SharesStates, Muon):
         TypeError, ValueError, NotImplementedError: as :class:`torchdion.Muon`.
         ValueError: a parameter that is a DTensor.
 
-    State of each parameter: ``momentum``, of what this rank owns, ``variance`` (AdamW), ``step``. ``state_dict()`` has
-    tensors of the whole shape for ``torch.distributed.checkpoint``, which moves them to other numbers of ranks;
-    ``whole_state_dict()`` has the values of all ranks.
+    State of each parameter: ``momentum``, of what this rank owns, ``variance`` (AdamW), ``step``. State dicts are
+    as those of :class:`torchdion.DistAdamW`.
 
     Example:
         >>> import torch

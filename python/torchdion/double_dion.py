@@ -36,8 +36,7 @@ class DoubleDion(Optimizer):
     so that a run goes on from a checkpoint bit for bit, delayed or not.
 
     Args:
-        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
-            below are those of :class:`torchdion.Dion`.
+        params, maximize, capturable, nonfinite, precision, seed, mixed_precision_config: as in :class:`torchdion.Dion`.
         lr: learning rate η, before the shape factor; a float or a tensor of one element.
         mu: momentum decay μ₂ in [0, 1).
         replicate_mu: momentum decay μ₁ of each replica's own momentum, in [0, 1).
@@ -49,15 +48,12 @@ class DoubleDion(Optimizer):
         rank_multiple_of: both ranks are rounded up to a multiple of this, at most min(m, n).
         betas, weight_decay, cautious_wd, epsilon, orientation, orthonormalize, rcqr_oversample, scalar_algorithm: as in
             :class:`torchdion.Dion`.
-        maximize, capturable, nonfinite, precision, seed, mixed_precision_config: as in :class:`torchdion.Dion`.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup. M₁ is each replica's own then;
             see ``synchronize_for_checkpoint()``.
         outer_shard_mesh, inner_shard_mesh, replicate_mesh_grad_sync: as in :class:`torchdion.Dion`.
 
     Raises:
-        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
-        ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
-        NotImplementedError: a parameter on a device that this build has no kernels for.
+        TypeError, ValueError, NotImplementedError: as :class:`torchdion.Dion`.
 
     State of each parameter: ``momentum`` (M₂, its shape), ``Q`` (Q₂), ``replicate_momentum`` (M₁, its shape),
     ``replicate_Q`` (Q₁), ``variance`` (AdamW), ``step``.

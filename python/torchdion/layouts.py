@@ -1,6 +1,7 @@
 """How the parameters of a distributed job lie, read off their DTensors for the engine, and whether they may lie so."""
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
@@ -9,15 +10,22 @@ from torchdion import _C
 from torchdion.axes import Axes
 from torchdion.by_cpu import goes_by_cpu
 from torchdion.dtensor import Cuts, cuts_of, is_dtensor, local_piece
-from torchdion.layout import Piece, piece_of, sides_of
 from torchdion.meshes import Meshes
 from torchdion.parameters import form_of
-from torchdion.table import algorithm_of
+from torchdion.table import algorithm_of, options_of
 from torchdion.words import front
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
+
+
+class Piece(NamedTuple):
+    """Of a parameter, this rank's: how the whole lies, the shape here, and which dimensions the layout's axes cut."""
+
+    layout: _C.Layout
+    shape: tuple[int, ...]
+    sides: dict[str, int]
 
 
 class Layouts:
@@ -109,7 +117,7 @@ class Layouts:
     def _check_declared(self, cuts: Cuts, param: "DTensor", name: str) -> None:
         for mesh_dim in sorted(dim for dims in cuts.values() for dim in dims):
             ranks = dist.get_process_group_ranks(param.device_mesh.get_group(mesh_dim))
-            if not self.meshes.declares(frozenset(ranks)):
+            if self.meshes.shards and not any(given.issuperset(ranks) for _, given in self.meshes.shards):
                 declared = " and ".join(f"{mesh} of {sorted(given)}" for mesh, given in self.meshes.shards)
                 raise ValueError(
                     f"{front()}: {name} must be cut by the declared meshes alone, {declared}, got a cut among the "
@@ -132,3 +140,31 @@ class Layouts:
 
 def _world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def piece_of(
+    shape: tuple[int, ...],
+    sides: dict[str, int],
+    axes: dict[str, _C.Axis],
+    replicas: _C.Axis,
+    copies: _C.Axis,
+    world_size: int,
+) -> Piece:
+    """Of a parameter of this shape whose dimensions ``sides`` are cut by ``axes`` in a job of so many ranks."""
+    local = list(shape)
+    for side, dim in sides.items():
+        local[dim] = axes[side].piece(shape[dim])[1]
+    ranks = replicas.size * math.prod(axis.size for axis in axes.values())
+    layout = _C.Layout(
+        **axes, replicas=replicas, copies=copies, sizes=list(shape), has_averaged_copies=world_size > ranks
+    )
+    return Piece(layout, tuple(local), sides)
+
+
+def sides_of(cuts: Cuts, param: Tensor, group: dict[str, Any], name: str) -> dict[str, int]:
+    """The dimension of the parameter that the axes rows, cols and batch of its layout cut."""
+    if not algorithm_of(param, group).takes_matrices:
+        if len(cuts) > 3:
+            raise ValueError(f"{front()}: {name} must be cut on at most three dimensions, got {len(cuts)}")
+        return dict(zip(("rows", "cols", "batch"), cuts, strict=False))
+    return options_of(group).sides_of(list(param.shape), list(cuts), name)

@@ -16,20 +16,16 @@ from torchdion.dtensor import is_dtensor, local_part, local_piece, state_like
 from torchdion.layouts import Layouts
 from torchdion.mixed_precision import name_dtypes
 from torchdion.options import DEFAULTS, OF_RUN, as_plain_numbers, check_options, rename_saved_options
-from torchdion.other_muons import choose_algorithm
 from torchdion.other_optimizers import with_our_names
 from torchdion.owned_tensor import OwnedTensor
 from torchdion.parameters import check_trained, name_of
-from torchdion.state import check_is_state, check_placements, is_begun, placements_of_state, without_own
+from torchdion.state import States, check_is_state, check_placements, is_begun, placements_of_state
 from torchdion.table import STATE_DTYPES, algorithm_of, options_of
 from torchdion.words import front, shortened, shown
 from torchdion.wrappers import is_freed, readable
 
 if TYPE_CHECKING:
     from torchdion.checkpoints import CheckpointedOptimizer
-
-States = dict[Tensor, dict[str, Tensor]]
-"""The tensors of each parameter's state that are ours."""
 
 
 def load_checked(
@@ -80,10 +76,8 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     """Raises before anything is loaded; the sentence names the parameter and the key.
 
     Raises:
-        TypeError: no state dict at all.
         ValueError: the checkpoint of another model or another optimizer, or a damaged one.
     """
-    check_is_state_dict(state_dict)
     groups = state_dict["param_groups"]
     if len(groups) != len(optimizer.param_groups):
         raise ValueError(
@@ -106,7 +100,7 @@ def check_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         _check_names(saved, known, where)
         options = _options_of(optimizer, saved)
         check_options(options, where)
-        choose_algorithm(options, options["algorithm"], True, where)  # which changes none that is named
+        _C.GroupKeys.choose_algorithm(options, options["algorithm"], True, where)  # which changes none that is named
         for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
             name = name_of(group, position, f" (parameter group {index})")
             state = state_dict["state"].get(key, {})
@@ -264,7 +258,9 @@ def _piece(value: Tensor, what: str) -> tuple[Tensor, list[int] | None, int | No
 def _without_own(state_dict: dict[str, Any]) -> dict[str, Any]:
     """What is left to torch: options, and entries of states that are none of ours, as those that no parameter has."""
     keys = {key for group in state_dict["param_groups"] for key in group["params"]}
-    states = {key: without_own(state) if key in keys else state for key, state in state_dict["state"].items()}
+    states = dict(state_dict["state"])
+    for key in keys & states.keys():
+        states[key] = {name: value for name, value in states[key].items() if name not in ("step", *STATE_DTYPES)}
     return {**state_dict, "state": states}
 
 

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,16 +52,12 @@ class Meshes:
     Args:
         replicas: the line of ranks that hold copies.
         averages: the optimizer averages over them, so their gradients may differ.
-        shards: the ranks of each declared shard mesh, by argument; empty when none is declared.
+        shards: the ranks of each declared shard mesh, by argument, which alone may cut parameters; empty: any may.
     """
 
     replicas: Line | None = None
     averages: bool = True
     shards: tuple[tuple[str, frozenset[int]], ...] = ()
-
-    def declares(self, ranks: frozenset[int]) -> bool:
-        """Whether these ranks may cut a parameter: without a declaration, any may."""
-        return not self.shards or any(ranks <= declared for _, declared in self.shards)
 
 
 def read_meshes(replicate_mesh: Any, outer_shard_mesh: Any, inner_shard_mesh: Any, grad_sync: Any) -> Meshes:
@@ -112,12 +109,11 @@ def second_group(group: ProcessGroup, holder: object) -> ProcessGroup:
     one that all of them have free, or make one.
     """
     seconds = _seconds.setdefault(group, [])
+    taken = None
     if seconds:
         free = torch.tensor([not second.is_taken for second in seconds], dtype=torch.int32, device=_device_of(group))
         dist.all_reduce(free, dist.ReduceOp.MIN, group=group)
         taken = next((second for second, is_free in zip(seconds, free.tolist(), strict=True) if is_free), None)
-    else:
-        taken = None
     if taken is None:
         taken = _Second(new_group(dist.get_process_group_ranks(group), [group], like=group))
         seconds.append(taken)
@@ -178,14 +174,12 @@ def _ranks_of(mesh: Any, name: str) -> frozenset[int]:
 
 def _check_disjoint(ranks: dict[str, frozenset[int]]) -> None:
     """Another rank holds a copy or another piece, along one mesh or the other."""
-    names = list(ranks)
-    for position, name in enumerate(names):
-        for other in names[position + 1 :]:
-            shared = ranks[name] & ranks[other]
-            if len(shared) > 1:
-                raise ValueError(
-                    f"{front()}: {other} must share no rank but this one with {name}, got {sorted(shared)} in both"
-                )
+    for name, other in combinations(ranks, 2):
+        shared = ranks[name] & ranks[other]
+        if len(shared) > 1:
+            raise ValueError(
+                f"{front()}: {other} must share no rank but this one with {name}, got {sorted(shared)} in both"
+            )
 
 
 def _line_of(mesh: DeviceMesh | ProcessGroup) -> Line:

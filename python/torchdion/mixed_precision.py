@@ -32,8 +32,7 @@ class DionMixedPrecisionConfig:
 
 def state_dtypes(config: Any, where: str) -> dict[str, Any]:
     """A config as keys of a group."""
-    if config is None:
-        return asdict(DionMixedPrecisionConfig())
+    config = DionMixedPrecisionConfig() if config is None else config
     if not isinstance(config, DionMixedPrecisionConfig):
         raise ValueError(
             f"{front()}: mixed_precision_config must be None or a torchdion.DionMixedPrecisionConfig, "

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.original_classes import original_classes
 from torchdion.torch_versions import WeightNorm as _WeightNorm
@@ -31,21 +32,15 @@ class Owned(NamedTuple):
     param: Tensor
 
 
-class Described(NamedTuple):
-    """What _C.route() is told of a model, and the parameters that it speaks of by their numbers."""
-
-    modules: list[dict[str, Any]]
-    parameters: list[dict[str, Any]]
-    declared: list[int]
-    absent: list[str]
-    owned: list[Owned]
+Group = tuple[str, dict[str, Any], list[Owned]]
+"""Its kind, options that say how its matrices lie, and its parameters."""
 
 
-def described(model: nn.Module, heads: Iterable[str]) -> Described:
-    """Looks at every module once.
+def routed(model: nn.Module, heads: list[str] | None, strict: bool) -> tuple[list[Group], list[str]]:
+    """The groups of a model's parameters, and warnings; looks at every module once.
 
     Args:
-        heads: the names of modules of which the weights that they show are looked at, beside those of torch's layers.
+        heads: as of param_groups(); of these the weights that they show are looked at, beside those of torch's layers.
     """
     modules = dict(model.named_modules())
     numbers = {id(module): number for number, module in enumerate(modules.values())}
@@ -54,7 +49,7 @@ def described(model: nn.Module, heads: Iterable[str]) -> Described:
     classes = original_classes(model)
     facts = [_facts(name, module, classes.get(name)) for name, module in modules.items()]
     for number, (name, module) in enumerate(modules.items()):
-        if isinstance(module, (nn.Linear, nn.Embedding)) or number in declared or name in heads:
+        if isinstance(module, (nn.Linear, nn.Embedding)) or number in declared or name in (heads or ()):
             facts[number]["shown_weight"] = _shown_weight(module)
     parameters = [
         {
@@ -68,7 +63,8 @@ def described(model: nn.Module, heads: Iterable[str]) -> Described:
         }
         for one in owned
     ]
-    return Described(facts, parameters, declared, list(_absent(modules)), owned)
+    groups, warnings = _C.route(facts, parameters, declared, list(_absent(modules)), heads, strict)
+    return [(kind, form, [owned[index] for index in members]) for kind, form, members in groups], warnings
 
 
 def _owned_parameters(model: nn.Module) -> Iterator[Owned]:

@@ -25,13 +25,11 @@ class Muon(Optimizer):
     values towards 1. A matrix of zeros stays zero.
 
     Args:
-        params: tensors, (name, tensor) pairs or groups, as torch.optim takes them. Group keys beside the options
-            below are those of :class:`torchdion.Dion`.
+        params, betas, weight_decay, cautious_wd, scalar_algorithm, maximize, capturable, nonfinite: as in
+            :class:`torchdion.Dion`.
         lr: learning rate η; a float or a tensor of one element.
         mu: momentum decay μ in [0, 1).
         nesterov: False: M itself is orthonormalized. None is the algorithm's own: True, False of groups under Dion.
-        weight_decay: λ, decoupled: X is scaled by 1 − ηλ; a float or a tensor of one element.
-        cautious_wd: True: an entry decays only where it has the sign of its update (arXiv 2510.12402).
         newton_schulz: "polar_express" (for each iteration the best polynomial there is, arXiv 2505.16932), "gram" (the
             same, evaluated on the Gram matrix of the shorter side: fewer operations where one side is at least 1.5
             times the other; in BF16 its polynomials leave 8% for rounding in place of 2%), "auto" (on GPUs "gram" where
@@ -40,25 +38,19 @@ class Muon(Optimizer):
         ns_steps: Newton–Schulz iterations, 1 to 99.
         adjust_lr: the factor on η of an m×n matrix: "spectral_norm" (sqrt(m/n), Dion's), "rms_norm"
             (0.2 sqrt(max(m, n)), arXiv 2502.16982), "original" (sqrt(max(1, m/n))) or None (1).
-        betas: of Lion or AdamW; None means (0.95, 0.98) and (0.9, 0.95).
         epsilon: AdamW's ε. Muon has none: it is scale-free.
-        scalar_algorithm: "lion" or "adamw", for parameters of fewer than two dimensions.
-        maximize, capturable, nonfinite: as in :class:`torchdion.Dion`.
         precision: of products of FP32 matrices. None is "medium": operands rounded to BF16, sums in FP32, as in
             torch.optim.Muon. "high" rounds to TF32 on GPUs, "highest" nothing. Matrices of FP64 compute in FP64.
         replicate_mesh: ranks whose gradients differ, as a DeviceMesh or a ProcessGroup: the optimizer averages over
             them. A momentum is each replica's own then; see ``synchronize_for_checkpoint()``.
-        outer_shard_mesh, inner_shard_mesh: as in :class:`torchdion.Dion`.
+        outer_shard_mesh, inner_shard_mesh, mixed_precision_config: as in :class:`torchdion.Dion`.
         replicate_mesh_grad_sync: False: gradients are averaged over replicate_mesh before step(), and its ranks only
             share the work. All of them take each step together, with gradients for the same matrices.
         owners: "shard": of each part of a parameter one rank of replicate_mesh keeps the state and updates it for all,
             which have the parameter whole; see :class:`torchdion.DistMuon`. Alike in all groups.
-        mixed_precision_config: dtypes of the state.
 
     Raises:
-        TypeError: an unknown keyword, ``params`` that is no iterable, or a parameter that is no tensor.
-        ValueError: an option out of its range, or a parameter that no algorithm takes; one sentence names it.
-        NotImplementedError: a parameter on a device that this build has no kernels for.
+        TypeError, ValueError, NotImplementedError: as :class:`torchdion.Dion`.
 
     In a distributed job each matrix has an owner among the ranks that hold pieces or copies of it: pieces travel there
     and back, all-to-all, and no rank repeats what another one does. Copies are those of a DTensor's mesh (native HSDP,

@@ -10,11 +10,12 @@ from torchdion.checkpoints import CheckpointedOptimizer
 from torchdion.layouts import Layouts
 from torchdion.meshes import read_meshes
 from torchdion.mixed_precision import name_dtypes, state_dtypes
-from torchdion.optimizer_wide import check_optimizer_wide, optimizer_wide_with
 from torchdion.options import (
     DEFAULTS,
     as_plain_numbers,
+    check_optimizer_wide,
     check_options,
+    optimizer_wide_with,
     refuse_unknown,
     without_others,
 )
@@ -25,16 +26,20 @@ from torchdion.parameters import (
     check_params,
     entries_of,
     is_passed_over,
+    parameters_by_algorithm,
     tensor_of,
 )
-from torchdion.stats import CountedOptimizer
+from torchdion.state import state_bytes
 from torchdion.torch_versions import disable_dynamo
 from torchdion.words import front, speaking
 from torchdion.wrappers import Writes
 from torchdion.written_keys import Snapshot, look_at_added_group
 
+# Counts that a device may still be computing: numbers or tensors of one.
+_LAZY = ("skipped_steps", "nonfinite_entries", "columns_without_signal", "columns_in_margin")
 
-class Optimizer(CheckpointedOptimizer, CountedOptimizer):
+
+class Optimizer(CheckpointedOptimizer):
     """The class of an algorithm has its signature and documentation, and gives what it was called with to _set_up()."""
 
     algorithm: ClassVar[str]
@@ -98,12 +103,9 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
         given = as_plain_numbers(param_group)
         trained = [entry for entry in entries if not is_passed_over(tensor_of(entry))]
         given = dion_package.named_as_here(given, trained, self._flatten, where)
-        group = {**given, "params": entries}
-        if "mixed_precision_config" in group:
-            group |= state_dtypes(group.pop("mixed_precision_config"), where)
-        wide = optimizer_wide_with(group, self.param_groups, self.defaults)
-        named = group
-        group = {**DEFAULTS, **self.defaults, **wide, **group}
+        named = {**given, "params": entries}
+        wide = optimizer_wide_with(named, self.param_groups, self.defaults)
+        group = {**DEFAULTS, **self.defaults, **wide, **named}
         check_options(group, where)
         check_optimizer_wide(group, wide, where)
         name_dtypes(group)
@@ -157,3 +159,40 @@ class Optimizer(CheckpointedOptimizer, CountedOptimizer):
     @speaking
     def _update(self) -> None:
         self._step_once()
+
+    @speaking
+    def stats(self) -> dict[str, Any]:
+        """What the optimizer has done and what it holds.
+
+        Returns:
+            A dictionary of
+
+            - ``steps``: calls of step() by this object; neither this nor what is counted in steps counts replays of a
+              graph;
+            - ``skipped_steps``, and ``nonfinite_entries`` under the ``nonfinite`` policies other than "propagate";
+            - ``columns_without_signal``: columns of P that were zero or not well above rounding, which is where a plain
+              Cholesky factorization fails, and became exactly zero: where momenta have a smaller rank than P has
+              columns. They are those of the matrices that this rank orthonormalized; ranks that share the rows of P
+              all count them;
+            - ``columns_in_margin``: those of them that were longer than their rounding, but not by the factor that
+              counts as signal: there, runs on different layouts may part (docs/reference/limits.md);
+            - ``batches`` and ``workspace_bytes`` of the last step;
+            - ``parameters`` by algorithm, ``state_bytes`` on this rank;
+            - ``traffic``: what this object sent, by name of the mesh dimension, kind of collective and unit:
+              ``stats()["traffic"]["tp"]["all_reduce"]["bytes"]``. Elements are those of the full tensor on this rank; a
+              sum that is scattered and gathered again counts them as ``reduce_scatter``, its gathering the calls and
+              bytes of ``completion``; ``agreement`` has those of the flags on which ranks agree before a step;
+            - ``expected_traffic``: the elements that the last step had to send by the formulas of the paper's Table 2,
+              by mesh dimension.
+
+        Waits for what the last step of a delayed :class:`torchdion.DoubleDion` has left in flight.
+        """
+        self._flush()
+        counts = self._core.counts
+        return {
+            **counts,
+            **{name: int(counts[name]) for name in _LAZY},  # waits for the devices that are still counting
+            "parameters": parameters_by_algorithm(self.param_groups),
+            "state_bytes": state_bytes(self.state),
+            "traffic": self._layouts.axes.traffic(),
+        }

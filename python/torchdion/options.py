@@ -50,6 +50,9 @@ TORCH_KEYS = (
 OTHER_NAMES = _C.GroupKeys.other_names
 """Other name → the options that it may mean: the first that an algorithm of the group has."""
 
+SELECTORS = frozenset(_C.GroupKeys.selectors)
+"""Keys by which other packages choose an update rule (``use_muon``); they stay in groups, since loops read them."""
+
 
 def options_of_group(group: dict[str, Any]) -> frozenset[str]:
     """Those of the algorithms that may update its parameters, and those of the whole optimizer."""
@@ -95,14 +98,12 @@ def check_beside_table(options: dict[str, Any], where: str) -> None:
 
 def near_misses(keys: Iterable[Any], where: str) -> dict[str, str]:
     """A sentence for each unknown key that looks like a misspelt option; torch keeps unknown keys, and so do we."""
-    sentences = {}
-    for key in keys:
-        if key in DEFAULTS or key in TORCH_KEYS or not isinstance(key, str):
-            continue
-        near = _option_meant_by(key, DEFAULTS)
-        if near:
-            sentences[key] = f"unknown option {key!r}{where} is kept and ignored; did you mean {near!r}?"
-    return sentences
+    unknown = [key for key in keys if isinstance(key, str) and key not in DEFAULTS and key not in TORCH_KEYS]
+    return {
+        key: f"unknown option {key!r}{where} is kept and ignored; did you mean {near!r}?"
+        for key in unknown
+        if (near := _option_meant_by(key, DEFAULTS))
+    }
 
 
 def refuse_unknown(options: Iterable[str], taken: Iterable[str]) -> None:
@@ -176,3 +177,32 @@ def resolve_betas(group: dict[str, Any]) -> None:
     own = ALGORITHMS[group["algorithm"]]
     first, second = group["betas"] or own.betas or ALGORITHMS[group["scalar_algorithm"]].betas or (0.0, 0.0)
     group["betas"] = float(first), float(second)
+
+
+def optimizer_wide_with(
+    group: dict[str, Any], groups: list[dict[str, Any]], defaults: dict[str, Any]
+) -> dict[str, Any]:
+    """Those options for a group that is to be added: as the others have them, whoever has set or loaded them there.
+
+    The first group may ask for what the constructor's arguments leave at their defaults.
+    """
+    if groups:
+        return {name: groups[0][name] for name in OPTIMIZER_WIDE}
+    wide = {name: defaults[name] for name in OPTIMIZER_WIDE}
+    asked = {name: group[name] for name in wide if name in group and wide[name] == DEFAULTS[name]}
+    return {**wide, **asked}
+
+
+def check_optimizer_wide(group: dict[str, Any], wide: dict[str, Any], where: str) -> None:
+    """Raises ValueError where a checked group differs from the optimizer in what all of its groups share."""
+    for name, value in wide.items():
+        if group[name] != value:
+            raise ValueError(f"{front()}: {name} holds for the whole optimizer, got {group[name]!r}{where}")
+
+
+def check_of_run(groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
+    """Raises ValueError where what no checkpoint changes has been changed."""
+    for group in groups:
+        for name in OF_RUN:
+            if group[name] != defaults[name]:
+                raise ValueError(f"{front()}: {name} must be what it was at construction, got {group[name]!r}")

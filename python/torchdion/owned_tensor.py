@@ -29,9 +29,6 @@ class OwnedTensor(Tensor):
         whole.part, whole.begin = part, begin
         return whole
 
-    def __init__(self, part: Tensor, shape: Sequence[int], begin: int) -> None:
-        super().__init__()
-
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"OwnedTensor({self.part!r}, shape={tuple(self.shape)}, begin={self.begin})"
 

@@ -1,5 +1,6 @@
 """What a parameter is to the optimizer: which algorithm updates it, and whether any can."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -79,12 +80,10 @@ def form_of(group: dict[str, Any]) -> tuple[int, int, bool]:
 
 def parameters_by_algorithm(groups: list[dict[str, Any]]) -> dict[str, int]:
     """How many parameters each algorithm updates, of those that update some."""
-    counts = dict.fromkeys(ALGORITHMS, 0)
-    for group in groups:
-        for param in group["params"]:
-            if not is_lazy(param) and can_be_trained(param):  # a lazy module's has no shape before its first input
-                counts[algorithm_of(param, group).name] += 1
-    return {name: count for name, count in counts.items() if count > 0}
+    trained = ((param, group) for group in groups for param in group["params"] if can_be_trained(param))
+    # a lazy module's has no shape before its first input
+    counts = Counter(algorithm_of(param, group).name for param, group in trained if not is_lazy(param))
+    return {name: counts[name] for name in ALGORITHMS if name in counts}
 
 
 def can_be_trained(param: Tensor) -> bool:
@@ -115,7 +114,7 @@ def tensor_of(entry: Any) -> Any:
 def check_parameters(entries: list[Any], group: dict[str, Any], where: str) -> None:
     """Raises ValueError or TypeError with one sentence for the first that cannot be updated."""
     for index, entry in enumerate(entries):
-        _check_parameter(entry, group, describe(entry, index, where))
+        _check_parameter(tensor_of(entry), group, describe(entry, index, where))
 
 
 def check_named_algorithm(entries: list[Any], given: dict[str, Any], where: str) -> None:
@@ -139,8 +138,7 @@ def check_is_tensor(param: Any, name: str) -> None:
         raise TypeError(f"{front()}: {name} must be a tensor, got {type(param).__name__}")
 
 
-def _check_parameter(entry: Any, group: dict[str, Any], name: str) -> None:
-    param = tensor_of(entry)
+def _check_parameter(param: Any, group: dict[str, Any], name: str) -> None:
     check_is_tensor(param, name)
     if any(hasattr(param, mark) for mark in _FSDP1_MARKS) or type(param).__name__ == "FlatParameter":
         raise ValueError(

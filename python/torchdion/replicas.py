@@ -1,14 +1,10 @@
 """What an optimizer that averages over replicas does for them besides stepping."""
 
-from collections.abc import Iterator
-from typing import Any
-
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from torchdion import _C
 from torchdion.core_optimizer import CoreOptimizer
-from torchdion.parameters import name_of
 from torchdion.words import front, speaking
 
 
@@ -76,12 +72,6 @@ class ReplicatedOptimizer(CoreOptimizer):
             raise ValueError(f"{front()}: group must be the ranks that hold copies where replicate_mesh is None")
         copies = group if group is not None else replicas.group  # type: ignore[union-attr]
         return _C.Axis() if copies == replica_group(self) else _C.Axis(copies, name="copies")
-
-    def _members(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-        """All parameters with the names that errors call them and their groups."""
-        for index, group in enumerate(self.param_groups):
-            for position, param in enumerate(group["params"]):
-                yield name_of(group, position, f" (parameter group {index})"), param, group
 
     @speaking
     def decoupled_states(self, param: Tensor) -> list[str]:

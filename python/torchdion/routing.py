@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from torchdion import _C
-from torchdion.modules import described
+from torchdion.modules import routed
 from torchdion.options import check_options
 from torchdion.warning import warn
 from torchdion.words import shown, speaking_as
@@ -96,22 +95,17 @@ def param_groups(
             )
     if not isinstance(strict, bool):
         raise TypeError(f"torchdion.param_groups: strict must be True or False, got {shown(strict)}")
-    modules, parameters, declared, absent, owned = described(model, names or ())
-    groups, warnings = _C.route(modules, parameters, declared, absent, names, strict)
+    groups, warnings = routed(model, names, strict)
     for warning in warnings:
         warn(warning)
+    of_matrices: dict[str, Any] = {"weight_decay": weight_decay}
+    of_others = {"algorithm": scalar_algorithm, "weight_decay": 0.0}
     return [
         {
-            "params": [(owned[index].name, owned[index].param) for index in members],
-            **_options(kind, weight_decay, scalar_algorithm),
+            "params": [(one.name, one.param) for one in members],
+            "kind": kind,
+            **(of_matrices if kind in ("matrix", "transposed") else of_others),
             **form,
         }
         for kind, form, members in groups
     ]
-
-
-def _options(kind: str, weight_decay: float, scalar_algorithm: str) -> dict[str, Any]:
-    is_matrix = kind in ("matrix", "transposed")
-    if is_matrix:
-        return {"kind": kind, "weight_decay": weight_decay}
-    return {"kind": kind, "algorithm": scalar_algorithm, "weight_decay": 0.0}

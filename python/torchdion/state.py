@@ -9,6 +9,9 @@ from torchdion.parameters import form_of
 from torchdion.table import STATE_DTYPES, State, algorithm_of, options_of
 from torchdion.words import front
 
+States = dict[Tensor, dict[str, Tensor]]
+"""The tensors of each parameter's state that are ours."""
+
 _DIMS: dict[tuple[Any, ...], dict[int, int | None]] = {}
 """By what it depends on: the dimension of a state that is cut where one of its parameter is. Asked for at each step."""
 
@@ -44,11 +47,6 @@ def check_is_state(state: Any, name: str) -> None:
 def is_begun(state: dict[str, Any] | None) -> bool:
     """True if there are entries of ours: before the first step others may keep theirs there, and ours lie beside."""
     return state is not None and ("step" in state or any(key in state for key in STATE_DTYPES))
-
-
-def without_own(state: dict[str, Any]) -> dict[str, Any]:
-    """The entries that others keep there."""
-    return {key: value for key, value in state.items() if key != "step" and key not in STATE_DTYPES}
 
 
 def state_bytes(states: dict[Any, dict[str, Any]]) -> int:

@@ -47,13 +47,12 @@ class Algorithm(NamedTuple):
         return tuple(state for state in self.states if state.shape == "factor")
 
 
-def _algorithm(declared: dict[str, Any]) -> Algorithm:
-    return Algorithm(**declared | {"states": tuple(State(**state) for state in declared["states"])})
-
-
 _OPTIONS, _ALGORITHMS = _C.table()
 
-ALGORITHMS = {declared["name"]: _algorithm(declared) for declared in _ALGORITHMS}
+ALGORITHMS = {
+    declared["name"]: Algorithm(**declared | {"states": tuple(State(**state) for state in declared["states"])})
+    for declared in _ALGORITHMS
+}
 """By name, in the order in which a step updates their parameters."""
 
 OPTIONS = {declared["name"]: declared for declared in _OPTIONS}

@@ -10,8 +10,6 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch._C._distributed_c10d import HashStore, TCPStore
 from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
 from torch._compile import _disable_dynamo as disable_dynamo
@@ -27,18 +25,12 @@ __all__ = [
     "UnflattenedModule",
     "WeightNorm",
     "disable_dynamo",
-    "gradient_dtype",
     "import_dynamo",
     "naming_groups",
     "one_thread_per_gloo_group",
     "resolve_process_group",
     "timeout_of",
 ]
-
-
-def gradient_dtype(param: Tensor) -> torch.dtype:
-    """That autograd gives the gradients of a parameter; not every version lets a program choose it."""
-    return getattr(param, "grad_dtype", None) or param.dtype
 
 
 @contextmanager

@@ -45,11 +45,7 @@ class CompressedReplicas(TrainerCallback):
         if control.should_save:
             self._optimizer().synchronize_for_checkpoint()
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if control.should_save:
-            self._optimizer().synchronize_for_checkpoint()
+    on_epoch_end = on_step_end
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.save_strategy == "best":  # whether this is one, is decided next

@@ -34,11 +34,8 @@ def speaking(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]
 
     @wraps(method)
     def spoken(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        before = _C.front(args[0].title)  # type: ignore[attr-defined]
-        try:
+        with speaking_as(args[0].title):  # type: ignore[attr-defined]
             return method(*args, **kwargs)
-        finally:
-            _C.front(before)
 
     return spoken
 

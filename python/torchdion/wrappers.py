@@ -6,6 +6,7 @@ what has none is read as a plain copy, and written through the tensor inside or 
 
 import sys
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -31,8 +32,8 @@ def readable(tensor: Tensor, what: str) -> Tensor:
         return tensor
     inside = _inside(tensor, what)
     plain = _copy_of(tensor)
-    if plain is None:
-        plain = inside[0] if len(inside) == 1 else None
+    if plain is None and len(inside) == 1:
+        return inside[0]
     if plain is None:
         raise ValueError(
             f"{front()}: {what} must have memory of its own or be read by copy_(), got a {type(tensor).__name__}"
@@ -67,10 +68,8 @@ class Writes:
         if has_memory(tensor):
             return tensor
         inside = _inside(tensor, what)
-        if _PROVEN.get(tensor) == "inside" and len(inside) == 1:
-            self._inside.append(tensor)
-            return inside[0]
-        plain = _copy_of(tensor)
+        is_proven = _PROVEN.get(tensor) == "inside" and len(inside) == 1
+        plain = None if is_proven else _copy_of(tensor)
         if len(inside) == 1 and (plain is None or _are_equal(inside[0], plain)):
             _PROVEN[tensor] = "inside"
             self._inside.append(tensor)
@@ -144,23 +143,18 @@ def _copy_of(tensor: Tensor) -> Tensor | None:
 @torch.no_grad()
 def _takes_copies(tensor: Tensor, plain: Tensor) -> bool:
     """Tried with other numbers on a clone; where it has no clones, with its own ones."""
-    try:
+    target, numbers = tensor, plain
+    with suppress(Exception):  # whatever a foreign class raises
         trial = tensor.detach().clone()
-    except Exception:
-        trial = None
-    if type(trial) is not type(tensor):
-        trial = None
-    numbers = plain if trial is None else -1 - plain.nan_to_num()
-    target = tensor if trial is None else trial
+        if type(trial) is type(tensor):
+            target, numbers = trial, -1 - plain.nan_to_num()
     try:
         target.copy_(numbers)
     except Exception:
         return False
     written = _copy_of(target)
-    if written is None:
-        return False
-    if trial is None:
-        return _are_equal(written, plain)
+    if written is None or target is tensor:
+        return written is not None and _are_equal(written, plain)
     largest = numbers.abs().amax() if numbers.numel() else numbers.sum()
     return bool((written - numbers).abs().le(largest / 4).all())  # int8 and float8 round
 

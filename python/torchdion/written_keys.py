@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Set
 from operator import is_, is_not, itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from torchdion import _C, dion_package
-from torchdion.mixed_precision import name_dtypes, state_dtypes
+from torchdion.mixed_precision import name_dtypes
 from torchdion.options import (
     DEFAULTS,
     OTHER_NAMES,
+    SELECTORS,
     TORCH_KEYS,
     as_plain_numbers,
     check_options,
@@ -20,17 +21,15 @@ from torchdion.options import (
     resolve_betas,
     without_others,
 )
-from torchdion.other_muons import SELECTORS, choose_algorithm
 from torchdion.other_optimizers import TORCH_OPTIONS, without_effect
 from torchdion.plain_values import is_same
+from torchdion.state import States
 from torchdion.table import ALGORITHMS, OPTIONS, STATE_DTYPES, Group, algorithm_of
 from torchdion.warning import warn
 from torchdion.words import front
 
 Sentences = dict[tuple[str, str], str]
 """By the key that each is about, and its reason."""
-
-States = dict[Tensor, dict[str, Tensor]]
 
 _ABSENT = object()
 _PASSED_OVER = {*TORCH_KEYS, "lr"}
@@ -77,10 +76,8 @@ class Snapshot:
 
     def is_current(self) -> bool:
         """True if nobody has written into the group since. Asked at each step, so that it compares no values."""
-        if len(self.group) != self._count:
-            return False
         try:
-            return all(map(is_, self._read(self.group), self.values.values()))
+            return len(self.group) == self._count and all(map(is_, self._read(self.group), self.values.values()))
         except KeyError:
             return False
 
@@ -108,14 +105,6 @@ class Snapshot:
         for about in sorted(sentences.keys() - self.warned):
             warn(f"{front()}: {sentences[about]}")
             self.warned.add(about)
-
-
-class _Changes(NamedTuple):
-    """The keys that a group gets and loses, and the warnings about it."""
-
-    changes: Group
-    removed: set[str]
-    sentences: Sentences
 
 
 def look_at(
@@ -162,7 +151,7 @@ def look_at_added_group(group: Group, given: Group, entries: list[Any], defaults
     Returns:
         A sentence for each key that is to be warned of.
     """
-    choose_algorithm(group, defaults["algorithm"], "algorithm" in given, where)
+    _C.GroupKeys.choose_algorithm(group, defaults["algorithm"], "algorithm" in given, where)
     resolve_betas(group)
     for key in group.keys() - without_others(group, defaults.keys() | given.keys()):
         del group[key]
@@ -202,11 +191,13 @@ def _snapshots_of(groups: list[Group], snapshots: list[Snapshot]) -> list[Snapsh
     return [known.get(id(group)) or snapshot_of(group) for group in groups]
 
 
-def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: States, where: str) -> _Changes:
-    """The changes that a group asks for by what was written into it; the group itself stays as it is."""
+def _changes_of(
+    snapshot: Snapshot, put_off: Set[str], defaults: Group, states: States, where: str
+) -> tuple[Group, set[str], Sentences]:
+    """The keys that a group gets and loses for what was written into it, and warnings; the group stays as it is."""
     before, written = {**DEFAULTS, **defaults, **snapshot.values}, snapshot.written_in(snapshot.group) - put_off
     if not snapshot.is_first and written <= before.keys() and written.isdisjoint(_KNOWN):
-        return _Changes({}, set(), {})  # counters of others, which were looked at when they came
+        return {}, set(), {}  # counters of others, which were looked at when they came
     group = dict(snapshot.group)
     group |= as_plain_numbers({key: group[key] for key in written})
     if not written.isdisjoint(_TRANSLATED):
@@ -215,7 +206,7 @@ def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: 
     check_options({key: group[key] for key in written & OPTIONS.keys()}, where)
     if snapshot.is_first or not written.isdisjoint(_CHOOSING):
         chooses = not written.isdisjoint(SELECTORS)
-        choose_algorithm(group, defaults["algorithm"], not chooses or "algorithm" in written, where)
+        _C.GroupKeys.choose_algorithm(group, defaults["algorithm"], not chooses or "algorithm" in written, where)
     group = _with_own_options(group, snapshot, defaults)
     meant = snapshot.meant
     contradictions: dict[str, str] = {}
@@ -232,7 +223,7 @@ def _changes_of(snapshot: Snapshot, put_off: Set[str], defaults: Group, states: 
     silent = {*put_off, *meant, *({"betas"} - written)}  # one of betas alone is written by who knows whose it is
     sentences |= _remarks(group, {key: before[key] for key in OPTIONS.keys() - silent}, states, where)
     changes = {key: value for key, value in group.items() if snapshot.group.get(key, _ABSENT) is not value}
-    return _Changes(changes, snapshot.group.keys() - group.keys(), sentences)
+    return changes, snapshot.group.keys() - group.keys(), sentences
 
 
 def _with_own_options(group: Group, snapshot: Snapshot, defaults: Group) -> Group:
@@ -291,8 +282,6 @@ def _with_our_names(group: Group, keys: set[str], where: str) -> Group:
     """The group with our keys in the place of those of the dion package among these, which say the same."""
     theirs = {key: group[key] for key in keys}
     ours = dion_package.named_as_here(theirs, group["params"], None, where)
-    if "mixed_precision_config" in ours:
-        ours |= state_dtypes(ours.pop("mixed_precision_config"), where)
     named = {key: value for key, value in group.items() if key not in keys or key in ours} | ours
     name_dtypes(named)
     return named

@@ -5,7 +5,6 @@
 #include <ATen/ops/zeros.h>
 
 #include "algorithms/batch.h"
-#include "algorithms/cost.h"
 #include "algorithms/shared.h"
 #include "comm/sums.h"
 #include "linalg/accumulate.h"

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cmath>
 
+#include "linalg/cpu/avx512.h"
 #include "linalg/cpu/convert.h"
-#include "linalg/cpu/least_momentum.h"
 #include "linalg/cpu/parallel_rows.h"
 #include "linalg/cpu/turned_block.h"
 
@@ -12,27 +12,19 @@ namespace torchdion::linalg::cpu {
 
 namespace {
 
-int64_t grain(const Matrices& matrices) { return kElementsPerThread / std::max<int64_t>(1, matrices.cols) + 1; }
-
 // Walks along the memory of M: rows are what is contiguous there.
 Matrices along_memory(const Matrices& matrices, bool transpose) { return transpose ? matrices.t() : matrices; }
 
-// m ← keep m + alpha g
-template <class T, class TM, class TG>
+// m ← keep m + alpha g, or + 0 where g is not finite and these count as zero.
+template <class T, bool zeroes, class TM, class TG>
 void add_row(TM* m, const TG* g, int64_t count, double keep, double alpha) {
   const T kept = static_cast<T>(keep), scale = static_cast<T>(alpha), least = least_momentum<TM>();
-  for (int64_t j = 0; j < count; ++j) {
-    m[j] = rounded<TM>(accumulated(least, kept, static_cast<T>(m[j]), scale * static_cast<T>(g[j])));
-  }
-}
-
-template <class T, class TM, class TG>
-void add_finite_row(TM* m, const TG* g, int64_t count, double keep, double alpha) {
-  const T kept = static_cast<T>(keep), scale = static_cast<T>(alpha), least = least_momentum<TM>();
-  for (int64_t j = 0; j < count; ++j) {
-    const T entry = static_cast<T>(g[j]), added = std::isfinite(entry) ? scale * entry : T(0);
-    m[j] = rounded<TM>(accumulated(least, kept, static_cast<T>(m[j]), added));
-  }
+  with_wide_vectors([=]() __attribute__((always_inline)) {
+    for (int64_t j = 0; j < count; ++j) {
+      const T entry = static_cast<T>(g[j]), added = !zeroes || std::isfinite(entry) ? scale * entry : T(0);
+      m[j] = rounded<TM>(accumulated(least, kept, static_cast<T>(m[j]), added));
+    }
+  });
 }
 
 template <class TG>
@@ -52,7 +44,7 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
   TORCHDION_DISPATCH_FLOATING(m.dtype, "torchdion::accumulate_", [&] {
     using momentum_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::accumulate_", [&] {
-      cpu::parallel_rows(m.count(), m.rows, grain(m), [&](int64_t index, int64_t first, int64_t count) {
+      parallel_rows(m, [&](int64_t index, int64_t first, int64_t count) {
         using T = Wider<momentum_t, scalar_t>;
         int64_t found = 0;
         for_each_run_of_rows<T, scalar_t>(g, index, first, count,
@@ -61,9 +53,9 @@ void Operations::accumulate_(const Matrices& M, const Matrices& G, const Gradien
                                             if (rule.zeroed) found += nonfinite_in_row(source, many);
                                             if (rule.frozen.has(index)) return;
                                             if (rule.zeroed) {
-                                              add_finite_row<T>(target, source, many, rule.keep, alpha);
+                                              add_row<T, true>(target, source, many, rule.keep, alpha);
                                             } else {
-                                              add_row<T>(target, source, many, rule.keep, alpha);
+                                              add_row<T, false>(target, source, many, rule.keep, alpha);
                                             }
                                           });
         total += found;
@@ -77,7 +69,7 @@ void Operations::count_nonfinite(const Matrices& G, int64_t* found_in_all) {
   const Matrices g = along_memory(G, !G.row_major());
   std::atomic<int64_t> total{0};
   TORCHDION_DISPATCH_FLOATING(g.dtype, "torchdion::count_nonfinite", [&] {
-    cpu::parallel_rows(g.count(), g.rows, grain(g), [&](int64_t index, int64_t first, int64_t count) {
+    parallel_rows(g, [&](int64_t index, int64_t first, int64_t count) {
       int64_t found = 0;
       using T = at::opmath_type<scalar_t>;
       for_each_run_of_rows<T, scalar_t>(g, index, first, count, [&](int64_t, int64_t, int64_t many, auto* source) {

@@ -1,4 +1,4 @@
-#include "linalg/addmm.h"
+#include "linalg/gemm.h"
 
 #include <ATen/Parallel.h>
 
@@ -6,7 +6,6 @@
 #include "linalg/cpu/blas.h"
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/operations.h"
-#include "linalg/cpu/round_operand.h"
 
 namespace torchdion::linalg::cpu {
 

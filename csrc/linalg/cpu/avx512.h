@@ -2,6 +2,8 @@
 // compiled for any x86-64.
 #pragma once
 
+#include "linalg/cpu/bfloat16_products.h"
+
 #if defined(__x86_64__)
 
 #include <c10/util/BFloat16.h>
@@ -106,6 +108,25 @@ TORCHDION_AVX512 inline void transpose(__m512i (&rows)[16]) {
   for (int i = 0; i < 16; ++i) rows[i] = pairs[i];
 }
 
+// f(), compiled for such processors.
+template <class F>
+TORCHDION_AVX512 auto call(const F& f) {
+  return f();
+}
+
 }  // namespace torchdion::linalg::cpu::avx512
 
 #endif
+
+namespace torchdion::linalg::cpu {
+
+// f(), sixteen entries at a time where the processor can. For that f, and the loops that it calls, are always inlined.
+template <class F>
+auto with_wide_vectors(const F& f) {
+#if defined(__x86_64__)
+  if (has_bfloat16_products()) return avx512::call(f);
+#endif
+  return f();
+}
+
+}  // namespace torchdion::linalg::cpu

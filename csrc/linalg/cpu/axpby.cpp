@@ -1,5 +1,7 @@
 #include "linalg/axpby.h"
 
+#include <ATen/ops/empty.h>
+
 #include <vector>
 
 #include "linalg/cpu/convert.h"
@@ -10,8 +12,6 @@
 namespace torchdion::linalg::cpu {
 
 namespace {
-
-int64_t grain_of_weights(const Matrices& X) { return kElementsPerThread / std::max<int64_t>(1, X.cols) + 1; }
 
 template <class TX, class TU, class T>
 void axpby_row(TX* x, const TU* u, int64_t count, T update, T keep) {
@@ -116,6 +116,14 @@ void move_columns(const Matrices& X, const Matrices& U, int64_t index, int64_t f
 
 }  // namespace
 
+at::Tensor Operations::device_factors(const FactorRule& rule, at::TensorOptions options) {
+  const UpdateFactors factors = update_factors(rule.shape_factor, rule.rates_on_host(), rule.frozen.all());
+  const at::Tensor all = at::empty({2}, options);
+  all[0].fill_(factors.update);
+  all[1].fill_(factors.keep);
+  return all;
+}
+
 void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& factors, const DirectionRule& rule,
                         const RowRule& rows, const at::Tensor& scales) {
   const bool across = !X.row_major(), has_rows = rows.source.defined() || rows.factor.defined();
@@ -125,7 +133,7 @@ void Operations::axpby_(const Matrices& X, const Matrices& U, const at::Tensor& 
     TORCHDION_DISPATCH_FLOATING(U.dtype, "torchdion::axpby_", [&] {
       using T = Wider<weight_t, scalar_t>;
       const Move<T> move(factors, rule);
-      parallel_rows(x.count(), x.rows, grain_of_weights(x), [&](int64_t index, int64_t first, int64_t count) {
+      parallel_rows(x, [&](int64_t index, int64_t first, int64_t count) {
         if (rule.frozen.has(index)) return;
         const RowsOf<T> of_matrix(rows, scales, index, X.rows);
         if (across && has_rows) {

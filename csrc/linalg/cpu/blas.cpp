@@ -25,7 +25,6 @@ template <class T>
 struct ColumnMajor {
   char trans;
   int leading;
-  // `contiguous`: the extent of the dimension whose stride is 1.
   ColumnMajor(Block<const T> block, int64_t rows, int64_t cols) {
     const bool row_major = block.col_stride == 1;
     trans = row_major ? 'N' : 'T';
@@ -34,27 +33,20 @@ struct ColumnMajor {
   }
 };
 
+}  // namespace
+
 template <class T>
-void row_major_gemm(Block<T> C, Block<const T> A, Block<const T> B, int64_t rows, int64_t cols, int64_t inner, T alpha,
-                    T beta) {
+void gemm(Block<T> C, std::type_identity_t<Block<const T>> A, std::type_identity_t<Block<const T>> B, int64_t rows,
+          int64_t cols, int64_t inner, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
   if (rows == 0 || cols == 0) return;
-  if (C.col_stride != 1) return row_major_gemm(C.t(), B.t(), A.t(), cols, rows, inner, alpha, beta);
-  const ColumnMajor<T> a(A, rows, inner), b(B, inner, cols), c(readonly(C), rows, cols);
+  if (C.col_stride != 1) return gemm(C.t(), B.t(), A.t(), cols, rows, inner, alpha, beta);
+  const ColumnMajor<T> a(A, rows, inner), b(B, inner, cols), c(C, rows, cols);
   const int m = static_cast<int>(cols), n = static_cast<int>(rows), k = static_cast<int>(inner);
   blas_gemm(T{})(&b.trans, &a.trans, &m, &n, &k, &alpha, B.data, &b.leading, A.data, &a.leading, &beta, C.data,
                  &c.leading);
 }
 
-}  // namespace
-
-void gemm(Block<float> C, Block<const float> A, Block<const float> B, int64_t rows, int64_t cols, int64_t inner,
-          float alpha, float beta) {
-  row_major_gemm(C, A, B, rows, cols, inner, alpha, beta);
-}
-
-void gemm(Block<double> C, Block<const double> A, Block<const double> B, int64_t rows, int64_t cols, int64_t inner,
-          double alpha, double beta) {
-  row_major_gemm(C, A, B, rows, cols, inner, alpha, beta);
-}
+template void gemm(Block<float>, Block<const float>, Block<const float>, int64_t, int64_t, int64_t, float, float);
+template void gemm(Block<double>, Block<const double>, Block<const double>, int64_t, int64_t, int64_t, double, double);
 
 }  // namespace torchdion::linalg::cpu

@@ -13,8 +13,6 @@ namespace torchdion::linalg::cpu {
 
 namespace {
 
-using cpu::Block;
-
 // Columns factored together; the work outside the diagonal blocks is in GEMMs.
 constexpr int64_t kPanelWidth = 32;
 
@@ -51,14 +49,13 @@ class Factorization {
     for (int64_t first = 0; first < r; first += kPanelWidth) {
       const int64_t width = std::min(kPanelWidth, r - first), next = first + width, below = r - next;
       const Block<T> diagonal = at(L, first, first);
-      cpu::gemm(diagonal, at_const(L, first, 0), at_const(L, first, 0).t(), width + below, width, first, -1, 1);
-      cpu::gemm(at(Linv, first, 0), at_const(L, first, 0), at_const(Linv, 0, 0), width, first, first, -1, 0);
-      if (shares)
-        cpu::gemm(at(shares, first, 0), at_const(L, first, 0), at_const(shares, 0, 0), width, first, first, -1, 1);
+      cpu::gemm(diagonal, at(L, first, 0), at(L, first, 0).t(), width + below, width, first, -1, 1);
+      cpu::gemm(at(Linv, first, 0), at(L, first, 0), at(Linv, 0, 0), width, first, first, -1, 0);
+      if (shares) cpu::gemm(at(shares, first, 0), at(L, first, 0), at(shares, 0, 0), width, first, first, -1, 1);
       for (int64_t j = first; j < next; ++j) column(j, first, next);
       panel.resize(below * width);
       const Block<T> solved{panel.data(), width, 1};
-      cpu::gemm(solved, at_const(L, next, first), at_const(Linv, first, first).t(), below, width, width, 1, 0);
+      cpu::gemm(solved, at(L, next, first), at(Linv, first, first).t(), below, width, width, 1, 0);
       for (int64_t i = 0; i < below; ++i) {
         for (int64_t j = 0; j < width; ++j)
           L[(next + i) * r + first + j] = unclear[first + j] ? 0 : panel[i * width + j];
@@ -83,7 +80,6 @@ class Factorization {
 
  private:
   Block<T> at(T* data, int64_t row, int64_t col) const { return {data + row * r + col, r, 1}; }
-  Block<const T> at_const(T* data, int64_t row, int64_t col) const { return readonly(at(data, row, col)); }
 
   // Column j of a diagonal block that begins at `first`, and row j of L⁻¹, of which the part left of the block holds
   // what the columns to the left explain.
@@ -211,9 +207,8 @@ Factored factor_matrix(T* H, F* inverse, const double* scale, double* noise, T* 
 
 TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pass) {
   const int64_t count = gram.size(0), r = gram.size(1);
-  const at::Tensor at_first = relative_noise(gram.diagonal(0, -2, -1).sqrt(), pass.given);
   const bool is_first = !pass.noise.defined(), has_shares = pass.dtype == at::kDouble;
-  if (is_first) pass.noise = at_first;
+  if (is_first) pass.noise = relative_noise(gram.diagonal(0, -2, -1).sqrt(), pass.given);
   if (is_first && has_shares) pass.shares = at::zeros({count, r, r}, at::kDouble);
   // FP32 holds all that products of BF16 leave of a Gram matrix.
   const bool in_single = pass.dtype == at::kFloat && pass.precision == Precision::medium;
@@ -230,17 +225,15 @@ TriangularInverse Operations::cholesky_inverse(at::Tensor gram, CholeskyPass& pa
     cpu::parallel_matrices(count, [&](int64_t index) {
       double *h = H + index * r * r, *scale = scales + index * r, *noise = noises + index * r;
       double* shares = has_shares ? all_shares + index * r * r : nullptr;
-      const bool begins = is_first || noise[0] < 0;
       equilibrate(h, scale, r);
-      if (!begins) equilibrate_noise(noise, shares, scale, r);
-      if (!is_first && begins) std::copy_n(at_first.const_data_ptr<double>() + index * r, r, noise);
+      if (!is_first) equilibrate_noise(noise, shares, scale, r);
       Factored found;
       if (in_single) {
         std::vector<float> single(h, h + r * r);
-        found = factor_matrix<float>(single.data(), inverses + index * r * r, scale, noise, nullptr, begins, r,
+        found = factor_matrix<float>(single.data(), inverses + index * r * r, scale, noise, nullptr, is_first, r,
                                      pass.rows, pass.given.margin, least_pivot);
       } else {
-        found = factor_matrix<double>(h, inverses + index * r * r, scale, noise, shares, begins, r, pass.rows,
+        found = factor_matrix<double>(h, inverses + index * r * r, scale, noise, shares, is_first, r, pass.rows,
                                       pass.given.margin, least_pivot);
       }
       in_margin += found.in_margin;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "linalg/cpu/blas.h"
+#include "linalg/least_momentum.h"
 #include "linalg/matrices.h"
 
 #define TORCHDION_DISPATCH_FLOATING(dtype, name, ...) \
@@ -39,12 +40,16 @@ Stored rounded(T value) {
   return nearest;
 }
 
-// What a converted block needs beyond its pointer: memory for rows · cols elements, kept by the caller between calls.
-template <class T>
-using Scratch = std::vector<T>;
+// linalg/least_momentum.h of momenta stored as S, in the type that computes them.
+template <class S>
+constexpr at::opmath_type<S> least_momentum() {
+  if constexpr (std::is_same_v<S, double>) return kLeastMomentumFP64;
+  if constexpr (std::is_same_v<S, at::Half>) return static_cast<float>(kLeastMomentumFP16);
+  return static_cast<at::opmath_type<S>>(kLeastMomentumFP32);
+}
 
 template <class T>
-void copy_out(Scratch<T>& scratch, const Matrices& source, int64_t index, int64_t row, int64_t rows) {
+void copy_out(std::vector<T>& scratch, const Matrices& source, int64_t index, int64_t row, int64_t rows) {
   TORCHDION_DISPATCH_FLOATING(source.dtype, "torchdion::copy_out", [&] {
     const scalar_t* first = source.matrix<const scalar_t>(index) + row * source.row_stride;
     for (int64_t i = 0; i < rows; ++i) {
@@ -55,9 +60,9 @@ void copy_out(Scratch<T>& scratch, const Matrices& source, int64_t index, int64_
   });
 }
 
-// `rows` rows of matrix `index` from row `row` on, as T.
+// `rows` rows of matrix `index` from row `row` on, as T. The caller keeps `scratch` from call to call.
 template <class T>
-Block<const T> read_rows(const Matrices& source, int64_t index, int64_t row, int64_t rows, Scratch<T>& scratch) {
+Block<const T> read_rows(const Matrices& source, int64_t index, int64_t row, int64_t rows, std::vector<T>& scratch) {
   if (source.dtype == c10::CppTypeToScalarType<T>::value) {
     return {source.matrix<const T>(index) + row * source.row_stride, source.row_stride, source.col_stride};
   }
@@ -68,7 +73,7 @@ Block<const T> read_rows(const Matrices& source, int64_t index, int64_t row, int
 
 // Rounds scratch rows back to the type they are stored in.
 template <class T>
-void write_rows(const Matrices& target, int64_t index, int64_t row, int64_t rows, const Scratch<T>& scratch) {
+void write_rows(const Matrices& target, int64_t index, int64_t row, int64_t rows, const std::vector<T>& scratch) {
   TORCHDION_DISPATCH_FLOATING(target.dtype, "torchdion::write_rows", [&] {
     scalar_t* first = target.matrix<scalar_t>(index) + row * target.row_stride;
     for (int64_t i = 0; i < rows; ++i) {

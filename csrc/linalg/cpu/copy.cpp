@@ -22,12 +22,11 @@ void copy_rows(const Matrices& A, const Matrices& B, int64_t index, int64_t firs
 
 void Operations::copy_(const Matrices& A, const Matrices& B, double alpha, const Frozen& frozen) {
   if (!A.row_major()) return copy_(A.t(), B.t(), alpha, frozen);
-  const int64_t grain = kElementsPerThread / std::max<int64_t>(1, A.cols) + 1;
   TORCHDION_DISPATCH_FLOATING(A.dtype, "torchdion::copy_", [&] {
     using target_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(B.dtype, "torchdion::copy_", [&] {
       using T = Wider<target_t, scalar_t>;
-      cpu::parallel_rows(A.count(), A.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
+      parallel_rows(A, [&](int64_t index, int64_t first, int64_t count) {
         if (frozen.has(index)) return;
         if constexpr (std::is_same_v<target_t, scalar_t>) {
           if (alpha == 1) return copy_rows<scalar_t>(A, B, index, first, count);

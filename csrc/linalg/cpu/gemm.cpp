@@ -1,6 +1,6 @@
 #include "linalg/cpu/bfloat16_products.h"
+#include "linalg/cpu/blas.h"
 #include "linalg/cpu/convert.h"
-#include "linalg/cpu/narrow_products.h"
 #include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
 
@@ -31,7 +31,7 @@ class Product {
 
   // Rows `first` to `first + count` of C in matrix `index`.
   void rows(int64_t index, int64_t first, int64_t count) const {
-    cpu::Scratch<T> a, b, c;
+    std::vector<T> a, b, c;
     const cpu::Block<const T> right = cpu::read_rows<T>(B, index, 0, B.rows, b);
     const int64_t step = rows_at_a_time(count);
     for (int64_t row = first; row < first + count; row += step) {

@@ -1,13 +1,11 @@
-#include "linalg/look_ahead.h"
+#include "linalg/accumulate.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 
 #include "linalg/cpu/avx512.h"
-#include "linalg/cpu/bfloat16_products.h"
 #include "linalg/cpu/convert.h"
-#include "linalg/cpu/least_momentum.h"
 #include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
 #include "linalg/cpu/turned_block.h"
@@ -57,40 +55,10 @@ template <class T, class TM, class TG>
 }
 
 template <class T, class TL>
-[[gnu::always_inline]] inline void write_entries(TL* l, const T* entries, int64_t count) {
-  for (int64_t j = 0; j < count; ++j) l[j] = rounded<TL>(entries[j]);
-}
-
-#if defined(__x86_64__)
-
-// The same loops, for processors that do sixteen entries at a time.
-template <class T, class TM, class TG>
-TORCHDION_AVX512 int64_t step_avx512(T* l, TM* m, const TG* g, int64_t g_stride, int64_t count,
-                                     const Numbers<T>& numbers) {
-  return step_entries(l, m, g, g_stride, count, numbers);
-}
-
-template <class T, class TL>
-TORCHDION_AVX512 void write_avx512(TL* l, const T* entries, int64_t count) {
-  write_entries(l, entries, count);
-}
-
-#endif
-
-template <class T, class TM, class TG>
-int64_t step(T* l, TM* m, const TG* g, int64_t g_stride, int64_t count, const Numbers<T>& numbers) {
-#if defined(__x86_64__)
-  if (has_bfloat16_products()) return step_avx512(l, m, g, g_stride, count, numbers);
-#endif
-  return step_entries(l, m, g, g_stride, count, numbers);
-}
-
-template <class T, class TL>
 void write(TL* l, const T* entries, int64_t count) {
-#if defined(__x86_64__)
-  if (has_bfloat16_products()) return write_avx512(l, entries, count);
-#endif
-  write_entries(l, entries, count);
+  with_wide_vectors([=]() __attribute__((always_inline)) {
+    for (int64_t j = 0; j < count; ++j) l[j] = rounded<TL>(entries[j]);
+  });
 }
 
 // Some rows of one matrix, where those of M are contiguous.
@@ -100,8 +68,11 @@ int64_t look_ahead_rows(const Matrices& L, const Matrices& M, const Matrices& G,
   TurnedBlock<T> block;
   int64_t found = 0;
   const auto run = [&](T* l, int64_t row, int64_t col, int64_t count) {
-    found += step(l, M.matrix<TM>(index) + row * M.row_stride + col,
-                  G.matrix<const TG>(index) + row * G.row_stride + col * G.col_stride, G.col_stride, count, numbers);
+    TM* m = M.matrix<TM>(index) + row * M.row_stride + col;
+    const TG* g = G.matrix<const TG>(index) + row * G.row_stride + col * G.col_stride;
+    found += with_wide_vectors([&]() __attribute__((always_inline)) {
+      return step_entries(l, m, g, G.col_stride, count, numbers);
+    });
   };
   TORCHDION_DISPATCH_FLOATING(L.dtype, "torchdion::look_ahead_", [&] {
     if (L.col_stride == 1) {
@@ -131,13 +102,12 @@ at::Tensor Operations::look_ahead_(const Matrices& L, const Matrices& M, const M
     clear_(L, rule.frozen);
     return {};
   }
-  const int64_t grain = kElementsPerThread / std::max<int64_t>(1, M.cols) + 1;
   std::atomic<int64_t> total{0};
   TORCHDION_DISPATCH_FLOATING(M.dtype, "torchdion::look_ahead_", [&] {
     using momentum_t = scalar_t;
     TORCHDION_DISPATCH_FLOATING(G.dtype, "torchdion::look_ahead_", [&] {
       using T = Wider<momentum_t, scalar_t>;
-      parallel_rows(M.count(), M.rows, grain, [&](int64_t index, int64_t first, int64_t rows) {
+      parallel_rows(M, [&](int64_t index, int64_t first, int64_t rows) {
         const Numbers<T> numbers{static_cast<T>(rule.keep),      static_cast<T>(rule.total_factor()),
                                  static_cast<T>(ahead.gradient), static_cast<T>(ahead.momentum),
                                  rule.zeroed != nullptr,         rule.frozen.has(index)};

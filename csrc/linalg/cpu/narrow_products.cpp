@@ -1,13 +1,8 @@
-#include "linalg/cpu/narrow_products.h"
+#include "linalg/cpu/blas.h"
 
 #include <algorithm>
-
-#include "linalg/cpu/convert.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define TORCHDION_AVX2 __attribute__((target("avx2,fma")))
-#endif
+#include <cstring>
+#include <vector>
 
 namespace torchdion::linalg::cpu {
 
@@ -15,99 +10,131 @@ namespace torchdion::linalg::cpu {
 
 namespace {
 
-constexpr int64_t kLanes = 8;    // numbers of a vector
 constexpr int64_t kInner = 256;  // terms of a sum before it is added to C: so many rows of A's columns stay cached
+constexpr int64_t kPanels = 8 * 1024;  // entries of B that are packed at a time: what the first-level cache holds
 
-// Columns of B, `width` of them, as rows of whole vectors: zeros beyond the last.
-void pack(float* panel, const Block<const float>& B, int64_t inner, int64_t width, int64_t padded) {
-  if (width < padded) std::fill_n(panel, inner * padded, 0.0F);
+// Calls a function that is inlined, with registers of 8 or of 16 numbers.
+template <class F>
+__attribute__((target("avx2,fma"))) void with_lanes_of_8(const F& f) {
+  f();
+}
+template <class F>
+__attribute__((target("avx512f,fma"))) void with_lanes_of_16(const F& f) {
+  f();
+}
+
+// `width` columns of B times alpha, row by row: zeros beyond the last.
+void pack(float* panel, const Block<const float>& B, int64_t inner, int64_t cols, int64_t width, float alpha) {
+  if (cols < width) std::fill_n(panel, inner * width, 0.0F);
   for (int64_t l = 0; l < inner; ++l) {
     const float* row = B.data + l * B.row_stride;
-    for (int64_t j = 0; j < width; ++j) panel[l * padded + j] = row[j * B.col_stride];
+    for (int64_t j = 0; j < std::min(cols, width); ++j) panel[l * width + j] = alpha * row[j * B.col_stride];
   }
 }
 
-TORCHDION_AVX2 inline void store(float* c, __m256 sum, int64_t count, float alpha, float beta) {
-  const __m256 scaled = _mm256_mul_ps(_mm256_set1_ps(alpha), sum);
-  if (count >= kLanes) {
-    _mm256_storeu_ps(c, beta == 0 ? scaled : _mm256_fmadd_ps(_mm256_set1_ps(beta), _mm256_loadu_ps(c), scaled));
-    return;
-  }
-  float entries[kLanes];
-  _mm256_storeu_ps(entries, scaled);
-  for (int64_t j = 0; j < count; ++j) c[j] = beta == 0 ? entries[j] : __builtin_fmaf(beta, c[j], entries[j]);
-}
-
-// Some rows of C, and as many columns as so many vectors hold at most: C ← α A panel + β C.
-template <int Rows, int Vectors>
-TORCHDION_AVX2 void multiply(Block<float> C, Block<const float> A, const float* panel, int64_t inner, int64_t cols,
-                             float alpha, float beta) {
-  __m256 sums[Rows][Vectors];
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) sums[i][v] = _mm256_setzero_ps();
-  }
+// Some rows of C, and as many columns as so many vectors hold at most: C ← A panel + β C.
+template <int Rows, int Vectors, int Lanes>
+[[gnu::always_inline]] inline void multiply(Block<float> C, Block<const float> A, const float* panel, int64_t inner,
+                                            int64_t cols, float beta) {
+  typedef float Vector __attribute__((vector_size(Lanes * sizeof(float))));
+  Vector sums[Rows][Vectors] = {};
   for (int64_t l = 0; l < inner; ++l) {
-    const float *a = A.data + l * A.col_stride, *b = panel + l * Vectors * kLanes;
-    __m256 row[Vectors];
+    Vector row[Vectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) row[v] = _mm256_loadu_ps(b + v * kLanes);
-#pragma GCC unroll 16
+    for (int v = 0; v < Vectors; ++v) std::memcpy(&row[v], panel + (l * Vectors + v) * Lanes, sizeof(Vector));
+#pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i) {
-      const __m256 entry = _mm256_broadcast_ss(a + i * A.row_stride);
+      const float entry = A.data[i * A.row_stride + l * A.col_stride];
 #pragma GCC unroll 2
-      for (int v = 0; v < Vectors; ++v) sums[i][v] = _mm256_fmadd_ps(entry, row[v], sums[i][v]);
+      for (int v = 0; v < Vectors; ++v) sums[i][v] += entry * row[v];
     }
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
   for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) {
-      store(C.data + i * C.row_stride + v * kLanes, sums[i][v], cols - v * kLanes, alpha, beta);
+      float* c = C.data + i * C.row_stride + v * Lanes;
+      const int64_t count = std::clamp<int64_t>(cols - v * Lanes, 0, Lanes);
+      Vector kept = {};
+      if (count == Lanes) {
+        if (beta != 0) std::memcpy(&kept, c, sizeof(Vector));
+        kept = beta == 0 ? sums[i][v] : beta * kept + sums[i][v];
+        std::memcpy(c, &kept, sizeof(Vector));
+      } else {
+        if (beta != 0) std::memcpy(&kept, c, count * sizeof(float));
+        kept = beta == 0 ? sums[i][v] : beta * kept + sums[i][v];
+        std::memcpy(c, &kept, count * sizeof(float));
+      }
     }
   }
 }
 
-// A block of Rows rows has as many sums as a processor adds to at a time.
-template <int Rows, int Vectors>
-void multiply_rows(Block<float> C, Block<const float> A, const float* panel, int64_t rows, int64_t cols, int64_t inner,
-                   float alpha, float beta) {
-  for (int64_t begin = 0; begin < inner; begin += kInner) {
-    const int64_t terms = std::min(kInner, inner - begin);
-    const float* b = panel + begin * Vectors * kLanes;
-    const float kept = begin == 0 ? beta : 1;
-    int64_t row = 0;
-    for (; row + Rows <= rows; row += Rows) {
-      multiply<Rows, Vectors>(C.at(row, 0), A.at(row, begin), b, terms, cols, alpha, kept);
+// Rows of C, Rows at a time, and fewer at the end.
+template <int Rows, int Vectors, int Lanes>
+[[gnu::always_inline]] inline void multiply_rows(Block<float> C, Block<const float> A, const float* panels,
+                                                 int64_t rows, int64_t cols, int64_t inner, int64_t panel_size,
+                                                 float beta) {
+  constexpr int64_t width = Vectors * Lanes;
+  int64_t row = 0;
+  for (; row + Rows <= rows; row += Rows) {
+    const float* panel = panels;
+    for (int64_t col = 0; col < cols; col += width, panel += panel_size) {
+      multiply<Rows, Vectors, Lanes>(C.at(row, col), A.at(row, 0), panel, inner, cols - col, beta);
     }
-    for (; row < rows; ++row) multiply<1, Vectors>(C.at(row, 0), A.at(row, begin), b, terms, cols, alpha, kept);
   }
+  if constexpr (Rows > 1) {
+    multiply_rows<Rows / 2, Vectors, Lanes>(C.at(row, 0), A.at(row, 0), panels, rows - row, cols, inner, panel_size,
+                                            beta);
+  }
+}
+
+template <int Rows, int Vectors, int Lanes>
+void multiply_packed(Block<float> C, Block<const float> A, Block<const float> B, int64_t rows, int64_t cols,
+                     int64_t inner, float alpha, float beta) {
+  constexpr int64_t width = Vectors * Lanes;
+  const int64_t at_once = std::max(width, kPanels / inner / width * width), panel_size = inner * width;
+  std::vector<float> panels(inner * std::min(at_once, (cols + width - 1) / width * width));
+  for (int64_t first = 0; first < cols; first += at_once) {
+    const int64_t many = std::min(at_once, cols - first);
+    for (int64_t col = 0; col < many; col += width) {
+      pack(panels.data() + col * inner, B.at(0, first + col), inner, many - col, width, alpha);
+    }
+    for (int64_t begin = 0; begin < inner; begin += kInner) {
+      const int64_t terms = std::min(kInner, inner - begin);
+      const auto product = [&]() __attribute__((always_inline)) {
+        multiply_rows<Rows, Vectors, Lanes>(C.at(0, first), A.at(0, begin), panels.data() + begin * width, rows, many,
+                                            terms, panel_size, begin == 0 ? beta : 1);
+      };
+      if constexpr (Lanes == 16) {
+        with_lanes_of_16(product);
+      } else {
+        with_lanes_of_8(product);
+      }
+    }
+  }
+}
+
+// Numbers in a register of this processor; 0: it has none that the kernel knows.
+int lanes() {
+  static const int known = !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ? 0
+                           : __builtin_cpu_supports("avx512f")                               ? 16
+                                                                                             : 8;
+  return known;
 }
 
 }  // namespace
 
 bool is_narrow(int64_t cols, int64_t inner) {
-  // With vectors of 16 numbers BLAS is the faster one earlier.
-  static const int64_t widest = !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ? 0
-                                : __builtin_cpu_supports("avx512f")                               ? 16
-                                                                                                  : 32;
-  return cols <= widest && inner > 0;
+  if (lanes() == 0 || inner == 0) return false;
+  return inner <= 32 || cols <= (lanes() == 16 ? 16 : 32);  // where benchmarks/narrow_products.py has it ahead of BLAS
 }
 
 void narrow_gemm(Block<float> C, Block<const float> A, Block<const float> B, int64_t rows, int64_t cols, int64_t inner,
                  float alpha, float beta) {
-  Scratch<float> panel(inner * 2 * kLanes);
-  for (int64_t col = 0; col < cols; col += 2 * kLanes) {
-    const int64_t width = std::min(2 * kLanes, cols - col);
-    if (width <= kLanes) {
-      pack(panel.data(), B.at(0, col), inner, width, kLanes);
-      multiply_rows<10, 1>(C.at(0, col), A, panel.data(), rows, width, inner, alpha, beta);
-    } else {
-      pack(panel.data(), B.at(0, col), inner, width, 2 * kLanes);
-      multiply_rows<6, 2>(C.at(0, col), A, panel.data(), rows, width, inner, alpha, beta);
-    }
-  }
+  if (cols <= 8) return multiply_packed<8, 1, 8>(C, A, B, rows, cols, inner, alpha, beta);
+  if (lanes() == 8) return multiply_packed<6, 2, 8>(C, A, B, rows, cols, inner, alpha, beta);
+  if (cols <= 16) return multiply_packed<8, 1, 16>(C, A, B, rows, cols, inner, alpha, beta);
+  multiply_packed<8, 2, 16>(C, A, B, rows, cols, inner, alpha, beta);
 }
 
 #else

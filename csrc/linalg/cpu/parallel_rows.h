@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "linalg/matrices.h"
+
 namespace torchdion::linalg::cpu {
 
 // Elements of a pass over memory that are worth a thread of their own.
@@ -23,6 +25,12 @@ void parallel_rows(int64_t count, int64_t rows, int64_t grain, const Body& body)
       begin += piece;
     }
   });
+}
+
+// Of matrices whose entries are each read or written about once.
+template <class Body>
+void parallel_rows(const Matrices& A, const Body& body) {
+  parallel_rows(A.count(), A.rows, kElementsPerThread / std::max<int64_t>(1, A.cols) + 1, body);
 }
 
 // Calls body(matrix) for every matrix: each on one thread when there are enough of them to keep all threads busy,

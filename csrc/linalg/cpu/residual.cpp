@@ -32,41 +32,17 @@ T scale_of(std::vector<double>& lengths, double least) {
   return inverse_sigma<T>(sum / static_cast<double>(quarter), longest, least);
 }
 
-}  // namespace
-
-at::Tensor Operations::residual_scales(const at::Tensor& squares, const at::Tensor& scale, double least,
-                                       at::TensorOptions options) {
-  const int64_t count = squares.size(0), r = squares.size(1);
-  const at::Tensor of_columns = squares.sqrt(), scales = at::empty({count}, options);
-  if (scale.defined()) of_columns.div_(scale.view({count, -1}));
-  std::vector<double> lengths;
-  AT_DISPATCH_FLOATING_TYPES(scales.scalar_type(), "torchdion::residual_scales", [&] {
-    for (int64_t i = 0; i < count; ++i) {
-      const double* first = of_columns.const_data_ptr<double>() + i * r;
-      lengths.assign(first, first + r);
-      scales.mutable_data_ptr<scalar_t>()[i] = scale_of<scalar_t>(lengths, least);
-    }
-  });
-  return scales;
-}
-
-namespace {
-
 // One row of U and L. `length` times one of `lengths` is what an entry may be by the rounding of factors.
 template <class TU, class TL>
 void take_signs_of_row(TU* u, TL* l, int64_t count, TU feedback, TU of_entries, TU length, const TU* lengths) {
   const auto sign = [&](TU whole, TU part, TU of_factors) {
     return sign_above(whole - part, of_entries * (std::abs(whole) + std::abs(part)) + length * of_factors);
   };
-  if (feedback != 0) {
-    for (int64_t j = 0; j < count; ++j) {
-      const TU part = u[j], whole = static_cast<TU>(l[j]);
-      u[j] = sign(whole, part, lengths[j]);
-      l[j] = rounded<TL>(whole - feedback * part);
-    }
-    return;
+  for (int64_t j = 0; j < count; ++j) {
+    const TU part = u[j], whole = static_cast<TU>(l[j]);
+    u[j] = sign(whole, part, lengths[j]);
+    if (feedback != 0) l[j] = rounded<TL>(whole - feedback * part);
   }
-  for (int64_t j = 0; j < count; ++j) u[j] = sign(static_cast<TU>(l[j]), u[j], lengths[j]);
 }
 
 // `factor` times each length; zeros where they are not given.
@@ -81,15 +57,28 @@ std::vector<T> lengths_of(const at::Tensor& squares, int64_t numel, double facto
 
 }  // namespace
 
+at::Tensor Operations::residual_scales(const at::Tensor& squares, double least, at::TensorOptions options) {
+  const int64_t count = squares.size(0), r = squares.size(1);
+  const at::Tensor of_columns = squares.sqrt(), scales = at::empty({count}, options);
+  std::vector<double> lengths;
+  AT_DISPATCH_FLOATING_TYPES(scales.scalar_type(), "torchdion::residual_scales", [&] {
+    for (int64_t i = 0; i < count; ++i) {
+      const double* first = of_columns.const_data_ptr<double>() + i * r;
+      lengths.assign(first, first + r);
+      scales.mutable_data_ptr<scalar_t>()[i] = scale_of<scalar_t>(lengths, least);
+    }
+  });
+  return scales;
+}
+
 void Operations::take_signs_(const Matrices& U, const Matrices& L, double feedback, const SignFloor& floor) {
   if (!U.row_major()) return take_signs_(U.t(), L.t(), feedback, floor.t());
-  const int64_t grain = kElementsPerThread / std::max<int64_t>(1, U.cols) + 1;
   AT_DISPATCH_FLOATING_TYPES(U.dtype, "torchdion::take_signs_", [&] {
     using u_t = scalar_t;
     const std::vector<u_t> left = lengths_of<u_t>(floor.left, U.count() * U.rows, floor.of_factors),
                            right = lengths_of<u_t>(floor.right, U.count() * U.cols, 1);
     TORCHDION_DISPATCH_FLOATING(L.dtype, "torchdion::take_signs_", [&] {
-      parallel_rows(U.count(), U.rows, grain, [&](int64_t index, int64_t first, int64_t count) {
+      parallel_rows(U, [&](int64_t index, int64_t first, int64_t count) {
         for (int64_t i = first; i < first + count; ++i) {
           take_signs_of_row(U.matrix<u_t>(index) + i * U.row_stride, L.matrix<scalar_t>(index) + i * L.row_stride,
                             U.cols, static_cast<u_t>(feedback), static_cast<u_t>(floor.of_entries),

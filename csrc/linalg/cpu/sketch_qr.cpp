@@ -1,4 +1,4 @@
-#include "linalg/sketch_qr.h"
+#include "linalg/triangular_inverse.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/eye.h>

@@ -2,39 +2,33 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <functional>
 #include <vector>
 
 #include "linalg/cpu/operations.h"
-#include "linalg/magnitude.h"
+#include "linalg/float_bits.h"
 
 namespace torchdion::linalg::cpu {
 
 namespace {
 
-// The k-th largest magnitude; `scratch` keeps nothing.
-template <class T>
-typename Magnitude<T>::Bits threshold_of(const T* entries, int64_t size, int64_t k,
-                                         std::vector<typename Magnitude<T>::Bits>& scratch) {
-  for (int64_t i = 0; i < size; ++i) scratch[i] = magnitude_of(entries[i]);
+// Calls take(place, of_k) for the places of the k largest of these numbers in their order: `of_k` counts them. Of equal
+// ones the first are taken. `scratch` keeps nothing.
+template <class Bits, class Take>
+void for_each_of_largest(const std::vector<Bits>& numbers, int64_t k, std::vector<Bits>& scratch, const Take& take) {
+  if (k == 0) return;
+  scratch = numbers;
   std::nth_element(scratch.begin(), scratch.begin() + (k - 1), scratch.end(), std::greater<>());
-  return scratch[k - 1];
-}
-
-template <class T>
-void choose(T* places, T* values, const T* entries, int64_t size, int64_t k,
-            std::vector<typename Magnitude<T>::Bits>& scratch) {
-  const auto threshold = threshold_of(entries, size, k, scratch);
-  int64_t equal = k;  // of that magnitude, how many are taken
-  for (int64_t i = 0; i < size; ++i) equal -= magnitude_of(entries[i]) > threshold;
+  const Bits threshold = scratch[k - 1];
+  int64_t equal = k - std::ranges::count_if(numbers, [&](Bits each) { return each > threshold; });  // that are taken
   int64_t found = 0;
-  for (int64_t i = 0; i < size && found < k; ++i) {
-    const auto magnitude = magnitude_of(entries[i]);
-    if (magnitude < threshold || (magnitude == threshold && equal-- <= 0)) continue;
-    places[found] = static_cast<T>(i);
-    values[found++] = entries[i];
+  for (std::size_t i = 0; i < numbers.size() && found < k; ++i) {
+    if (numbers[i] < threshold || (numbers[i] == threshold && equal-- <= 0)) continue;
+    take(static_cast<int64_t>(i), found++);
   }
 }
 
@@ -46,13 +40,35 @@ void Operations::top_k(const at::Tensor& chosen, const at::Tensor& entries) {
     const auto* source = entries.const_data_ptr<scalar_t>();
     auto* target = chosen.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
-      std::vector<typename Magnitude<scalar_t>::Bits> scratch(size);
+      std::vector<typename Magnitude<scalar_t>::Bits> magnitudes(size), scratch;
       for (int64_t i = begin; i < end; ++i) {
-        scalar_t* row = target + i * 2 * k;
-        choose(row, row + k, source + i * size, size, k, scratch);
+        const scalar_t* row = source + i * size;
+        scalar_t *places = target + i * 2 * k, *values = places + k;
+        std::transform(row, row + size, magnitudes.begin(), magnitude_of<scalar_t>);
+        for_each_of_largest(magnitudes, k, scratch, [&](int64_t place, int64_t of_k) {
+          places[of_k] = static_cast<scalar_t>(place);
+          values[of_k] = row[place];
+        });
       }
     });
   });
+}
+
+ChosenRows Operations::choose_rows(const at::Tensor& norms, int64_t k) {
+  const int64_t count = norms.size(0), size = norms.size(1);
+  const ChosenRows chosen{at::empty({count, k}, at::kInt), at::full({count, size}, -1, at::kInt)};
+  std::vector<Magnitude<double>::Bits> bits(size), scratch;
+  for (int64_t matrix = 0; matrix < count; ++matrix) {
+    const double* of_matrix = norms.const_data_ptr<double>() + matrix * size;
+    auto *rows = chosen.rows.mutable_data_ptr<int32_t>() + matrix * k,
+         *slots = chosen.slots.mutable_data_ptr<int32_t>() + matrix * size;
+    std::transform(of_matrix, of_matrix + size, bits.begin(), leading_bits_of);
+    for_each_of_largest(bits, k, scratch, [&](int64_t row, int64_t of_k) {
+      rows[of_k] = static_cast<int32_t>(row);
+      slots[row] = static_cast<int32_t>(of_k);
+    });
+  }
+  return chosen;
 }
 
 }  // namespace torchdion::linalg::cpu

@@ -226,4 +226,12 @@ struct Cluster {
 
 #endif
 
+// A phase in which one thread calls f().
+template <class Block, class F>
+TORCHDION_DEVICE void once(Block& block, const F& f) {
+  block.each([&](int t) {
+    if (t == 0) f();
+  });
+}
+
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

@@ -33,34 +33,18 @@ struct Blocks {
   Blocks t() const { return {stack, row, col, !transposed}; }
 };
 
-Blocks at_place(const at::Tensor& stack, int64_t row, int64_t col) { return {stack, row, col}; }
-
 Operand operand(const Blocks& blocks) {
   const at::Tensor& stack = blocks.stack;
   const int64_t cols = stack.size(2), offset = blocks.row * cols + blocks.col;
-  Operand described;
-  described.data = static_cast<char*>(stack.data_ptr()) + offset * static_cast<int64_t>(stack.element_size());
-  described.stride = stack.size(1) * cols;
-  described.leading = cols;
-  described.transposed = blocks.transposed;
-  described.storage = storage_of(stack.scalar_type());
-  return described;
+  char* data = static_cast<char*>(stack.data_ptr()) + offset * static_cast<int64_t>(stack.element_size());
+  return {data, stack.size(1) * cols, nullptr, cols, blocks.transposed, storage_of(stack.scalar_type())};
 }
 
 // C ← α A B + β C for m×n blocks; A is m×k.
 void multiply_blocks(const Blocks& C, const Blocks& A, const Blocks& B, int64_t m, int64_t n, int64_t k, double alpha,
                      double beta, Arithmetic arithmetic) {
-  Product product;
-  product.m = n;  // of Cᵀ = Bᵀ Aᵀ, as rows are what is contiguous
-  product.n = m;
-  product.k = k;
-  product.count = C.stack.size(0);
-  product.A = operand(B);
-  product.B = operand(A);
-  product.C = operand(C);
-  product.alpha.value = alpha;
-  product.beta.value = beta;
-  product.arithmetic = arithmetic;
+  // Cᵀ = Bᵀ Aᵀ, as rows are what is contiguous.
+  const Product product{n, m, k, C.stack.size(0), operand(B), operand(A), operand(C), {alpha}, {beta}, arithmetic};
   multiply(product, C.stack.device().index());
 }
 
@@ -91,8 +75,8 @@ double first_order_distance(at::ScalarType dtype, Precision precision) {
 // C ← C − Aᵀ B of blocks of one stack: what is left of rows after an elimination.
 void eliminate_below(const at::Tensor& A, int64_t first, int64_t end) {
   const int64_t r = A.size(1);
-  multiply_blocks(at_place(A, end, 0), at_place(A, first, end).t(), at_place(A, first, 0), r - end, r, end - first, -1,
-                  1, exact(A.scalar_type()));
+  multiply_blocks({A, end, 0}, Blocks{A, first, end}.t(), {A, first, 0}, r - end, r, end - first, -1, 1,
+                  exact(A.scalar_type()));
 }
 
 // The inverse of the factor, as F, from Gram matrices of T, which are overwritten. Rounded, it is in two parts, good to
@@ -133,8 +117,7 @@ TriangularInverse inverse_of(const at::Tensor& A, CholeskyPass& pass) {
   columns.shift = pass.shift.defined() ? pass.shift.const_data_ptr<int>() : nullptr;
   columns.length = length.mutable_data_ptr<double>();
   columns.all_begin = all_begin;
-  columns.given = {pass.given.own,        pass.given.mean,  pass.given.momentum,
-                   pass.given.most_steps, pass.given.steps, pass.given.steps_before};
+  columns.given = pass.given;
   columns.largest = pass.dtype == at::kDouble ? std::numeric_limits<double>::infinity() : kLargestInFP32;
   columns.settled = first_order_distance(pass.dtype, pass.precision);
   columns.rows = static_cast<float>(pass.rows);
@@ -177,12 +160,12 @@ at::Tensor Operations::gram(const Matrices& P, Precision precision, at::Tensor* 
   if (rounds) {
     if (exponents) {
       *exponents = at::empty({count, r}, options.dtype(at::kInt));
-      kernels::scale_columns(own.mutable_data_ptr(), storage_of(P.dtype), count, m, r,
-                             exponents->mutable_data_ptr<int>(), /*rounds=*/true, stream_of(P.device));
+      kernels::scale_columns(entries(own), count, m, r, exponents->mutable_data_ptr<int>(), /*rounds=*/true,
+                             stream_of(P.device));
     } else {
       round_operand_(own, precision);
     }
-    multiply_blocks(at_place(H, 0, 0), at_place(own, 0, 0).t(), at_place(own, 0, 0), r, r, m, 1, 0, Arithmetic::tf32);
+    multiply_blocks({H}, Blocks{own}.t(), {own}, r, r, m, 1, 0, Arithmetic::tf32);
     return H;
   }
   const bool copies = P.dtype == at::kFloat;
@@ -195,8 +178,8 @@ at::Tensor Operations::gram(const Matrices& P, Precision precision, at::Tensor* 
       operand = copy.view({-1}).narrow(0, 0, count * rows * r).view({count, rows, r});
       copy_(Matrices(operand), Matrices(own.narrow(1, first, rows)), 1, {});
     }
-    const Blocks entries = at_place(operand, copies ? 0 : first, 0);
-    multiply_blocks(at_place(H, 0, 0), entries.t(), entries, r, r, rows, 1, first == 0 ? 0 : 1, Arithmetic::fp64);
+    const Blocks entries{operand, copies ? 0 : first, 0};
+    multiply_blocks({H}, entries.t(), entries, r, r, rows, 1, first == 0 ? 0 : 1, Arithmetic::fp64);
   }
   return H;
 }
@@ -214,8 +197,7 @@ void Operations::multiply_triangular_(const Matrices& out, const Matrices& P, co
   const at::Tensor target = stack_of(out), source = stack_of(P);
   const Arithmetic arithmetic = is_rounded_on_gpu(P.dtype, precision) ? Arithmetic::tf32 : exact(P.dtype);
   const auto multiply_by = [&](const at::Tensor& part, double beta) {
-    multiply_blocks(at_place(target, 0, 0), at_place(source, 0, 0), at_place(part, 0, 0), P.rows, P.cols, P.cols, 1,
-                    beta, arithmetic);
+    multiply_blocks({target}, {source}, {part}, P.rows, P.cols, P.cols, 1, beta, arithmetic);
   };
   if (factor.rest.defined()) multiply_by(factor.rest, 0);
   multiply_by(factor.inverse, factor.rest.defined() ? 1 : 0);
@@ -230,12 +212,12 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   CholeskyPass pass{.rows = k, .dtype = SP.scalar_type(), .given = noise, .counts = {nullptr, in_margin}};
   const auto factor_of = [&](const at::Tensor& sketch) {
     const at::Tensor H = at::empty({count, r, r}, SP.options());
-    multiply_blocks(at_place(H, 0, 0), at_place(sketch, 0, 0).t(), at_place(sketch, 0, 0), r, r, k, 1, 0, arithmetic);
+    multiply_blocks({H}, Blocks{sketch}.t(), {sketch}, r, r, k, 1, 0, arithmetic);
     return SP.scalar_type() == at::kDouble ? inverse_of<double, double>(H, pass) : inverse_of<float, float>(H, pass);
   };
   if (SP.scalar_type() == at::kFloat) {
     pass.exponents = at::empty({count, r}, SP.options().dtype(at::kInt));
-    kernels::scale_columns(SP.mutable_data_ptr(), Storage::float32, count, k, r, pass.exponents.mutable_data_ptr<int>(),
+    kernels::scale_columns(entries(SP), count, k, r, pass.exponents.mutable_data_ptr<int>(),
                            /*rounds=*/false, stream_of(SP.device()));
   }
   const at::Tensor exponents = pass.exponents;
@@ -244,8 +226,7 @@ TriangularInverse Operations::sketch_qr_inverse(const at::Tensor& SP, Noise nois
   const at::Tensor turned = at::empty_like(SP), both = at::empty({count, r, r}, SP.options());
   multiply_triangular_(Matrices(turned), Matrices(SP), first, Precision::highest);
   const TriangularInverse second = factor_of(turned);
-  multiply_blocks(at_place(both, 0, 0), at_place(first.inverse, 0, 0), at_place(second.inverse, 0, 0), r, r, r, 1, 0,
-                  arithmetic);
+  multiply_blocks({both}, {first.inverse}, {second.inverse}, r, r, r, 1, 0, arithmetic);
   at::Tensor whole = both.to(at::kDouble);
   if (exponents.defined()) whole.mul_(exponents.to(at::kDouble).neg_().exp2_().unsqueeze(2));
   if (dtype != at::kDouble) whole.mul_(within_fp32(whole));

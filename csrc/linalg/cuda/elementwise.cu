@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "linalg/cuda/kernels.h"
 #include "linalg/cuda/programs/look_ahead.h"
 #include "linalg/cuda/programs/upload.h"
@@ -11,8 +13,21 @@ void upload_at_once(uint64_t* target, const uint64_t* words, int64_t count, Stre
   Upload<Words> program;
   program.target = target;
   program.count = count;
-  for (int64_t i = 0; i < count; ++i) program.words[i] = words[i];
+  std::copy_n(words, count, program.words);
   launch(program, 1, 0, stream);
+}
+
+Pairs pairs_of(const MatrixList& a, const MatrixList& b) { return {a.rows, a.cols, a.strides, b.strides}; }
+
+// A program of two lists, whose types are its own, with the rest of what it takes.
+template <template <class, class> class Program, class... Rest>
+void launch_pairs(const MatrixList& A, const MatrixList& B, Stream stream, const Rest&... rest) {
+  const Pairs pairs = pairs_of(A, B);
+  dispatch(A.storage, [&](auto a) {
+    dispatch(B.storage, [&](auto b) {
+      launch(Program<decltype(a), decltype(b)>{A.data, B.data, pairs, rest...}, A.count * pairs.chunks(), 0, stream);
+    });
+  });
 }
 
 }  // namespace
@@ -28,83 +43,59 @@ void upload(uint64_t* target, const uint64_t* words, int64_t count, Stream strea
   }
 }
 
-void accumulate(MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols, const GradientRule& rule,
-                Stream stream) {
-  const Pairs pairs{rows, cols, M.strides, G.strides};
-  dispatch(M.storage, [&](auto m) {
-    dispatch(G.storage, [&](auto g) {
-      launch(Accumulate<decltype(m), decltype(g)>{M.data, G.data, pairs, rule}, count * pairs.chunks(), 0, stream);
-    });
-  });
+void accumulate(MatrixList M, MatrixList G, const GradientRule& rule, Stream stream) {
+  launch_pairs<Accumulate>(M, G, stream, rule);
 }
 
 int64_t parts_of(int64_t rows, int64_t cols) { return Pairs{rows, cols, {}, {}}.chunks(); }
 
-void look_ahead(MatrixList L, MatrixList M, MatrixList G, int64_t count, int64_t rows, int64_t cols,
-                const GradientRule& rule, const LookAheadFactors& ahead, double* squares, Stream stream) {
-  const Pairs pairs{rows, cols, M.strides, G.strides};
+void look_ahead(MatrixList L, MatrixList M, MatrixList G, const GradientRule& rule, const LookAheadFactors& ahead,
+                double* squares, Stream stream) {
+  const Pairs pairs = pairs_of(M, G);
   dispatch(M.storage, [&](auto m) {
     dispatch(G.storage, [&](auto g) {
       using Program = LookAhead<decltype(m), decltype(g)>;
-      launch(Program{L.data, M.data, G.data, pairs, L.storage, L.strides, rule, ahead, squares}, count * pairs.chunks(),
-             Program::shared_bytes, stream);
+      launch(Program{L.data, M.data, G.data, pairs, L.storage, L.strides, rule, ahead, squares},
+             M.count * pairs.chunks(), Program::shared_bytes, stream);
     });
   });
 }
 
-void axpby(MatrixList X, MatrixList U, int64_t count, int64_t rows, int64_t cols, const void* factors,
-           const DirectionRule& rule, const void* scales, Stream stream) {
-  const Pairs pairs{rows, cols, X.strides, U.strides};
-  dispatch(X.storage, [&](auto x) {
-    dispatch(U.storage, [&](auto u) {
-      launch(Axpby<decltype(x), decltype(u)>{X.data, U.data, pairs, factors, rule, scales}, count * pairs.chunks(), 0,
-             stream);
-    });
-  });
+void axpby(MatrixList X, MatrixList U, const void* factors, const DirectionRule& rule, const void* scales,
+           Stream stream) {
+  launch_pairs<Axpby>(X, U, stream, factors, rule, scales);
 }
 
-void take_signs(MatrixList U, MatrixList L, int64_t count, int64_t rows, int64_t cols, double feedback,
-                FloorOfSigns floor, Stream stream) {
-  const Pairs pairs{rows, cols, L.strides, U.strides};
-  const auto run = [&](auto u) {
+void take_signs(MatrixList U, MatrixList L, double feedback, FloorOfSigns floor, Stream stream) {
+  const Pairs pairs = pairs_of(L, U);
+  dispatch_computed(U.storage, [&](auto u) {
     dispatch(L.storage, [&](auto l) {
-      launch(TakeSigns<decltype(l), decltype(u)>{L.data, U.data, pairs, feedback, floor}, count * pairs.chunks(), 0,
+      launch(TakeSigns<decltype(l), decltype(u)>{L.data, U.data, pairs, feedback, floor}, U.count * pairs.chunks(), 0,
              stream);
     });
-  };
-  if (U.storage == Storage::float64) {
-    run(double());
-  } else {
-    run(float());
-  }
-}
-
-void copy(MatrixList A, MatrixList B, int64_t count, int64_t rows, int64_t cols, double alpha, const Frozen& frozen,
-          Stream stream) {
-  const Pairs pairs{rows, cols, A.strides, B.strides};
-  dispatch(A.storage, [&](auto a) {
-    dispatch(B.storage, [&](auto b) {
-      launch(Copy<decltype(a), decltype(b)>{A.data, B.data, pairs, alpha, frozen}, count * pairs.chunks(), 0, stream);
-    });
   });
 }
 
-void clear(MatrixList A, int64_t count, int64_t rows, int64_t cols, const Frozen& frozen, Stream stream) {
-  const Pairs pairs{rows, cols, A.strides, A.strides};
+void copy(MatrixList A, MatrixList B, double alpha, const Frozen& frozen, Stream stream) {
+  launch_pairs<Copy>(A, B, stream, alpha, frozen);
+}
+
+void clear(MatrixList A, const Frozen& frozen, Stream stream) {
+  const Pairs pairs = pairs_of(A, A);
   dispatch(A.storage, [&](auto a) {
-    launch(Clear<decltype(a)>{A.data, pairs, frozen}, count * pairs.chunks(), 0, stream);
+    launch(Clear<decltype(a)>{A.data, pairs, frozen}, A.count * pairs.chunks(), 0, stream);
   });
 }
 
-void bound(MatrixList C, int64_t count, int64_t rows, int64_t cols, Stream stream) {
-  const Pairs pairs{rows, cols, C.strides, C.strides};
-  launch(Bound{C.data, pairs}, count * pairs.chunks(), 0, stream);
+void bound(MatrixList C, Stream stream) {
+  const Pairs pairs = pairs_of(C, C);
+  launch(Bound{C.data, pairs}, C.count * pairs.chunks(), 0, stream);
 }
 
-void count_nonfinite(MatrixList G, int64_t count, int64_t rows, int64_t cols, int64_t* found, Stream stream) {
-  const Pairs pairs{rows, cols, G.strides, G.strides};
+void count_nonfinite(MatrixList G, int64_t* found, Stream stream) {
+  const Pairs pairs = pairs_of(G, G);
   dispatch(G.storage, [&](auto g) {
-    launch(CountNonfinite<decltype(g)>{G.data, pairs, found}, count * pairs.chunks(), 0, stream);
+    launch(CountNonfinite<decltype(g)>{G.data, pairs, found}, G.count * pairs.chunks(), 0, stream);
   });
 }
 
@@ -117,12 +108,12 @@ void round_operand(float* entries, int64_t numel, int mantissa_bits, Stream stre
   }
 }
 
-template <class T>
-void step_factors(const StepFactors<T>& factors, Stream stream) {
-  launch(factors, 1, 0, stream);
+void step_factors(Entries factors, double shape_factor, const DeviceRates& rates, const Frozen& frozen, Stream stream) {
+  dispatch_computed(factors.storage, [&](auto number) {
+    using T = decltype(number);
+    launch(StepFactors<T>{factors.as<T>(), shape_factor, rates, frozen}, 1, 0, stream);
+  });
 }
-template void step_factors(const StepFactors<float>&, Stream);
-template void step_factors(const StepFactors<double>&, Stream);
 
 template <class Program>
 void update_list(const Program& program, int64_t blocks, Stream stream) {

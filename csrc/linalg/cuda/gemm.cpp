@@ -19,14 +19,8 @@ namespace {
 
 Arithmetic arithmetic_of(at::ScalarType dtype, Precision precision) {
   if (dtype == at::kDouble) return Arithmetic::fp64;
-  switch (precision) {
-    case Precision::highest:
-      return Arithmetic::fp32;
-    case Precision::high:
-      return Arithmetic::tf32;
-    default:
-      return Arithmetic::bf16;
-  }
+  if (precision == Precision::highest) return Arithmetic::fp32;
+  return precision == Precision::high ? Arithmetic::tf32 : Arithmetic::bf16;
 }
 
 bool is_16_bit(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
@@ -50,14 +44,10 @@ bool are_stacks(const Matrices& C, const Matrices& A, const Matrices& B) {
 
 // A row-major matrix is, column by column, its transpose; so is what cuBLAS is to make of it.
 Operand operand(const Matrices& matrices) {
-  Operand described;
-  described.data = matrices.data.front();
-  described.stride = matrices.spacing.value_or(0);
   const int64_t stride = matrices.row_major() ? matrices.row_stride : matrices.col_stride;
-  described.leading = matrices.numel() > 0 ? stride : std::max<int64_t>({1, matrices.rows, matrices.cols});
-  described.transposed = !matrices.row_major();
-  described.storage = storage_of(matrices.dtype);
-  return described;
+  const int64_t leading = matrices.numel() > 0 ? stride : std::max<int64_t>({1, matrices.rows, matrices.cols});
+  return {matrices.data.front(), matrices.spacing.value_or(0), nullptr, leading,
+          !matrices.row_major(), storage_of(matrices.dtype)};
 }
 
 Scalar scalar(const Factor& factor) {
@@ -120,18 +110,7 @@ bool is_by_half(const Product& product) {
 // Of C ← α A B + β C with row-major C, all where cuBLAS takes them.
 Product product_of(const Matrices& C, const Matrices& A, const Matrices& B, const Scalar& alpha, const Scalar& beta,
                    Arithmetic arithmetic) {
-  Product product;
-  product.m = C.cols;
-  product.n = C.rows;
-  product.k = A.cols;
-  product.count = C.count();
-  product.A = operand(B);
-  product.B = operand(A);
-  product.C = operand(C);
-  product.alpha = alpha;
-  product.beta = beta;
-  product.arithmetic = arithmetic;
-  return product;
+  return {C.cols, C.rows, A.cols, C.count(), operand(B), operand(A), operand(C), alpha, beta, arithmetic};
 }
 
 void multiply_as(bool as_stacks, const Matrices& C, const Matrices& A, const Matrices& B, Product product) {
@@ -163,7 +142,7 @@ void Operations::gemm_(const Matrices& C, const Matrices& A, const Matrices& B, 
                  b = aligned(stored_as(dtype, B, b_memory), as_stacks, b_aligned),
                  c = aligned(fits ? C : stored_as(dtype, C, c_memory, reads_C), as_stacks, c_aligned, reads_C);
   multiply_as(as_stacks, c, a, b, product_of(c, a, b, scalar(alpha), scalar(beta), arithmetic_of(dtype, precision)));
-  if (c.dtype == at::kHalf) kernels::bound(Listed(c), c.count(), c.rows, c.cols, stream_of(C.device));
+  if (c.dtype == at::kHalf) kernels::bound(Listed(c), stream_of(C.device));
   if (!fits || c_aligned.defined()) copy_(C, c, 1, {});
 }
 

@@ -10,7 +10,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #else
 #include <algorithm>
 #include <cstdlib>
@@ -35,17 +34,17 @@ inline void check(cudaError_t error) {
 }
 
 // How many blocks of a program are to run on a multiprocessor at once, which bounds their registers.
-template <class Program, class = void>
-struct BlocksAtOnce {
-  static constexpr int value = 1;
-};
 template <class Program>
-struct BlocksAtOnce<Program, std::void_t<decltype(Program::blocks_at_once)>> {
-  static constexpr int value = Program::blocks_at_once;
-};
+constexpr decltype(Program::blocks_at_once) blocks_at_once(int) {
+  return Program::blocks_at_once;
+}
+template <class Program>
+constexpr int blocks_at_once(...) {
+  return 1;
+}
 
 template <class Program>
-__global__ void __launch_bounds__(Program::threads, BlocksAtOnce<Program>::value)
+__global__ void __launch_bounds__(Program::threads, blocks_at_once<Program>(0))
     run_program(const __grid_constant__ Program program) {
   extern __shared__ __align__(128) char memory[];
   program(Block<Program::threads>{memory});

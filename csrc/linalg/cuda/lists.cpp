@@ -33,71 +33,50 @@ int64_t moved_bytes(const ElementwiseLists& lists, std::size_t i) {
   return static_cast<int64_t>(bytes);
 }
 
-template <class T>
-std::vector<uint64_t> words_of(const std::vector<T>& all) {
-  static_assert(sizeof(T) % sizeof(uint64_t) == 0);
-  std::vector<uint64_t> words(all.size() * sizeof(T) / sizeof(uint64_t));
-  std::memcpy(words.data(), all.data(), all.size() * sizeof(T));
-  return words;
-}
-
-// What a program works on: some tensors of the lists, in the order of its blocks.
+// Of the tensors that compute in FP64, or in FP32. Where they lie is uploaded when it has changed.
 template <class Program>
-struct Worked {
+void update(const ElementwiseLists& lists, const typename Program::TakenRule::Hyperparameters& hyper, bool in_double) {
   using Tensor = typename Program::Tensor;
   using Rule = typename Program::TakenRule;
-
   std::vector<Tensor> tensors;
   std::vector<double> corrections;  // of each, where the host knows its steps
-  int64_t blocks = 0, bytes = 0;
-
-  void add(const ElementwiseLists& lists, const typename Rule::Hyperparameters& hyper, std::size_t i) {
+  Program program{};
+  int64_t blocks = 0;
+  for (std::size_t i = 0; i < lists.X.size(); ++i) {
+    if ((lists.X[i].scalar_type() == at::kDouble) != in_double || lists.X[i].numel() == 0) continue;
     tensors.push_back(listed<Tensor>(lists, i));
     tensors.back().first_block = blocks;
     blocks += Program::blocks_of(tensors.back().numel);
-    bytes += moved_bytes(lists, i);
+    program.of_list.bytes += moved_bytes(lists, i);
     if constexpr (Rule::corrections > 0) {
-      if (!lists.device_step.empty()) return;
-      for (int c = 0; c < Rule::corrections; ++c) {
+      for (int c = 0; c < Rule::corrections && lists.device_step.empty(); ++c) {
         corrections.push_back(Rule::correction(hyper, static_cast<double>(lists.step[i]), c));
       }
     }
   }
-
-  bool are_corrected_alike() const {
-    for (std::size_t i = Rule::corrections; i < corrections.size(); ++i) {
-      if (corrections[i] != corrections[i - Rule::corrections]) return false;
-    }
-    return true;
-  }
-};
-
-// Of the tensors that compute in FP64, or in FP32. Where they lie is uploaded when it has changed.
-template <class Program>
-void update(const ElementwiseLists& lists, const typename Program::TakenRule::Hyperparameters& hyper, bool in_double) {
-  Worked<Program> worked;
-  for (std::size_t i = 0; i < lists.X.size(); ++i) {
-    if ((lists.X[i].scalar_type() == at::kDouble) == in_double && lists.X[i].numel() > 0) worked.add(lists, hyper, i);
-  }
-  if (worked.tensors.empty()) return;
+  if (tensors.empty()) return;
   const c10::Device device = lists.X.front().device();
-  const at::Tensor tensors = kept_table_of(words_of(worked.tensors), device);
-  at::Tensor corrections;
-  Program program{};
-  program.tensors = static_cast<const typename Program::Tensor*>(tensors.const_data_ptr());
-  program.count = static_cast<int64_t>(worked.tensors.size());
+  static_assert(sizeof(Tensor) % sizeof(uint64_t) == 0);
+  std::vector<uint64_t> words(tensors.size() * sizeof(Tensor) / sizeof(uint64_t));
+  std::memcpy(words.data(), tensors.data(), tensors.size() * sizeof(Tensor));
+  const at::Tensor table = kept_table_of(words, device);
+  at::Tensor table_of_corrections;
+  program.tensors = static_cast<const Tensor*>(table.const_data_ptr());
+  program.count = static_cast<int64_t>(tensors.size());
   program.rates = device_rates(lists.factors);
   program.hyper = hyper;
   program.gradients = lists.rule;
   program.decay = lists.decay;
-  program.of_list = {worked.bytes};
-  if (!worked.are_corrected_alike()) {
-    corrections = table_of(worked.corrections.data(), worked.corrections.size() * sizeof(double), device);
-    program.corrections_of_each = static_cast<const double*>(corrections.const_data_ptr());
-  } else if (!worked.corrections.empty()) {
-    std::copy_n(worked.corrections.begin(), Program::TakenRule::corrections, program.corrections);
+  if (!corrections.empty()) {
+    const auto second = corrections.begin() + Rule::corrections;
+    if (std::equal(second, corrections.end(), corrections.begin())) {
+      std::copy(corrections.begin(), second, program.corrections);
+    } else {
+      table_of_corrections = table_of(corrections.data(), corrections.size() * sizeof(double), device);
+      program.corrections_of_each = static_cast<const double*>(table_of_corrections.const_data_ptr());
+    }
   }
-  kernels::update_list(program, worked.blocks, stream_of(device));
+  kernels::update_list(program, blocks, stream_of(device));
 }
 
 template <template <class> class Program, class Hyperparameters>

@@ -7,14 +7,9 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 namespace {
 
 int64_t size_of(Storage storage) {
-  switch (storage) {
-    case Storage::float64:
-      return 8;
-    case Storage::float32:
-      return 4;
-    default:
-      return 2;
-  }
+  int64_t size = 0;
+  dispatch(storage, [&](auto entry) { size = sizeof entry; });
+  return size;
 }
 
 // The kernels and what they compute in: 16-bit operands are rounded no further.

@@ -77,16 +77,10 @@ void dispatch_operands(const MatrixList& matrices, const Body& body) {
 void move_by_scaled(const ScaledMoveLists& move, Stream stream) {
   dispatch_operands(move.P, [&](auto operand) {
     using S = decltype(operand);
-    const AddProduct<S> program{of<float>(move.X),
-                                of<S>(move.P),
-                                of<S>(move.U),
-                                move.rows,
-                                move.cols,
-                                move.depth,
-                                {0, move.factors},
-                                {0, move.factors + 1},
-                                {of<S>(move.L), move.scales, move.rule}};
-    launch(program, move.count * program.blocks_of_one(), program.shared_bytes, stream);
+    const AddProduct<S> program{of<float>(move.X), of<S>(move.P),         of<S>(move.U),
+                                move.X.rows,       move.X.cols,           move.U.cols,
+                                {0, move.factors}, {0, move.factors + 1}, {of<S>(move.L), move.scales, move.rule}};
+    launch(program, move.X.count * program.blocks_of_one(), program.shared_bytes, stream);
   });
 }
 
@@ -100,15 +94,15 @@ void move_by_signs(const SignMoveLists& move, Stream stream) {
                                 of<S>(move.R),
                                 of<S>(move.P2),
                                 of<S>(move.V),
-                                move.rows,
-                                move.cols,
-                                move.depth,
+                                move.X.rows,
+                                move.X.cols,
+                                move.R.cols,
                                 move.factors,
                                 move.rule,
                                 static_cast<float>(move.weight),
                                 static_cast<float>(move.feedback),
                                 move.floor};
-    launch(program, move.count * program.blocks_of_one(), program.shared_bytes, stream);
+    launch(program, move.X.count * program.blocks_of_one(), program.shared_bytes, stream);
   });
 }
 

@@ -6,13 +6,10 @@
 #include <c10/util/Exception.h>
 #include <cublasLt.h>
 
-#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
-
-#include "linalg/cuda/symmetric.h"
 
 namespace torchdion::linalg::cuda {
 
@@ -37,14 +34,8 @@ cublasComputeType_t compute_type(const Product& product) {
   if (product.A.storage != Storage::float32) {
     return product.arithmetic == Arithmetic::fp64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
   }
-  switch (product.arithmetic) {
-    case Arithmetic::tf32:
-      return CUBLAS_COMPUTE_32F_FAST_TF32;
-    case Arithmetic::bf16:
-      return CUBLAS_COMPUTE_32F_FAST_16BF;
-    default:
-      return CUBLAS_COMPUTE_32F;
-  }
+  if (product.arithmetic == Arithmetic::tf32) return CUBLAS_COMPUTE_32F_FAST_TF32;
+  return product.arithmetic == Arithmetic::bf16 ? CUBLAS_COMPUTE_32F_FAST_16BF : CUBLAS_COMPUTE_32F;
 }
 
 // A 16-bit C is rounded once: no partial sum may be.
@@ -78,36 +69,32 @@ class HandleModes {
 class ScalarMemory {
  public:
   ScalarMemory(const Scalar& scalar, bool in_double)
-      : device_(scalar.device),
-        in_double_(in_double),
-        double_(scalar.value),
-        float_(static_cast<float>(scalar.value)) {}
+      : scalar_(scalar), in_double_(in_double), in_fp32_(static_cast<float>(scalar.value)) {}
   const void* get() const {
-    if (device_) return device_;
-    return in_double_ ? static_cast<const void*>(&double_) : &float_;
+    if (scalar_.device) return scalar_.device;
+    return in_double_ ? static_cast<const void*>(&scalar_.value) : &in_fp32_;
   }
 
  private:
-  const void* device_;
+  const Scalar& scalar_;
   bool in_double_;
-  double double_;
-  float float_;
+  float in_fp32_;
 };
 
 cublasOperation_t operation(const Operand& operand) { return operand.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
 // ---- products with an addend, by cublasLt ----
 
-template <class T, cublasStatus_t (*destroy)(T*)>
+template <auto destroy>
 struct Destroyed {
-  void operator()(T* described) const { destroy(described); }
+  template <class T>
+  void operator()(T* described) const {
+    destroy(described);
+  }
 };
-using Layout =
-    std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroyed<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
-using Description =
-    std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroyed<cublasLtMatmulDescOpaque_t, cublasLtMatmulDescDestroy>>;
-using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
-                                   Destroyed<cublasLtMatmulPreferenceOpaque_t, cublasLtMatmulPreferenceDestroy>>;
+using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroyed<cublasLtMatrixLayoutDestroy>>;
+using Description = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroyed<cublasLtMatmulDescDestroy>>;
+using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroyed<cublasLtMatmulPreferenceDestroy>>;
 
 Layout layout_of(const Operand& operand, int64_t rows, int64_t cols, int64_t count) {
   cublasLtMatrixLayout_t made = nullptr;
@@ -172,36 +159,27 @@ struct Described {
   }
 };
 
-// The algorithms of products that there have been. Shapes, strides, types and the device decide.
-class Algorithms {
- public:
-  static Algorithms& of_process() {
-    static Algorithms* const algorithms = new Algorithms;
-    return *algorithms;
+// The algorithms of products that there have been are kept. Shapes, strides, types and the device decide.
+cublasLtMatmulAlgo_t algorithm_of(const Product& product, const Described& described, int device,
+                                  cublasLtHandle_t handle) {
+  static auto& known = *new std::map<std::vector<int64_t>, cublasLtMatmulAlgo_t>;
+  static std::mutex mutex;
+  std::vector<int64_t> key{device,    product.m,     product.n,
+                           product.k, product.count, static_cast<int64_t>(product.arithmetic)};
+  for (const Operand* operand : {&product.A, &product.B, &product.addend, &product.C}) {
+    key.insert(key.end(), {operand->stride, operand->leading, operand->transposed ? 1 : 0,
+                           static_cast<int64_t>(operand->storage)});
   }
-
-  cublasLtMatmulAlgo_t find(const Product& product, const Described& described, int device, cublasLtHandle_t handle) {
-    std::vector<int64_t> key{device,    product.m,     product.n,
-                             product.k, product.count, static_cast<int64_t>(product.arithmetic)};
-    for (const Operand* operand : {&product.A, &product.B, &product.addend, &product.C}) {
-      key.insert(key.end(), {operand->stride, operand->leading, operand->transposed ? 1 : 0,
-                             static_cast<int64_t>(operand->storage)});
-    }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto known = known_.find(key);
-    if (known != known_.end()) return known->second;
-    return known_.emplace(std::move(key), described.algorithm(handle)).first->second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::vector<int64_t>, cublasLtMatmulAlgo_t> known_;
-};
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known.emplace(std::move(key), described.algorithm(handle)).first->second;
+}
 
 void multiply_and_add(const Product& product, int device) {
   const cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
   const Described described(product);
-  const cublasLtMatmulAlgo_t algorithm = Algorithms::of_process().find(product, described, device, handle);
+  const cublasLtMatmulAlgo_t algorithm = algorithm_of(product, described, device, handle);
   const bool in_double = product.arithmetic == Arithmetic::fp64;
   const ScalarMemory alpha(product.alpha, in_double), beta(product.beta, in_double);
   TORCH_CUDABLAS_CHECK(cublasLtMatmul(

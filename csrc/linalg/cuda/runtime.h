@@ -57,6 +57,9 @@ void multiply(const Product& product, int device);
 // True where the device has a kernel for symmetric products, which computes the tiles on and below the diagonal alone.
 bool multiplies_symmetric(int device);
 
+// Where multiplies_symmetric(), on the device's current stream.
+void multiply_symmetric(const Product& product, int device);
+
 // Bytes of operands that are one matrix, or the same as each other, count once.
 Work work_of(const Product& product);
 void record_product(const Product& product);

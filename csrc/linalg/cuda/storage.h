@@ -1,6 +1,8 @@
 // The types that matrices are stored in, and the types that kernels compute in.
 #pragma once
 
+#include <type_traits>
+
 #include "linalg/cuda/block.h"
 #include "linalg/float_bits.h"
 
@@ -22,17 +24,11 @@ struct BFloat16 {
 };
 
 template <class S>
-struct ComputeType {
-  using type = float;
-};
-template <>
-struct ComputeType<double> {
-  using type = double;
-};
+using ComputeType = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
 // What two types are computed in together.
 template <class A, class B>
-using Wider = decltype(typename ComputeType<A>::type() + typename ComputeType<B>::type());
+using Wider = decltype(ComputeType<A>() + ComputeType<B>());
 
 // The nearest number of `Kept` explicit mantissa bits, ties to even: 10 of TF32, 7 of BF16. NaN stays NaN.
 template <int Kept>
@@ -121,6 +117,12 @@ void dispatch(Storage storage, const Body& body) {
     case Storage::bfloat16:
       return body(BFloat16());
   }
+}
+
+// The same with the type that entries are computed in.
+template <class Body>
+void dispatch_computed(Storage storage, const Body& body) {
+  storage == Storage::float64 ? body(double()) : body(float());
 }
 
 }  // namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE

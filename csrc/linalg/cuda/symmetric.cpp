@@ -1,5 +1,4 @@
-#include "linalg/cuda/symmetric.h"
-
+// Which GPUs have a kernel for symmetric products.
 #include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/arange.h>
@@ -16,6 +15,7 @@
 
 #include "linalg/cuda/kernels.h"
 #include "linalg/cuda/operations.h"
+#include "linalg/cuda/runtime.h"
 
 namespace torchdion::linalg::cuda {
 
@@ -52,15 +52,9 @@ bool is_right(const at::Tensor& A, bool A_transposed, bool B_transposed, const a
   const at::Tensor given = A.to(at::kFloat), left = A_transposed ? given : given.mT();
   const int64_t count = left.size(0), p = left.size(1);
   const at::Tensor C = at::full({count, p, p}, -1, A.options());
-  Product product;
-  product.m = product.n = p;
-  product.k = left.size(2);
-  product.count = count;
-  product.A = operand(A, A_transposed);
-  product.B = operand(A, B_transposed);
-  product.C = operand(C, false);
-  product.alpha.value = 2;
-  product.arithmetic = Arithmetic::bf16;
+  Product product{
+      p,   p,  left.size(2),    count, operand(A, A_transposed), operand(A, B_transposed), operand(C, false),
+      {2}, {}, Arithmetic::bf16};
   product.symmetric = true;
   if (addend.defined()) {
     product.addend = operand(addend, false);

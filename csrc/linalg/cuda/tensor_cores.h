@@ -8,6 +8,8 @@
 
 #ifdef __CUDACC__
 #include <mma.h>
+
+#include <type_traits>
 #endif
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -23,70 +25,41 @@ inline constexpr int kPieceDepth = 32 / sizeof(S);
 // Before sm_80 tensor cores have neither BF16 nor TF32: code for these devices is never run (kernels::adds_products()).
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-namespace pieces {
-
-using namespace nvcuda::wmma;
-
-template <class S>
-struct Number {
-  using type = __nv_bfloat16;
-};
-template <>
-struct Number<float> {
-  using type = precision::tf32;
-};
-
-template <class S, class Use, class Order>
-using Operand = fragment<Use, kPiece, kPiece, kPieceDepth<S>, typename Number<S>::type, Order>;
-
-template <class Piece>
-TORCHDION_DEVICE unsigned* words_of(Piece& piece) {
-  static_assert(sizeof piece.x == 4 * sizeof(unsigned), "four words of one entry or two");
-  return reinterpret_cast<unsigned*>(piece.x);
-}
-template <class S>
-TORCHDION_DEVICE unsigned shared_address(const S* rows) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(rows));
-}
-
-}  // namespace pieces
+namespace pieces = nvcuda::wmma;
 
 // The loads below are written out: nvcc turns load_matrix_sync() of BF16 into generic loads of two entries each.
 #define TORCHDION_LOAD_PIECE(PIECE)                                             \
   asm volatile("wmma.load." PIECE " {%0, %1, %2, %3}, [%4], %5;"                \
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) \
-               : "r"(pieces::shared_address(rows)), "r"(stride)                 \
+               : "r"(address), "r"(stride)                                      \
                : "memory")
 
-// Rows of A: `stride` entries from one to the next, a multiple of 16 bytes, from a multiple of 32 bytes on.
-template <class S>
-struct LeftPiece {
-  pieces::Operand<S, pieces::matrix_a, pieces::row_major> own;
+// Rows of A, or of Bᵀ: `stride` entries from one to the next, a multiple of 16 bytes, from a multiple of 32 bytes on.
+template <class S, class Use, class Order>
+struct OperandPiece {
+  using Number = std::conditional_t<sizeof(S) == 2, __nv_bfloat16, pieces::precision::tf32>;
+  pieces::fragment<Use, kPiece, kPiece, kPieceDepth<S>, Number, Order> own;
+  static_assert(sizeof own.x == 4 * sizeof(unsigned), "four words of one entry or two");
 
   TORCHDION_DEVICE void load(const S* rows, int stride) {
-    unsigned* words = pieces::words_of(own);
-    if constexpr (sizeof(S) == 2) {
+    constexpr bool is_left = std::is_same_v<Use, pieces::matrix_a>, is_bfloat16 = sizeof(S) == 2;
+    unsigned* words = reinterpret_cast<unsigned*>(own.x);
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(rows));
+    if constexpr (is_left && is_bfloat16) {
       TORCHDION_LOAD_PIECE("a.sync.aligned.row.m16n16k16.shared.bf16");
-    } else {
+    } else if constexpr (is_left) {
       TORCHDION_LOAD_PIECE("a.sync.aligned.row.m16n16k8.shared.tf32");
-    }
-  }
-};
-
-// The same of Bᵀ.
-template <class S>
-struct RightPiece {
-  pieces::Operand<S, pieces::matrix_b, pieces::col_major> own;
-
-  TORCHDION_DEVICE void load(const S* rows, int stride) {
-    unsigned* words = pieces::words_of(own);
-    if constexpr (sizeof(S) == 2) {
+    } else if constexpr (is_bfloat16) {
       TORCHDION_LOAD_PIECE("b.sync.aligned.col.m16n16k16.shared.bf16");
     } else {
       TORCHDION_LOAD_PIECE("b.sync.aligned.col.m16n16k8.shared.tf32");
     }
   }
 };
+template <class S>
+using LeftPiece = OperandPiece<S, pieces::matrix_a, pieces::row_major>;
+template <class S>
+using RightPiece = OperandPiece<S, pieces::matrix_b, pieces::col_major>;
 
 #undef TORCHDION_LOAD_PIECE
 

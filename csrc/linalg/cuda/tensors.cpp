@@ -3,8 +3,9 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <list>
+#include <mutex>
 
-#include "linalg/cuda/kept_tables.h"
 #include "linalg/cuda/operations.h"
 #include "linalg/cuda/runtime.h"
 
@@ -29,6 +30,18 @@ Matrices copied(const Matrices& matrices, at::ScalarType dtype, at::Tensor& memo
   if (with_entries && copies.numel() > 0) Operations::copy_(copies, distinct, 1);
   return Matrices(memory.expand({matrices.count(), matrices.rows, matrices.cols}));
 }
+
+// A list of pointers that lies in device memory from one step to the next: a training whose tensors stay where they are
+// uploads it once.
+struct KeptTable {
+  c10::Device device;
+  Stream stream;
+  std::vector<uint64_t> words;
+  at::Tensor table;
+};
+
+// Of so many tables the one that has not been asked for for the longest time goes.
+constexpr std::size_t kMostTables = 256;
 
 }  // namespace
 
@@ -71,22 +84,37 @@ at::Tensor kept_table_of(const std::vector<uint64_t>& words, c10::Device device)
   const auto upload_all = [&] { return table_of(words.data(), words.size() * sizeof(uint64_t), device); };
   // What a graph reads must live as long as the graph: its own memory does.
   if (Operations::is_capturing(device)) return upload_all();
-  return KeptTables::of_process().find({device, stream_of(device), words}, upload_all);
+  // Never destroyed: at the end of a program its device may be gone before.
+  static auto& tables = *new std::list<KeptTable>;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const Stream stream = stream_of(device);
+  const auto known = std::find_if(tables.begin(), tables.end(), [&](const KeptTable& kept) {
+    return kept.device == device && kept.stream == stream && kept.words == words;
+  });
+  if (known != tables.end()) {
+    tables.splice(tables.begin(), tables, known);
+  } else {
+    tables.push_front({device, stream, words, upload_all()});
+    if (tables.size() > kMostTables) tables.pop_back();
+  }
+  return tables.front().table;
 }
 
-Listed::Listed(const Matrices& matrices)
-    : pointers_(matrices.pointers),
-      storage_(storage_of(matrices.dtype)),
-      strides_{matrices.row_stride, matrices.col_stride} {
-  if (pointers_.defined()) return;
-  std::vector<uint64_t> words;
-  append_pointers(words, matrices);
-  pointers_ = kept_table_of(words, matrices.device);
+Listed::Listed(const Matrices& matrices) : pointers_(matrices.pointers) {
+  if (!pointers_.defined()) {
+    std::vector<uint64_t> words;
+    append_pointers(words, matrices);
+    pointers_ = kept_table_of(words, matrices.device);
+  }
+  const Strides strides{matrices.row_stride, matrices.col_stride};
+  list_ = {static_cast<void* const*>(pointers_.data_ptr()),
+           storage_of(matrices.dtype),
+           strides,
+           matrices.count(),
+           matrices.rows,
+           matrices.cols};
 }
-
-void* const* Listed::data() const { return static_cast<void* const*>(pointers_.data_ptr()); }
-
-Listed::operator MatrixList() const { return {data(), storage_, strides_}; }
 
 void Operations::upload(const std::vector<Matrices*>& lists) {
   std::vector<uint64_t> words;

@@ -3,6 +3,7 @@
 
 #include "linalg/cuda/kernels.h"
 #include "linalg/matrices.h"
+#include "linalg/rates.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
@@ -25,13 +26,12 @@ at::Tensor kept_table_of(const std::vector<uint64_t>& words, c10::Device device)
 class Listed {
  public:
   explicit Listed(const Matrices& matrices);
-  operator MatrixList() const;
-  void* const* data() const;
+  operator const MatrixList&() const { return list_; }
+  void* const* data() const { return list_.data; }
 
  private:
   at::Tensor pointers_;
-  Storage storage_;
-  Strides strides_;
+  MatrixList list_;
 };
 
 // The matrices themselves, or copies, which live as long as `memory`, without entries where nobody reads them: of

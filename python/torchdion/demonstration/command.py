@@ -6,6 +6,7 @@ import statistics
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,11 +14,11 @@ import torch
 from torchdion import _C
 from torchdion.command_line import OneSentenceParser
 from torchdion.demonstration import optimizers, picture
-from torchdion.demonstration.live_table import Table
-from torchdion.demonstration.outcome import Curve, comparison
-from torchdion.demonstration.sample import sample
+from torchdion.demonstration.model import sample
+from torchdion.demonstration.outcome import comparison
 from torchdion.demonstration.text import NoText, Vocabulary, prose
 from torchdion.demonstration.training import Settings, Training, Windows
+from torchdion.optimizer import Optimizer
 
 PROGRAM = "python -m torchdion demo"
 STEPS = 240
@@ -60,12 +61,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> OneSentenceParser:
-    options = OneSentenceParser(
-        prog=PROGRAM,
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = OneSentenceParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
     options.add_argument(
         "--optimizer",
         choices=optimizers.OPTIMIZERS,
@@ -113,9 +109,7 @@ def run(options: argparse.Namespace, text: str) -> None:
     tokens = vocabulary.encode(text)
     settings = Settings(Windows.of(tokens, device), len(vocabulary), options.steps, options.seed, device)
     trainings = [
-        Training(
-            settings, lambda model: optimizers.ours(options.optimizer, model), optimizers.title(options.optimizer)
-        ),
+        Training(settings, partial(optimizers.ours, options.optimizer), Optimizer.of(options.optimizer).title),
         Training(settings, optimizers.adamw, optimizers.BASELINE),
     ]
     print(f"Text: {len(text):,} characters of Python's own docstrings, as {len(tokens):,} tokens.")
@@ -129,7 +123,7 @@ def run(options: argparse.Namespace, text: str) -> None:
     print(comparison(ours, baseline, UNIT))
     print(f"A step took {', '.join(map(step_time, trainings))} (medians).")
     if not options.no_plot:
-        print(drawn([ours, baseline], options.plot))
+        print(picture.draw([ours, baseline], UNIT, options.plot))
     print(f"\n{WHAT_NEXT}")
 
 
@@ -145,13 +139,32 @@ def train(trainings: Sequence[Training], steps: int) -> None:
             table.show(step)
 
 
+class Table:
+    """A table that is printed row by row, below the names of its columns.
+
+    Args:
+        steps: of the whole training.
+        titles: of the columns behind the one of steps.
+    """
+
+    def __init__(self, steps: int, titles: Sequence[str]) -> None:
+        self._steps = steps
+        self._widths = [max(len("step"), len(str(steps))), *map(len, titles)]
+        self._on_terminal = sys.stdout.isatty()
+        self._print("step", *titles)
+
+    def row(self, step: int, losses: Sequence[float]) -> None:
+        self._print(str(step), *(f"{loss:.3f}" for loss in losses))
+
+    def show(self, step: int) -> None:
+        """Says on a terminal, until the next row takes its place, which step has been made."""
+        if self._on_terminal:
+            print(f"{step} of {self._steps}", end="\r", flush=True)
+
+    def _print(self, *cells: str) -> None:
+        line = "  ".join(cell.rjust(width) for cell, width in zip(cells, self._widths, strict=True))
+        print(line, flush=True)
+
+
 def step_time(training: Training) -> str:
     return f"{1000 * statistics.median(training.seconds):.0f} ms with {training.title}"
-
-
-def drawn(curves: Sequence[Curve], path: Path) -> str:
-    """Draws the picture; says where it is, or what it needs."""
-    if not picture.can_be_drawn():
-        return "A picture of both needs matplotlib: pip install matplotlib."
-    picture.draw(curves, UNIT, path)
-    return f"Both losses as a picture: {path}"

@@ -41,11 +41,6 @@ WEIGHT_DECAY = 0.01
 BASELINE = "torch.optim.AdamW"
 
 
-def title(name: str) -> str:
-    """What sentences call an optimizer of OPTIMIZERS."""
-    return TorchdionOptimizer.of(name).title
-
-
 def ours(name: str, model: nn.Module) -> Optimizer:
     """An optimizer of OPTIMIZERS, as a user makes it."""
     optimizer_of: Callable[..., Optimizer] = TorchdionOptimizer.of(name)

@@ -11,10 +11,6 @@ CREATOR = "python -m torchdion demo"
 """What its pictures say of themselves; a file without it is somebody's, and is left alone."""
 
 
-def can_be_drawn() -> bool:
-    return find_spec("matplotlib") is not None
-
-
 def refused(path: Path) -> str:
     """Why no picture can be written there, as the end of a sentence; empty if one can."""
     if path.suffix != ".svg":
@@ -26,8 +22,10 @@ def refused(path: Path) -> str:
     return ""
 
 
-def draw(curves: Sequence[Curve], unit: str, path: Path) -> None:
-    """The validation losses against steps."""
+def draw(curves: Sequence[Curve], unit: str, path: Path) -> str:
+    """Draws the validation losses against steps; says where the picture is, or what it needs."""
+    if find_spec("matplotlib") is None:
+        return "A picture of both needs matplotlib: pip install matplotlib."
     from matplotlib import style
     from matplotlib.figure import Figure
 
@@ -41,3 +39,4 @@ def draw(curves: Sequence[Curve], unit: str, path: Path) -> None:
         panel.set_ylabel(f"validation loss ({unit})")
         panel.legend()
         figure.savefig(path, metadata={"Creator": CREATOR, "Date": None})
+    return f"Both losses as a picture: {path}"

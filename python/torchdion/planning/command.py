@@ -1,6 +1,7 @@
 """``python -m torchdion plan``: what a step costs on a mesh, for models of known shapes."""
 
 import argparse
+import inspect
 import json
 import math
 import sys
@@ -15,23 +16,6 @@ from torchdion.planning.described import FS_CUTS
 from torchdion.planning.machines import EFFICIENCY, MACHINES
 from torchdion.planning.plan import Plan, plan
 from torchdion.planning.table import by_label, duration
-
-DION_OPTIONS = (
-    "rank_fraction",
-    "rank_multiple_of",
-    "orientation",
-    "orthonormalize",
-    "rcqr_oversample",
-    "right_factor",
-    "residual",
-    "scalar_algorithm",
-    "precision",
-    "replicate_rank_fraction",
-    "fraction",
-    "chunk_size",
-    "top_k",
-)
-"""Arguments of plan() that are the optimizer's."""
 
 DESCRIPTION = """\
 Prints for each kind of parameter what updates it, how it is cut, its rank and its state; and for every optimizer
@@ -59,12 +43,7 @@ def main(arguments: list[str]) -> int:
 
 def parser() -> OneSentenceParser:
     # abbreviations would change their meaning when an option is added
-    options = OneSentenceParser(
-        prog="python -m torchdion plan",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = OneSentenceParser(prog="python -m torchdion plan", description=DESCRIPTION, allow_abbrev=False)
     what = options.add_mutually_exclusive_group(required=True)
     what.add_argument("--model", choices=models.MODELS, metavar="NAME", help=", ".join(models.MODELS))
     what.add_argument("--shapes", metavar="ROWSxCOLUMNS[*COUNT][:colwise|:rowwise],...", help="instead of a model")
@@ -129,16 +108,9 @@ def plan_of(options: argparse.Namespace) -> Plan:
     if options.network_gbit is not None:
         machine = replace(machine, network=options.network_gbit * 1e9 / 8)
     dtypes = DionMixedPrecisionConfig(options.momentum_dtype, options.Q_dtype, options.variance_dtype)
-    found = plan(
-        model,
-        options.mesh,
-        **{name: getattr(options, name) for name in DION_OPTIONS},
-        mixed_precision_config=dtypes,
-        fs_cuts=options.fs_cuts,
-        tp_plan=tp_plan,
-        machine=machine,
-        efficiency=options.efficiency,
-    )
+    given = {name: value for name, value in vars(options).items() if name in inspect.signature(plan).parameters}
+    own = {"model": model, "tp_plan": tp_plan, "machine": machine, "mixed_precision_config": dtypes}
+    found = plan(**given | own)
     if options.pp == 1:
         return found
     note = f"Of {options.pp} pipeline stages this is the first, which has the embedding and no fewer blocks."

@@ -1,6 +1,11 @@
-"""What a rank spends on parameters in one step, as the engine plans it: memory, operations and traffic."""
+"""What a rank spends on parameters in one step: memory, operations and traffic.
+
+The engine plans it; of gradients that are averaged before the step, and of Muon as it is elsewhere run on shards, it is
+computed here.
+"""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,12 +14,15 @@ import torch
 from torch import Tensor
 
 from torchdion import _C
-from torchdion.layout import Piece
+from torchdion.layouts import Piece
 from torchdion.mixed_precision import dtype_of
 from torchdion.table import algorithm_of, options_of
 
 STEP_BYTES = torch.float32.itemsize
 """Of the step count that each parameter's state has."""
+
+BF16_BYTES = torch.bfloat16.itemsize
+"""Of what Newton–Schulz iterations compute in, and what is sent for them (arXiv 2502.16982, Section 2.3)."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +55,10 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 def _sum_by_axis(counts: list[dict[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for count in counts:
-        for axis, number in count.items():
-            sums[axis] = sums.get(axis, 0) + number
-    return sums
+        sums.update(count)
+    return dict(sums)
 
 
 class Planned(NamedTuple):
@@ -112,15 +119,15 @@ def engine_costs(
 
 def _described(planned: Planned, replicas: _C.Axis | None) -> tuple[list[int], torch.dtype, list[int], _C.Layout]:
     layout = planned.piece.layout
-    lies = _C.Layout(
-        rows=layout.rows,
-        cols=layout.cols,
-        replicas=_C.Axis() if replicas is None else replicas,
-        copies=layout.copies,
-        batch=layout.batch,
-        sizes=layout.sizes,
-    )
+    lies = laid_out(layout, replicas or _C.Axis(), layout.copies)
     return list(planned.param.shape), planned.param.dtype, list(planned.piece.shape), lies
+
+
+def laid_out(layout: _C.Layout, replicas: _C.Axis, copies: _C.Axis) -> _C.Layout:
+    """The same cuts with other replicas and copies."""
+    return _C.Layout(
+        rows=layout.rows, cols=layout.cols, batch=layout.batch, sizes=layout.sizes, replicas=replicas, copies=copies
+    )
 
 
 @dataclass(frozen=True)
@@ -168,19 +175,38 @@ class Alike:
         return (param.dtype if state == "param" else dtype_of(state, param, group)).itemsize
 
 
-def add_dense(alike: Alike, elements: dict[str, int], sent: dict[str, int]) -> None:
-    """The averaging of gradients over the replicas, as DistributedDataParallel and HSDP do it during backward."""
-    axis = alike.replicas
-    if not axis.absent:
-        elements[axis.name] = elements.get(axis.name, 0) + alike.numel
-        sent[axis.name] = sent.get(axis.name, 0) + ring(2 * alike.numel * alike.bytes_of("param"), axis.size)
-
-
 def averaged(alike: Alike, cost: Cost) -> Cost:
-    """The cost of a step, and that averaging before it."""
-    elements, sent = dict(cost.elements), dict(cost.bytes)
-    add_dense(alike, elements, sent)
-    return Cost(cost.state_bytes, cost.flops, cost.memory_bytes, elements, sent)
+    """The cost of a step, and of what DistributedDataParallel and HSDP do before it: averaging the gradients."""
+    axis = alike.replicas
+    if axis.absent:
+        return cost
+    sent = ring(2 * alike.numel * alike.bytes_of("param"), axis.size)
+    return total([cost, Cost(elements={axis.name: alike.numel}, bytes={axis.name: sent})])
+
+
+def muon_gathering(alike: Alike) -> Cost:
+    """Every shard gathers the whole momentum in BF16 and orthonormalizes it, as all others do (arXiv 2502.16982).
+
+    Five Newton–Schulz iterations are 20mn² + 10n³ operations for n ≤ m (Appendix H of arXiv 2504.05295).
+    """
+    elements: dict[str, int] = {}
+    layout = alike.first.piece.layout
+    m, n = alike.matrix
+    sizes = {"rows": layout.rows.piece(m)[1], "cols": layout.cols.piece(n)[1]}
+    for axis in alike.cutting:  # along the outermost, and slowest, while the pieces are small
+        side, whole = ("rows", m) if axis.name == layout.rows.name else ("cols", n)
+        sizes[side] = whole
+        elements[axis.name] = alike.count * sizes["rows"] * sizes["cols"]
+    item = alike.bytes_of("momentum")
+    long, short = max(m, n), min(m, n)
+    cost = Cost(
+        state_bytes=alike.numel * item + len(alike.names) * STEP_BYTES,
+        flops=alike.count * (20 * long * short**2 + 10 * short**3),
+        memory_bytes=alike.numel * (2 * item + 3 * alike.bytes_of("param")),
+        elements=elements,
+        bytes={axis.name: ring(elements[axis.name] * BF16_BYTES, axis.size) for axis in alike.cutting},
+    )
+    return averaged(alike, cost)
 
 
 def ring(size: int, ranks: int) -> int:

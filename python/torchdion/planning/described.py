@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from torchdion import _C
-from torchdion.layout import Piece, piece_index, piece_of, sides_of
+from torchdion.axes import piece_index
+from torchdion.layouts import Piece, piece_of, sides_of
 from torchdion.planning.grid import Grid
-from torchdion.planning.names import pattern
+from torchdion.planning.table import pattern
 from torchdion.words import shown
 
 COLWISE, ROWWISE, WHOLE = "colwise", "rowwise", "replicate"

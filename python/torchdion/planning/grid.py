@@ -9,6 +9,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchdion import _C
+from torchdion.axes import piece_index
 from torchdion.torch_versions import HashStore
 from torchdion.words import shown
 
@@ -84,9 +85,7 @@ class Grid:
         return _C.Axis(group, name="_".join(names), chunks=chunks, pieces=pieces)
 
     def _rank_at(self, coordinate: dict[str, int]) -> int:
-        index = 0
-        for name, size in self.sizes.items():
-            index = index * size + coordinate[name]
+        index = piece_index(list(self.sizes.values()), [coordinate[name] for name in self.sizes])
         return int(self._ranks[index])
 
 

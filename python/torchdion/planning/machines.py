@@ -4,7 +4,7 @@ Data sheets quote products at twice these rates (with structured sparsity, which
 directions at once.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 EFFICIENCY = 1 / 3
 """The share of the peak rate that products are taken to reach: what Newton–Schulz iterations reach on an H100, by
@@ -72,6 +72,17 @@ def _sources(rates: str, memory_and_node: str, network: str) -> dict[str, str]:
     }
 
 
+_H100_SXM = Machine(
+    name="H100 SXM",
+    fp32=66.9e12,
+    tf32=494.7e12,
+    bf16=989.4e12,
+    memory=3.35e12,
+    node=450e9,
+    network=50e9,
+    sources=_sources(_HOPPER, _H100, _DGX),
+)
+
 MACHINES = {
     "a100": Machine(
         name="A100 80GB SXM",
@@ -83,26 +94,8 @@ MACHINES = {
         network=25e9,
         sources=_sources(_A100, _A100, _DGX_A100),
     ),
-    "h100": Machine(
-        name="H100 SXM",
-        fp32=66.9e12,
-        tf32=494.7e12,
-        bf16=989.4e12,
-        memory=3.35e12,
-        node=450e9,
-        network=50e9,
-        sources=_sources(_HOPPER, _H100, _DGX),
-    ),
-    "h200": Machine(
-        name="H200 SXM",
-        fp32=66.9e12,
-        tf32=494.7e12,
-        bf16=989.4e12,
-        memory=4.8e12,
-        node=450e9,
-        network=50e9,
-        sources=_sources(_HOPPER, _H200, _DGX),
-    ),
+    "h100": _H100_SXM,
+    "h200": replace(_H100_SXM, name="H200 SXM", memory=4.8e12, sources=_sources(_HOPPER, _H200, _DGX)),
     "b200": Machine(
         name="B200 SXM",
         fp32=80e12,

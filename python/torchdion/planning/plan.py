@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from torchdion import _C
 from torchdion.dtensor import is_dtensor
 from torchdion.layouts import Layouts
 from torchdion.meshes import Meshes
@@ -20,7 +21,6 @@ from torchdion.options import (
     RightFactor,
     check_options,
 )
-from torchdion.other_muons import choose_algorithm
 from torchdion.planning.costs import Cost, total
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid, check_described
@@ -29,6 +29,7 @@ from torchdion.planning.optimizers import OPTIMIZERS, own_precision
 from torchdion.planning.rows import Row, parameters_of, planned_parameters, replicas_of, rows_of, under_muon
 from torchdion.planning.table import table
 from torchdion.routing import param_groups
+from torchdion.table import OPTIONS
 from torchdion.words import shown, speaking_as
 
 
@@ -184,24 +185,10 @@ def plan(
         >>> found.estimates["dion_compressed"].cost.elements, found.estimates["adamw"].cost.elements
         ({'dp': 165120}, {'dp': 525568})
     """
-    options = _checked_options(
-        {
-            "rank_fraction": rank_fraction,
-            "rank_multiple_of": rank_multiple_of,
-            "replicate_rank_fraction": replicate_rank_fraction,
-            "fraction": fraction,
-            "chunk_size": chunk_size,
-            "top_k": top_k,
-            "orientation": orientation,
-            "orthonormalize": orthonormalize,
-            "rcqr_oversample": rcqr_oversample,
-            "right_factor": right_factor,
-            "residual": residual,
-            "scalar_algorithm": scalar_algorithm,
-            "precision": precision,
-            **state_dtypes(mixed_precision_config, ""),
-        }
-    )
+    options = {name: value for name, value in locals().items() if name in OPTIONS}
+    options |= state_dtypes(mixed_precision_config, "")
+    name_dtypes(options)
+    check_options(options, "")
     node = _checked_machine(machine, efficiency)
     groups = _groups_of(model, options)
     grid = Grid(mesh)
@@ -216,12 +203,6 @@ def plan(
         if all(name in row.costs for row in rows)
     }
     return Plan(grid.sizes, grid.rank, options, node, efficiency, rows, links, estimates, _notes(layouts, grid))
-
-
-def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    name_dtypes(options)
-    check_options(options, "")
-    return options
 
 
 def _checked_machine(machine: Any, efficiency: Any) -> Machine:
@@ -249,7 +230,7 @@ def _groups_of(model: Any, options: dict[str, Any]) -> list[dict[str, Any]]:
     for index, group in enumerate(groups):
         where = f" (parameter group {index})"
         check_options(group, where)
-        choose_algorithm(group, "muon", "algorithm" in given[index], where)
+        _C.GroupKeys.choose_algorithm(group, "muon", "algorithm" in given[index], where)
         if not isinstance(group["params"], Iterable):
             raise TypeError(
                 f"torchdion.plan: groups must hold (name, parameter) pairs, got {type(group['params']).__name__} "

@@ -9,10 +9,19 @@ from torch import Tensor
 from torchdion import _C
 from torchdion.dtensor import cuts_of, is_dtensor
 from torchdion.layouts import Layouts
-from torchdion.planning.costs import Alike, Cost, EngineCost, Planned, averaged, engine_costs, total
+from torchdion.planning.costs import (
+    Alike,
+    Cost,
+    EngineCost,
+    Planned,
+    averaged,
+    engine_costs,
+    laid_out,
+    muon_gathering,
+    total,
+)
 from torchdion.planning.described import DescribedLayouts
 from torchdion.planning.grid import Grid
-from torchdion.planning.muon import muon_gathering
 from torchdion.planning.optimizers import OF_ENTRIES, OF_MATRICES, WITH_OWNERS
 from torchdion.table import ALGORITHMS, OPTIONS, algorithm_of, options_of
 
@@ -130,13 +139,10 @@ def under_muon(
         if not isinstance(layouts, Layouts) or set(sides) & set(averaged):
             # torch averages over what the plan takes for replicas
             others = tuple(side for side in sides if side not in averaged)
-            piece = piece._replace(layout=_with_copies(piece.layout, axes.setdefault(others, grid.axis(others))))
+            copies = axes.setdefault(others, grid.axis(others))
+            piece = piece._replace(layout=laid_out(piece.layout, _C.Axis(), copies))
         planned.append(one._replace(piece=piece))
     return planned
-
-
-def _with_copies(layout: _C.Layout, copies: _C.Axis) -> _C.Layout:
-    return _C.Layout(rows=layout.rows, cols=layout.cols, batch=layout.batch, copies=copies, sizes=layout.sizes)
 
 
 def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, replicas: _C.Axis) -> list[Row]:
@@ -154,7 +160,8 @@ def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, repl
     for algorithm in OF_MATRICES:
         members = matrices if ALGORITHMS[algorithm].shares_among_copies else of_matrices
         by_name[algorithm] = {**by_name["compressed"], **_by_name(members, algorithm, replicas)}
-    if not any(_is_cut(one.piece.layout) for one in parameters):
+    layouts = [one.piece.layout for one in parameters]
+    if all(layout.rows.absent and layout.cols.absent and layout.batch.absent for layout in layouts):
         others = [one for one in parameters if not algorithm_of(one.param, one.group).takes_matrices]
         for name, algorithm in WITH_OWNERS.items():
             members, rest = (of_matrices, others) if ALGORITHMS[algorithm].takes_matrices else (parameters, [])
@@ -163,10 +170,6 @@ def rows_of(parameters: list[Planned], matrices: list[Planned], grid: Grid, repl
                 **_by_name(members, algorithm, replicas, has_owners=True),
             }
     return [_row_of(alike, by_name) for alike in alike_of(parameters, grid, replicas)]
-
-
-def _is_cut(layout: _C.Layout) -> bool:
-    return not (layout.rows.absent and layout.cols.absent and layout.batch.absent)
 
 
 def _by_name(
@@ -186,7 +189,7 @@ def _row_of(alike: Alike, costs: dict[str, dict[str, EngineCost]]) -> Row:
     whole_Q = piece_of_Q = None
     if is_matrix and algorithm.factors:
         options, sizes, factor = options_of(group), list(param.shape), algorithm.factors[0].name
-        whole_Q = tuple(options.state_sizes(sizes)[factor])
+        whole_Q = tuple(options.piece_of_state_sizes(sizes, sizes, _C.Layout())[factor])
         piece_of_Q = tuple(options.piece_of_state_sizes(sizes, list(piece.shape), layout)[factor])
         options.check_factors(sizes, layout, f"parameter {alike.names[0]!r}")
     axes = {"rows": layout.rows, "columns": layout.cols, "stack": layout.batch}

@@ -1,10 +1,10 @@
 """A plan as text."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchdion.command_line import aligned
-from torchdion.planning.names import pattern
 from torchdion.planning.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 _ROUNDS_UP = 0.9995  # of a unit, to 1.00
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of its own
 
 _MEANINGS = {
     "dion": "nothing is compressed: no replicas exchange matrices for which it would pay, or a residual forbids it",
@@ -135,3 +137,34 @@ def _digits(number: float) -> str:
 
 def _shape(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "1"
+
+
+def pattern(names: Sequence[str]) -> str:
+    """Joins names that differ in numbers, or else in one part.
+
+    >>> pattern(["layers.0.mlp.up.weight", "layers.0.mlp.gate.weight", "layers.1.mlp.up.weight"])
+    'layers.*.mlp.{up,gate}.weight'
+    """
+    joined: list[list[list[str]]] = []  # of each pattern the parts, of each part its words
+    for name in dict.fromkeys(_NUMBER.sub("*", name) for name in names):
+        parts = name.split(".")
+        for pattern in joined:
+            position = _one_difference(pattern, parts)
+            if position is not None:
+                pattern[position].append(parts[position])
+                break
+        else:
+            joined.append([[part] for part in parts])
+    return ", ".join(".".join(map(_alternatives, parts)) for parts in joined)
+
+
+def _one_difference(pattern: list[list[str]], parts: list[str]) -> int | None:
+    """Where a name differs from a pattern, if it can join it there."""
+    if len(pattern) != len(parts):
+        return None
+    positions = [position for position, words in enumerate(pattern) if words != [parts[position]]]
+    return positions[0] if len(positions) == 1 else None
+
+
+def _alternatives(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else "{" + ",".join(words) + "}"

@@ -1,6 +1,6 @@
 """What is compared, each a row: what, measured, allowed, and whether that passes."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -8,8 +8,7 @@ from torch import Tensor
 from torchdion.planning.plan import plan
 from torchdion.routing import param_groups
 from torchdion.table import ALGORITHMS
-from torchdion.verification.mesh import Sizes
-from torchdion.verification.network import CUTS, Network
+from torchdion.verification.network import CUTS, Network, Sizes
 from torchdion.verification.observed import Observed
 from torchdion.verification.run import State, Training
 
@@ -31,9 +30,13 @@ class Row:
 
 def check(training: Training, observed: list[Observed], alone: State, published: dict[str, Tensor] | None) -> list[Row]:
     """All ranks, in their order, against one process; and the weights of that against those by the papers, if any."""
+    against_papers = []
+    if published is not None:
+        what, expected = "one process against the papers' algorithms", replace(alone, weights=published)
+        against_papers.append(check_weights(what, expected, [alone.weights]))
     return [
-        *([] if published is None else [_one_process(alone, published)]),
-        _weights(observed, alone),
+        *against_papers,
+        check_weights("weights against one process", alone, [rank.state.weights for rank in observed]),
         *(_states(state, training, observed, alone) for state in alone.states),
         _copies(observed, training.sizes),
         _replicas(observed),
@@ -42,19 +45,14 @@ def check(training: Training, observed: list[Observed], alone: State, published:
     ]
 
 
-def _one_process(alone: State, published: dict[str, Tensor]) -> Row:
-    errors = {(name, 0): distance(alone.weights[name], end, end - alone.start[name]) for name, end in published.items()}
-    return _largest("one process against the papers' algorithms", errors)
-
-
-def _weights(observed: list[Observed], alone: State) -> Row:
-    """‖X − X'‖ / ‖X' − X₀‖: relative to the way that they went."""
+def check_weights(what: str, expected: State, of_ranks: list[dict[str, Tensor]]) -> Row:
+    """‖X − X'‖ / ‖X' − X₀‖ of the weights X of each rank: relative to the way that they should have gone."""
     errors = {
-        (name, rank.rank): distance(rank.state.weights[name], end, end - alone.start[name])
-        for rank in observed
-        for name, end in alone.weights.items()
+        (name, rank): distance(weights[name], end, end - expected.start[name])
+        for rank, weights in enumerate(of_ranks)
+        for name, end in expected.weights.items()
     }
-    return _largest("weights against one process", errors)
+    return _largest(what, errors)
 
 
 def _states(key: str, training: Training, observed: list[Observed], alone: State) -> Row:
@@ -84,16 +82,6 @@ def _largest(what: str, errors: dict[tuple[str, int], float]) -> Row:
     return Row(what, measured, f"{ALLOWED:g}", passes)
 
 
-def check_resumed(what: str, alone: State, resumed: list[dict[str, Tensor]]) -> Row:
-    """The weights of each rank that went on from a checkpoint, against those of one process that had none."""
-    errors = {
-        (name, rank): distance(weights[name], end, end - alone.start[name])
-        for rank, weights in enumerate(resumed)
-        for name, end in alone.weights.items()
-    }
-    return _largest(what, errors)
-
-
 def _copies(observed: list[Observed], sizes: Sizes) -> Row:
     """Ranks at one coordinate of the dimensions that cut a tensor hold the same bytes."""
     contents: dict[tuple[object, ...], set[str]] = {}
@@ -114,7 +102,7 @@ def _replicas(observed: list[Observed]) -> Row:
 
 
 def _order(observed: list[Observed], training: Training) -> Row:
-    """Ranks on one line along an axis issue the same collectives; an axis on which nothing was issued is a miss."""
+    """Ranks on one line along an axis issue the same collectives; one on which any rank issued nothing is a miss."""
     lines: dict[tuple[object, ...], list[list[tuple[str, int]]]] = {}
     for rank in observed:
         coordinate = training.sizes.coordinate(rank.rank)
@@ -122,16 +110,12 @@ def _order(observed: list[Observed], training: Training) -> Row:
             others = tuple(index for dim, index in coordinate.items() if dim not in axis.split("_"))
             lines.setdefault((axis, *others), []).append(issued)
     different = {str(key[0]) for key, issued in lines.items() if any(other != issued[0] for other in issued)}
-    silent = _dimensions_in_use(training) - {dim for key in lines for dim in str(key[0]).split("_")}
-    number = sum(len(issued) for rank in observed for issued in rank.issued.values())
-    wrong = sorted(different | {f"none on {dim}" for dim in silent} | _partial(observed, training))
-    return Row("axes where ranks' collectives differ", _number(wrong), f"0 ({number:,} collectives)", not wrong)
-
-
-def _partial(observed: list[Observed], training: Training) -> set[str]:
-    """Axes on which some ranks issued nothing, others did."""
     axes = {axis for rank in observed for axis in rank.issued}
-    return {axis for axis in axes if any(axis not in rank.issued for rank in observed)}
+    partial = {axis for axis in axes if any(axis not in rank.issued for rank in observed)}
+    silent = _dimensions_in_use(training) - {dim for axis in axes for dim in axis.split("_")}
+    number = sum(len(issued) for rank in observed for issued in rank.issued.values())
+    wrong = sorted(different | partial | {f"none on {dim}" for dim in silent})
+    return Row("axes where ranks' collectives differ", _number(wrong), f"0 ({number:,} collectives)", not wrong)
 
 
 def _dimensions_in_use(training: Training) -> set[str]:

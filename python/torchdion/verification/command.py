@@ -16,13 +16,12 @@ import torch.distributed as dist
 
 import torchdion
 from torchdion import _C
-from torchdion.command_line import OneSentenceParser, aligned
+from torchdion.command_line import OneSentenceParser, aligned, mesh_sizes
 from torchdion.owners import with_owners
 from torchdion.table import ALGORITHMS
 from torchdion.verification.checks import Row
 from torchdion.verification.launch import RanksFailed, Terminated, launch
-from torchdion.verification.mesh import Sizes, sizes
-from torchdion.verification.network import MODELS
+from torchdion.verification.network import MODELS, Sizes
 from torchdion.verification.paper import has_paper_form
 from torchdion.verification.room import ranks_that_fit
 from torchdion.verification.run import Training
@@ -72,17 +71,12 @@ def main(arguments: list[str]) -> int:
         print(f"{PROGRAM}: interrupted, and all ranks were ended", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT)
     if "RANK" not in os.environ or os.environ["RANK"] == "0":
-        print(report(options, rows, time.monotonic() - began))
+        print(report(options, trainings[0], rows, time.monotonic() - began))
     return 0 if all(row.passes for _, row in rows) else 1
 
 
 def parser() -> OneSentenceParser:
-    options = OneSentenceParser(
-        prog=PROGRAM,
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = OneSentenceParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
     options.add_argument("--mesh", type=sizes, default=Sizes(), metavar="dp=2,fs=2,tp=2", help="each is 1 if left out")
     options.add_argument(
         "--backend", choices=("gloo", "nccl"), default="gloo", help="nccl: on CUDA, a GPU for each rank (gloo)"
@@ -116,6 +110,17 @@ def parser() -> OneSentenceParser:
     )
     options.add_argument("--time-limit", type=seconds, default=300.0, help="after which ranks are ended (300 s)")
     return options
+
+
+def sizes(text: str) -> Sizes:
+    """Those in "dp=2,fs=2,tp=2", where a dimension of one rank may be left out."""
+    given = mesh_sizes(text)
+    for name, size in given.items():
+        if name not in ("dp", "fs", "tp"):
+            raise argparse.ArgumentTypeError(f"must have dimensions among dp, fs and tp, got {name!r}")
+        if size < 1:
+            raise argparse.ArgumentTypeError(f"must have at least one rank along each dimension, got {name}={size}")
+    return Sizes(**given)
 
 
 def count(text: str) -> int:
@@ -232,25 +237,25 @@ def rows_of(trainings: list[Training], options: argparse.Namespace) -> list[tupl
             dist.destroy_process_group()
 
 
-def _averaging(options: argparse.Namespace) -> str:
-    if options.optimizer == "dion":
-        return ", compressed" if options.compress else ", not compressed"
-    averages = options.compress and options.optimizer != "demo"
-    return ", replicas averaged by the optimizer" if averages else ", averaged gradients"
+def _averaging(training: Training) -> str:
+    if training.sizes.dp == 1:
+        return ""
+    if training.algorithm == "dion":
+        return ", compressed" if training.compress else ", not compressed"
+    return ", replicas averaged by the optimizer" if training.compress else ", averaged gradients"
 
 
-def report(options: argparse.Namespace, rows: list[tuple[str, Row]], took: float) -> str:
+def report(options: argparse.Namespace, training: Training, rows: list[tuple[str, Row]], took: float) -> str:
+    """What was found, of this training and of others that differ from it in options of the optimizer."""
     lines = [("training", "check", "measured", "allowed", "result"), *((name, *row.cells) for name, row in rows)]
     misses = sum(not row.passes for _, row in rows)
-    averaging = _averaging(options) if options.mesh.dp > 1 else ""
-    ranks, transport = options.mesh.world_size, transport_of(options)
-    where = " on CUDA" if transport.device == "cuda" else ""
+    ranks = training.sizes.world_size
+    where, averaging = " on CUDA" if training.device == "cuda" else "", _averaging(training)
     heading = (
-        f"{options.mesh}, {ranks} {transport.backend} rank{'s' if ranks > 1 else ''}{where} · {options.optimizer}, "
-        f"{options.model} model in FP64, {options.steps} steps{averaging} · torchdion {torchdion.__version__}, "
+        f"{training.sizes}, {ranks} {options.backend} rank{'s' if ranks > 1 else ''}{where} · {options.optimizer}, "
+        f"{options.model} model in FP64, {training.steps} steps{averaging} · torchdion {torchdion.__version__}, "
         f"torch {torch.__version__}"
     )
     ending = f"{len(rows) - misses} of {len(rows)} checks pass, in {took:.0f} s"
-    algorithm = SHARED.get(options.optimizer, options.optimizer)
-    notes = [] if has_paper_form(algorithm) else [UNPUBLISHED.format(algorithm)]
+    notes = [] if has_paper_form(training.algorithm) else [UNPUBLISHED.format(training.algorithm)]
     return "\n".join([heading, "", aligned(lines), "", *notes, ending])

@@ -1,7 +1,7 @@
 """A small transformer with parameters of every role, and how a mesh of processes takes it apart."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-
-from torchdion.verification.mesh import Sizes
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Shape:
 
     def on(self, tp: int) -> "Shape":
         heads, hidden = (tp * math.ceil(number / tp) for number in (self.heads, self.hidden))
-        return Shape(self.blocks, self.width, heads, self.head_size, hidden, self.vocabulary, self.length)
+        return replace(self, heads=heads, hidden=hidden)
 
 
 MODELS = {
@@ -85,6 +83,30 @@ class Network(nn.Module):
             x = block(x)
         logits: Tensor = self.head(self.norm(x))
         return logits
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a mesh: the ranks along data parallel, fully sharded and tensor parallel, of which tp has neighbours."""
+
+    dp: int = 1
+    fs: int = 1
+    tp: int = 1
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(astuple(self))
+
+    @property
+    def data_ranks(self) -> int:
+        """That have sequences of their own."""
+        return self.dp * self.fs
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        return {"dp": rank // (self.fs * self.tp), "fs": rank // self.tp % self.fs, "tp": rank % self.tp}
+
+    def __str__(self) -> str:
+        return f"dp={self.dp} fs={self.fs} tp={self.tp}"
 
 
 CUTS = {

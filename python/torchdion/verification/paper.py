@@ -47,7 +47,7 @@ class PaperOptimizer:
         self.steps = 0
         self.lr, self.orientation = training.options["lr"], training.options.get("orientation", "right")
         self.is_delayed = training.options.get("delayed", False)
-        self.of_matrices: Callable[[str, Tensor], Tensor] = getattr(self, _method(training.algorithm))
+        self.of_matrices: Callable[[str, Tensor], Tensor] = getattr(self, f"_{training.algorithm}")
 
     @torch.no_grad()
     def step(self) -> None:
@@ -82,8 +82,10 @@ class PaperOptimizer:
         """P Rᵀ and P Qᵀ, as wide as B, with the next Q. Algorithm 4 ("right") is Algorithm 1 on Xᵀ."""
         is_right = self.orientation == "right" or (self.orientation == "short" and B.shape[-2] >= B.shape[-1])
         body, Q = B.mT if is_right else B, self.factors[key][name]
-        signal = has_signal(body @ Q)
-        P, _ = torch.linalg.qr((body @ Q)[:, signal])
+        A = body @ Q
+        R = torch.linalg.qr(A, mode="r").R  # its diagonal is what each column adds to those before it
+        signal = R.diagonal().abs() > 1e-9 * A.norm(dim=0)
+        P, _ = torch.linalg.qr(A[:, signal])
         R = body.mT @ P
         Q[:, signal] = R / torch.linalg.vector_norm(R, dim=0)
         both = P @ R.mT, P @ Q[:, signal].mT
@@ -154,13 +156,9 @@ class PaperOptimizer:
         return self.momenta[name] / (1 - first**self.steps) / (V_hat.sqrt() + EPSILON)
 
 
-def _method(algorithm: str) -> str:
-    return f"_{algorithm}"
-
-
 def has_paper_form(algorithm: str) -> bool:
     """True if its paper's form is written down here."""
-    return hasattr(PaperOptimizer, _method(algorithm))
+    return hasattr(PaperOptimizer, f"_{algorithm}")
 
 
 def shape_factor(G: Tensor) -> float:
@@ -189,19 +187,6 @@ def largest_rows(B: Tensor) -> Tensor:
     """Those of the largest L1 norms, of equal ones the first."""
     k = max(1, math.ceil(FRACTION * len(B)))
     return torch.sort(B.abs().sum(1), descending=True, stable=True).indices[:k].sort().values
-
-
-def has_signal(A: Tensor) -> Tensor:
-    """Which columns are more than rounding once those before them are projected out."""
-    signal, basis = [], torch.zeros(len(A), 0, dtype=A.dtype)
-    for column in A.unbind(1):
-        rest = column
-        for _ in range(2):
-            rest = rest - basis @ (basis.mT @ rest)
-        signal.append(bool(rest.norm() > 1e-9 * column.norm()))
-        if signal[-1]:
-            basis = torch.cat([basis, (rest / rest.norm())[:, None]], 1)
-    return torch.tensor(signal)
 
 
 def chunks_of(matrix: Tensor) -> list[Tensor]:

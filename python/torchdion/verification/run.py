@@ -17,8 +17,7 @@ from torchdion.ddp import ddp_comm_hook
 from torchdion.dtensor import is_dtensor
 from torchdion.optimizer import Optimizer
 from torchdion.routing import param_groups
-from torchdion.verification.mesh import Sizes
-from torchdion.verification.network import Network, Shape, distribute
+from torchdion.verification.network import Network, Shape, Sizes, distribute
 
 SEQUENCES = 2
 """Of each data rank, in a step."""

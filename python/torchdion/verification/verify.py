@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from torchdion.verification.checks import Row, check, check_resumed
+from torchdion.verification.checks import Row, check, check_weights
 from torchdion.verification.observed import observe
 from torchdion.verification.paper import train_as_published
 from torchdion.verification.run import Run, Training
@@ -48,11 +48,11 @@ def _verify_training(rank: int, training: Training, folder: Path) -> list[Row]:
         alone.save(folder / "one")
         alone.train(steps, steps + AFTER)
         from_mesh = _resumed(Run(training), folder / "mesh")
-        rows.append(check_resumed("one process after the mesh's checkpoint", alone.state(), [from_mesh]))
+        rows.append(check_weights("one process after the mesh's checkpoint", alone.state(), [from_mesh]))
     barrier()
     from_one = _gathered(_resumed(Run(training, mesh), folder / "one"))
     if rank == 0:
-        rows.append(check_resumed("mesh after one process's checkpoint", alone.state(), from_one))
+        rows.append(check_weights("mesh after one process's checkpoint", alone.state(), from_one))
     return rows
 
 

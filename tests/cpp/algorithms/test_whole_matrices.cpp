@@ -5,7 +5,7 @@
 
 #include "comm/mesh_as_threads.h"
 #include "comm/scheduler.h"
-#include "engine/owners.h"
+#include "engine/plan.h"
 #include "tensors.h"
 
 namespace torchdion::algorithms {

@@ -8,10 +8,9 @@
 #include <numeric>
 #include <thread>
 
+#include "comm/blocking.h"
 #include "comm/collectives.h"
-#include "comm/copies.h"
 #include "comm/line.h"
-#include "comm/pieces.h"
 #include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
 #include "comm/stand_in_device.h"

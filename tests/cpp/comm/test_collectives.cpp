@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "comm/by_hand.h"
+#include "comm/failure.h"
 #include "comm/ranks_as_threads.h"
 #include "comm/scheduler.h"
-#include "comm/stop.h"
 #include "tensors.h"
 
 namespace torchdion::comm {

@@ -72,11 +72,6 @@ TEST(Scheduler, EndsEarlyTasksWhereWhatFollowsFails) {
   EXPECT_EQ(trace, "A0 A1");  // and B was never begun
 }
 
-TEST(Scheduler, NeedsAWidthOfAtLeastOne) {
-  EXPECT_THROW(Scheduler(0), std::invalid_argument);
-  EXPECT_THROW(Scheduler(-1), std::invalid_argument);
-}
-
 TEST(Scheduler, HasNothingToDoWithoutTasks) {
   Scheduler scheduler(2);
   scheduler.run({});

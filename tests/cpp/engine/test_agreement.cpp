@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "comm/digest.h"
+#include "comm/blocking.h"
 #include "comm/mesh_as_threads.h"
 #include "sentences.h"
 #include "words.h"

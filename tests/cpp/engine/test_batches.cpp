@@ -119,6 +119,23 @@ TEST(Batches, SumInTheOrderOfRanksWhereThereAreCopies) {
   });
 }
 
+TEST(Copies, OfAContiguousTensorToWriteIsTheTensor) {
+  Copies copies;
+  const at::Tensor tensor = normal({3, 4}, 1);
+  EXPECT_TRUE(copies.writable(tensor).is_same(tensor));
+}
+
+TEST(Copies, AreWrittenBackWhenAskedAndNotBefore) {
+  Copies copies;
+  const at::Tensor wide = at::zeros({3, 8}), view = wide.slice(1, 0, 8, 2);
+  copies.writable(view).fill_(1);
+  copies.readable(view).fill_(2);
+  EXPECT_EQ(wide.sum().item<double>(), 0);
+  copies.write_back();
+  EXPECT_TRUE(at::equal(view, at::ones({3, 4})));
+  EXPECT_EQ(wide.sum().item<double>(), 12) << "what lies between must stay";
+}
+
 }  // namespace
 
 }  // namespace torchdion::engine

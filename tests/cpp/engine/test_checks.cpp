@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "sentences.h"
+
 namespace torchdion::engine {
 
 namespace {
@@ -56,6 +58,14 @@ TEST(CheckSteps, RefusesWhatDoesNotCount) {
                                   at::zeros({}, at::kComplexFloat), at::zeros({}, at::device(at::kMeta))}) {
     EXPECT_THROW(check_steps({X, X}, {at::zeros({}), wrong}), c10::ValueError) << wrong.toString();
   }
+}
+
+TEST(CheckNumber, RefusesWhatIsNotOneRealNumber) {
+  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::full({1}, 2.0f), "found_inf"); }), "");
+  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::zeros({2}), "found_inf"); }),
+            "torchdion: found_inf must be a tensor of one real number, got CPUFloatType of shape [2]");
+  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::zeros({}, at::kComplexFloat), "found_inf"); }),
+            "torchdion: found_inf must be a tensor of one real number, got CPUComplexFloatType of shape []");
 }
 
 }  // namespace

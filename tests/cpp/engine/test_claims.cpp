@@ -1,11 +1,13 @@
-#include "engine/claims.h"
-
+// What ranks take parameters, groups and the optimizer for.
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "algorithms/options_by_name.h"
 #include "comm/line.h"
+#include "engine/agreement.h"
 
 namespace torchdion::engine {
 
@@ -26,16 +28,13 @@ Axis axis_called(const std::string& name) {
   return axis;
 }
 
-Held held(const std::string& name, std::size_t group, std::vector<int64_t> sizes) {
-  Held one{};
-  one.name = name;
-  one.group = group;
-  one.sizes = std::move(sizes);
-  one.dtype = at::kFloat;
-  one.device = "cpu";
-  one.layout = "rows on fs";
-  one.requires_grad = true;
-  return one;
+ParameterView parameter(const std::string& name, std::size_t group, std::vector<int64_t> sizes) {
+  ParameterView view;
+  view.name = name;
+  view.group = group;
+  view.param = view.tensor = at::zeros(sizes).set_requires_grad(true);
+  view.lies = "rows on fs";
+  return view;
 }
 
 std::string property(const Claim& claim, const std::string& name) {
@@ -46,35 +45,43 @@ std::string property(const Claim& claim, const std::string& name) {
 }
 
 // Of one parameter in one group.
-Claim claim_of(const Held& parameter, const GroupOptions& group, Operation operation) {
-  return claims_of({parameter}, {&group}, {}, operation).back();
+std::vector<Claim> claims_of_one(const ParameterView& parameter, const GroupOptions& group, Operation operation) {
+  return claims_of({&parameter}, {{group, {}}}, {}, operation, {});
+}
+
+Claim claim_of(const ParameterView& parameter, const GroupOptions& group, Operation operation) {
+  return claims_of_one(parameter, group, operation).back();
 }
 
 Claim claim_of_group(const GroupOptions& group) {
-  return claims_of({held("parameter 0", 0, {12, 20})}, {&group}, {}, Operation::step)[1];
+  return claims_of_one(parameter("parameter 0", 0, {12, 20}), group, Operation::step)[1];
 }
 
 TEST(Claims, AreOfTheOptimizerItsGroupsAndItsParametersAlongAllTheirAxes) {
-  const GroupOptions first = group_with({}), unused = group_with({}), last = group_with({{"mu", 0.5}});
-  Held one = held("parameter 0", 0, {12, 20}), two = held("parameter 1", 2, {7}), three = held("parameter 2", 2, {5});
+  const std::vector<ParameterGroup> groups = {
+      {group_with({}), {}}, {group_with({}), {}}, {group_with({{"mu", 0.5}}), {}}};
+  ParameterView one = parameter("parameter 0", 0, {12, 20}), two = parameter("parameter 1", 2, {7}),
+                three = parameter("parameter 2", 2, {5});
   one.axes = {axis_called("fs")};
   two.axes = {axis_called("dp")};
   three.axes = {axis_called("tp")};
-  one.gradient = at::kBFloat16;
-  one.shared = one.axes;
-  const auto claims = claims_of({one, two, three}, {&first, &unused, &last}, {{"momenta", "equal"}}, Operation::step);
+  one.param.mutable_grad() = at::zeros({12, 20}, at::kBFloat16);
+  one.layout.rows = one.axes.front();
+  const auto claims =
+      claims_of({&one, &two, &three}, groups, {{"momenta", "equal"}}, Operation::step, axis_called("all"));
   std::vector<std::string> said;
   for (const Claim& claim : claims) {
     said.push_back(claim.name + (claim.is_parameter ? ", a parameter, over" : " over"));
     for (const Axis& axis : claim.axes) said.back() += " " + axis.name();
   }
-  EXPECT_EQ(said, (std::vector<std::string>{"the optimizer over fs dp tp", "parameter group 0 over fs",
-                                            "parameter group 2 over dp tp", "parameter 0, a parameter, over fs",
-                                            "parameter 1, a parameter, over dp", "parameter 2, a parameter, over tp"}));
+  EXPECT_EQ(said, (std::vector<std::string>{
+                      "the optimizer over fs all dp all tp all", "parameter group 0 over fs all",
+                      "parameter group 2 over dp all tp all", "parameter 0, a parameter, over fs all",
+                      "parameter 1, a parameter, over dp all", "parameter 2, a parameter, over tp all"}));
   EXPECT_EQ(property(claims[0], "momenta"), "equal");
   EXPECT_EQ(property(claims[2], "mu"), "0.5");
   EXPECT_EQ(claims[3].gradient, at::kBFloat16);
-  EXPECT_EQ(claims[3].shared.size(), 1u);
+  EXPECT_EQ(claims[3].shared.front().line, one.axes.front().line);
 }
 
 TEST(Claims, OfAGroupHaveEveryOptionToTheLastDigit) {
@@ -97,9 +104,10 @@ TEST(Claims, OfARateThatIsATensorHaveItsNumber) {
 
 TEST(Claims, OfAParameterSayWhatIsThere) {
   const GroupOptions group = group_with({});
-  Held one = held("parameter 0", 0, {12, 20});
-  one.steps = 3;
-  one.states = {{"momentum", at::kBFloat16, {12, 20}}, {"Q", at::kFloat, {12, 4}}};
+  ParameterView one = parameter("parameter 0", 0, {12, 20});
+  one.state.step = at::full({}, 3.0);
+  one.state.set("momentum", at::zeros({12, 20}, at::kBFloat16), {12, 20});
+  one.state.set("Q", at::zeros({12, 4}), {12, 4});
   const Claim claim = claim_of(one, group, Operation::check_replicas);
   const std::vector<std::pair<std::string, std::string>> expected = {
       {"group", "0"},           {"shape", "[12, 20]"},
@@ -113,11 +121,12 @@ TEST(Claims, OfAParameterSayWhatIsThere) {
 // A rank that has state and one that is about to make it agree where the step makes the same, and only there.
 TEST(Claims, OfAStepHaveTheStateThatItMakesOfOtherOperationsTheOneThatThereIs) {
   const GroupOptions group = group_with({{"rank_fraction", 0.25}, {"momentum_dtype", std::string_view("bfloat16")}});
-  const Held fresh = held("parameter 0", 0, {12, 20});
-  Held stepped = fresh;
-  stepped.steps = 0;  // as a skipped step leaves it
-  stepped.states = {{"momentum", at::kBFloat16, {12, 20}}, {"Q", at::kFloat, {12, 3}}};
-  const auto state = [&](const Held& one, Operation operation) {
+  const ParameterView fresh = parameter("parameter 0", 0, {12, 20});
+  ParameterView stepped = fresh;
+  stepped.state.step = at::zeros({});  // as a skipped step leaves it
+  stepped.state.set("momentum", at::zeros({12, 20}, at::kBFloat16), {12, 20});
+  stepped.state.set("Q", at::zeros({12, 3}), {12, 3});
+  const auto state = [&](const ParameterView& one, Operation operation) {
     return property(claim_of(one, group, operation), "state");
   };
   EXPECT_EQ(state(fresh, Operation::step), "momentum of BFloat16, Q of Float and shape [12, 3]");
@@ -126,9 +135,9 @@ TEST(Claims, OfAStepHaveTheStateThatItMakesOfOtherOperationsTheOneThatThereIs) {
   EXPECT_EQ(state(fresh, Operation::resize_rank), "none");
   EXPECT_EQ(property(claim_of(fresh, group, Operation::resize_rank), "steps taken"), "none");
   EXPECT_NE(state(stepped, Operation::resize_rank), "none");
-  stepped.states[1].sizes = {12, 5};
+  stepped.state.set("Q", at::zeros({12, 5}), {12, 5});
   EXPECT_NE(state(stepped, Operation::step), state(fresh, Operation::step));
-  const Held vector = held("parameter 1", 0, {7});
+  const ParameterView vector = parameter("parameter 1", 0, {7});
   EXPECT_EQ(state(vector, Operation::step), "momentum of BFloat16") << "of Lion";
 }
 

@@ -1,4 +1,4 @@
-#include "engine/known_plan.h"
+#include "engine/plan.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_efficientzerotensor.h>

@@ -96,6 +96,23 @@ TEST(MatrixView, OfAConvolutionInChannelsLastIsNone) {
   EXPECT_FALSE(matrix_view(weight, {}).has_value());
 }
 
+// What products cannot read gets contiguous copies, and what ranks have pieces of must be contiguous itself.
+TEST(MatrixStrides, AreThoseOfACopyOfWhatKernelsCannotFollow) {
+  const at::Tensor X = normal({12, 20}, 1), gaps = at::zeros({12, 20, 2}).select(-1, 0);
+  const auto of_copy = [](const at::Tensor& tensor, MatrixForm form, bool cut) {
+    return std::pair(strides_of_written(tensor, form, cut).of_copy, strides_of_read(tensor, form, cut).of_copy);
+  };
+  EXPECT_EQ(of_copy(X, {}, true), std::pair(false, false));
+  EXPECT_EQ(of_copy(column_major(X), {}, false), std::pair(false, false));
+  EXPECT_EQ(of_copy(column_major(X), {}, true), std::pair(true, true)) << "of a piece";
+  EXPECT_EQ(of_copy(gaps, {}, false), std::pair(true, false)) << "gradients are read through any strides";
+  EXPECT_EQ(of_copy(at::_neg_view(X), {}, false), std::pair(true, false));
+  EXPECT_EQ(of_copy(X.view({4, 3, 20}).mT(), {}, false), std::pair(true, true)) << "no matrix as it lies";
+  const MatrixStrides transposed = strides_of_written(gaps, {.fan_in_first = true}, false);
+  EXPECT_EQ(transposed.row, 1);
+  EXPECT_EQ(transposed.col, 20);
+}
+
 }  // namespace
 
 }  // namespace torchdion::engine

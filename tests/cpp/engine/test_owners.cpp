@@ -1,4 +1,4 @@
-#include "engine/owners.h"
+#include "engine/plan.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,6 @@
 
 #include "algorithms/whole_matrices.h"
 #include "comm/mesh_as_threads.h"
-#include "engine/plan.h"
 #include "engine/step_groups.h"
 
 namespace torchdion::engine {

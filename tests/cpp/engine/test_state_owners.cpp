@@ -98,9 +98,13 @@ TEST(Owners, AreNotMovedByALaterGroup) {
 
 TEST(OwnedParts, AreTheRowsOfStatesOrAllOfThem) {
   const at::Tensor matrix = normal({6, 4}, 1), number = normal({}, 2), rows = normal({5}, 3);
+  // What a second rank owns, after so many rows of the first.
   const auto part = [](const at::Tensor& state, std::vector<int64_t> parameter, Piece piece) {
-    const at::Tensor own = owned_part(state, parameter, piece);
-    EXPECT_EQ(own.sizes(), at::IntArrayRef(owned_sizes(state.sizes(), parameter, piece)));
+    Part second{{}, {piece.begin, piece.size}, std::move(parameter)};
+    second.axis.rank = 1;
+    second.axis.size = 2;
+    const at::Tensor own = second.of(state);
+    EXPECT_EQ(own.sizes(), at::IntArrayRef(second.sizes_of(state.sizes())));
     return own;
   };
   EXPECT_TRUE(bitwise_equal(part(matrix, {6, 4}, {2, 3}), matrix.narrow(0, 2, 3)));
@@ -126,9 +130,8 @@ TEST(OwnedParts, AreGatheredFromAllRanks) {
   mesh.run([&](MeshAxes axes) {
     for (const Case& each : cases) {
       const at::Tensor whole = normal(each.state, 5);
-      const at::Tensor part = owned_part(whole, each.parameter, comm::own_share(axes.dp, each.shares)).clone();
-      const at::Tensor gathered = gather_owned(part, each.state, each.parameter, axes.dp, each.shares);
-      EXPECT_TRUE(bitwise_equal(gathered, whole));
+      const Part part{axes.dp, each.shares, each.parameter};
+      EXPECT_TRUE(bitwise_equal(part.gather(part.of(whole).clone(), each.state), whole));
     }
   });
 }

@@ -1,4 +1,4 @@
-#include "linalg/add_identity.h"
+#include "linalg/newton_schulz.h"
 
 #include <ATen/ops/eye.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "linalg/addmm.h"
+#include "linalg/gemm.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "linalg/cholesky_inverse.h"
+#include "linalg/triangular_inverse.h"
 
 #include <gtest/gtest.h>
 

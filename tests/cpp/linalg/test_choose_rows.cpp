@@ -1,4 +1,4 @@
-#include "linalg/choose_rows.h"
+#include "linalg/top_k.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>

@@ -1,10 +1,10 @@
-#include "linalg/frobenius_normalize.h"
+#include "linalg/newton_schulz.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "linalg/look_ahead.h"
+#include "linalg/accumulate.h"
 #include "tensors.h"
 
 namespace torchdion::linalg {

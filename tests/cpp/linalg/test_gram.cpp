@@ -1,4 +1,4 @@
-#include "linalg/gram.h"
+#include "linalg/triangular_inverse.h"
 
 #include <gtest/gtest.h>
 

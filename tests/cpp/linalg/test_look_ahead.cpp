@@ -1,4 +1,3 @@
-#include "linalg/look_ahead.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>

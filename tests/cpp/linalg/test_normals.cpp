@@ -8,7 +8,7 @@
 #include <numbers>
 #include <vector>
 
-#include "comm/digest.h"
+#include "comm/blocking.h"
 #include "linalg/normals_with_fma.h"
 
 namespace torchdion::linalg {

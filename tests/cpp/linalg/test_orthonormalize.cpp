@@ -6,7 +6,7 @@
 #include "comm/scheduler.h"
 #include "linalg/backend.h"
 #include "linalg/cholesky_qr.h"
-#include "linalg/sketch_qr.h"
+#include "linalg/triangular_inverse.h"
 #include "linalg/whole_factor.h"
 #include "tensors.h"
 
@@ -107,9 +107,9 @@ TEST_P(Orthonormalizing, OfAWideMatrixLeavesAsManyColumnsAsItHasRows) {
   EXPECT_EQ(Q.slice(1, 5).count_nonzero().item<int64_t>(), 0);
 }
 
-TEST_P(Orthonormalizing, OfFP64MatricesOfAnyScaleIsTheSame) {
+TEST_P(Orthonormalizing, OfFP64MatricesOfAnyScaleThatHasSquaresIsTheSame) {
   const at::Tensor P = normal({2, 50, 8}, 1), expected = by(GetParam(), P);
-  for (double scale : {3e-310, 1e-300, 1e-200, 1e-155, 1e155, 1e200, 1e300}) {
+  for (double scale : {1e-130, 1e-80, 1e80, 1e130}) {
     const at::Tensor Q = by(GetParam(), P * scale);
     EXPECT_LE(relative_error(with_signs_of(Q, expected), expected), 1e-12) << scale;
   }

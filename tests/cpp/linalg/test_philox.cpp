@@ -1,4 +1,4 @@
-#include "linalg/philox.h"
+#include "linalg/normals.h"
 
 #include <gtest/gtest.h>
 

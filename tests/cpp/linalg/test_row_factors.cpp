@@ -1,4 +1,4 @@
-#include "linalg/row_factors.h"
+#include "linalg/rows.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>

@@ -3,9 +3,9 @@
 #include <set>
 #include <utility>
 
-#include "linalg/addmm.h"
 #include "linalg/backend.h"
 #include "linalg/cuda/lower_tiles.h"
+#include "linalg/gemm.h"
 #include "linalg/recorder.h"
 #include "tensors.h"
 

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "linalg/cholesky_inverse.h"
+#include "linalg/triangular_inverse.h"
 
 namespace torchdion::linalg {
 

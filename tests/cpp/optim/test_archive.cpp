@@ -1,3 +1,4 @@
+#include <caffe2/serialize/inline_container.h>
 #include <sys/stat.h>
 #include <torchdion/checkpoint.h>
 
@@ -14,44 +15,41 @@ const std::string kNumber = "\x80\x02K\x07.";  // 7
 TEST_F(Archives, OfTheirRecordsAreReadByTheirOwnFolder) {
   write(zip_of({{"model/data.pkl", kNumber}}));
   EXPECT_EQ(read_checkpoint(path).toInt(), 7);
-  EXPECT_EQ(refusal_of(zip_of({{"a/version", "3"}, {"b/data.pkl", kNumber}})), "it has no record data.pkl");
+  EXPECT_EQ(refusal_of(zip_of({{"a/byteorder", "little"}, {"b/data.pkl", kNumber}})), "it has no record data.pkl");
 }
 
 TEST_F(Archives, WithoutChecksumsAreReadAndWithOthersRefused) {
-  EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}}, 0, /*has_checksums=*/false)), "");
+  EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}}, /*has_checksums=*/false)), "");
   std::string bytes = zip_of({{"a/data.pkl", kNumber}});
   bytes[bytes.find(kNumber) + 3] = 8;
-  EXPECT_EQ(refusal_of(bytes), "the record data.pkl is damaged: its checksum is another");
+  EXPECT_EQ(refusal_of(bytes), "the record data.pkl is damaged");
 }
 
 TEST_F(Archives, ThatTorchNeverWritesAreRefused) {
-  EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}}, 8)),
-            "the record a/data.pkl is compressed or encrypted, which torch.save() never does");
-  EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}, {"a/data.pkl", kNumber}})),
-            "the record a/data.pkl is there twice");
+  const std::string no_archive = "it is cut short, damaged or no archive of torch.save()";
   EXPECT_EQ(refusal_of(zip_of({{"a/data.pkl", kNumber}, {"a/byteorder", "big"}})),
             "its numbers are of another byte order than little-endian");
-  EXPECT_EQ(refusal_of(zip_of({})), "it holds no records");
-  EXPECT_EQ(refusal_of(""), "it is cut short, or no archive");
+  EXPECT_EQ(refusal_of(zip_of({})), no_archive);
+  EXPECT_EQ(refusal_of(""), no_archive);
 }
 
-// Many records on the same bytes would be more than the file.
-TEST_F(Archives, OfOverlappingRecordsAreRefused) {
-  const std::string record(1000, 'x');
-  std::string bytes = zip_of({{"a/data.pkl", kNumber}, {"a/data/0", record}, {"a/data/1", record}, {"a/data/2", ""}});
-  const std::size_t last = bytes.rfind("PK\1\2"), entry = bytes.rfind("PK\1\2", last - 1);
-  for (const std::size_t begin : {last, entry}) {
-    bytes.replace(begin + 20, 8, little_endian<uint32_t>(2000) + little_endian<uint32_t>(2000));
-  }
-  EXPECT_EQ(refusal_of(bytes), "its records lie on each other");
+TEST_F(Archives, WhoseDirectorySaysThePlaceOfAnotherRecordAreRefused) {
+  std::string bytes = zip_of({{"a/data.pkl", kNumber}, {"a/data/0", kNumber}});
+  const std::size_t first = bytes.find("PK\1\2"), second = bytes.find("PK\1\2", first + 1);
+  bytes.replace(first + 42, 4, bytes.substr(second + 42, 4));
+  EXPECT_EQ(refusal_of(bytes), "the record data.pkl is damaged");
 }
 
-TEST_F(Archives, WhoseRecordsShareTheirBytesAreRefused) {
-  std::string bytes =
-      zip_of({{"a/data.pkl", kNumber}, {"a/data/0", std::string(100, 'x')}, {"a/data/1", std::string(100, 'x')}});
-  const std::size_t last = bytes.rfind("PK\1\2"), entry = bytes.rfind("PK\1\2", last - 1);
-  bytes.replace(last + 42, 4, bytes.substr(entry + 42, 4));
-  EXPECT_EQ(refusal_of(bytes), "its records lie on each other");
+TEST_F(Archives, OfRecordsThatBecomeLargerThanTheFileAreRefused) {
+  std::string bytes;
+  caffe2::serialize::PyTorchStreamWriter writer([&](const void* data, std::size_t size) {
+    bytes.append(static_cast<const char*>(data), size);
+    return size;
+  });
+  const std::string zeros(1'000'000, '\0');
+  writer.writeRecord("data.pkl", zeros.data(), zeros.size(), /*compress=*/true);
+  writer.writeEndOfFile();
+  EXPECT_EQ(refusal_of(bytes), "the record data.pkl is larger than the file");
 }
 
 TEST_F(Archives, ThatAreNoFilesAreRefusedWithoutAWait) {
@@ -62,7 +60,7 @@ TEST_F(Archives, ThatAreNoFilesAreRefusedWithoutAWait) {
 
 TEST_F(Archives, WithSizesAndPlacesOutsideTheFileAreRefused) {
   const std::string good = zip_of({{"a/data.pkl", kNumber}});
-  const std::size_t entry = good.rfind("PK\1\2"), end = good.rfind("PK\5\6");
+  const std::size_t entry = good.find("PK\1\2"), end = good.rfind("PK\5\6");
   for (const std::size_t place : {entry + 20, entry + 24, entry + 42, end + 12, end + 16}) {
     for (const uint32_t value : {0xffffffffu, 0xfffffffeu, 0x7fffffffu, 1000u}) {
       std::string bytes = good;

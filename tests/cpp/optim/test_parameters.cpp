@@ -1,6 +1,4 @@
 // Parameters that no step can compute with, or that are frozen: left alone until they have a gradient.
-#include "optim/parameters.h"
-
 #include <gtest/gtest.h>
 
 #include "optim/model_on_mesh.h"

@@ -1,7 +1,7 @@
 // States that move between layouts, and Q of another rank.
 #include <gtest/gtest.h>
 
-#include "comm/pieces.h"
+#include "comm/blocking.h"
 #include "optim/model_on_mesh.h"
 
 namespace torchdion {

@@ -27,12 +27,12 @@ inline uint32_t crc32(const std::string& bytes) {
 
 using Records = std::vector<std::pair<std::string, std::string>>;
 
-// method 0: stored; 8: deflated, which this only claims.
-inline std::string zip_of(const Records& records, uint16_t method = 0, bool has_checksums = true) {
+// With the record by which torch knows its archives, in the folder of the first one.
+inline std::string zip_of(Records records, bool has_checksums = true) {
+  if (!records.empty()) records.emplace_back(records[0].first.substr(0, records[0].first.find('/')) + "/version", "3");
   std::string file, directory;
   for (const auto& [name, bytes] : records) {
-    const std::string common = little_endian<uint16_t>(0) + little_endian(method) + little_endian<uint32_t>(0) +
-                               little_endian<uint32_t>(has_checksums ? crc32(bytes) : 0) +
+    const std::string common = std::string(8, '\0') + little_endian<uint32_t>(has_checksums ? crc32(bytes) : 0) +
                                little_endian<uint32_t>(bytes.size()) + little_endian<uint32_t>(bytes.size()) +
                                little_endian<uint16_t>(name.size()) + little_endian<uint16_t>(0);
     directory += std::string("PK\1\2\24\0\24\0", 8) + common + std::string(10, '\0') +

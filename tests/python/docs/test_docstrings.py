@@ -12,7 +12,7 @@ import pytest
 import torchdion
 from torchdion.optimizer import Optimizer
 
-PLANNING = ["torchdion.planning.machines", "torchdion.planning.names", "torchdion.planning.plan"]
+PLANNING = ["torchdion.planning.machines", "torchdion.planning.plan", "torchdion.planning.table"]
 MODULES = ["torchdion", "torchdion.dion", "torchdion.mixed_precision", "torchdion.routing", *PLANNING]
 
 

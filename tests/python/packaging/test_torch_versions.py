@@ -38,11 +38,6 @@ def test_the_private_names_of_torch_are_imported_by_one_module_alone() -> None:
     assert modules == {"torch_versions.py"}
 
 
-def test_what_not_every_version_has_is_asked_for_by_one_module_alone() -> None:
-    asked = {path.name for path in PACKAGE.rglob("*.py") if re.search(r"\bgrad_dtype\b", path.read_text())}
-    assert asked == {"torch_versions.py"}
-
-
 def test_no_code_asks_for_the_version_of_torch() -> None:
     asked = re.compile(
         r"TORCH_VERSION_M|TORCH_VERSION_P|torch\.__version__ *[<>=!]|torch\.__version__\.split|Version\(torch"

@@ -37,6 +37,7 @@ def environment() -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "CXXFLAGS": "-Werror",
+        "CMAKE_BUILD_TYPE": "Unoptimized",  # no flags of CMake's: compiled sooner
     }
     if shutil.which("ccache"):
         changes["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"

@@ -100,7 +100,7 @@ def test_values_at_the_edge_of_the_allowed_range_train(option, values):
 )
 def test_the_rank_is_the_ceiling_of_the_fraction_rounded_up_to_the_multiple(m, n, fraction, multiple, r):
     given = {"rank_fraction": fraction, "rank_multiple_of": multiple, "betas": (0.9, 0.9)}
-    assert options_of(DEFAULTS | given).state_sizes([m, n])["Q"][-1] == r
+    assert options_of(DEFAULTS | given).piece_of_state_sizes([m, n], [m, n], torchdion._C.Layout())["Q"][-1] == r
     X = Parameter(torch.zeros(m, n))
     X.grad = torch.zeros(m, n)
     optimizer = torchdion.Dion([X], rank_fraction=fraction, rank_multiple_of=multiple, orientation="left")

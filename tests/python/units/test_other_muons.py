@@ -11,7 +11,7 @@ import torch
 from torch.nn import Parameter
 
 import torchdion
-from torchdion.other_muons import SELECTORS
+from torchdion.options import SELECTORS
 from torchdion.words import shown
 
 

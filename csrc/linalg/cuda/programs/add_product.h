@@ -45,15 +45,14 @@ struct AddProduct {
     const int64_t matrix = block.index() / blocks_of_one();
     if (addend.rule.frozen.has(matrix)) return;
     const Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
-    float* c = C.at(matrix) + place.row * C.stride + place.col;
-    const S *a = A.at(matrix) + place.row * A.stride, *b = B.at(matrix) + place.col * B.stride;
+    float* c = C.at(matrix, place.row, place.col);
     Tile::prefetch(block, c, C.stride, place);
     const S* l = nullptr;
     if (addend.scales) {
-      l = addend.L.at(matrix) + place.row * addend.L.stride + place.col;
+      l = addend.L.at(matrix, place.row, place.col);
       Tile::prefetch(block, l, addend.L.stride, place);
     }
-    const float* sums = Tile::multiply(block, a, A.stride, b, B.stride, depth, place);
+    const float* sums = Tile::multiply(block, A, B, matrix, depth, place);
     if (l) {
       update<true>(block, c, l, addend.scales[matrix], sums, place);
     } else {

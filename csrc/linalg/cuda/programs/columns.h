@@ -241,15 +241,13 @@ struct ScaleColumns {
         TORCHDION_UNROLL
         for (int i = 0; i < kRun; ++i) {
           const float entry = load(run.entries[i]);
-          store(run.entries[i], rounded(exponent[i] == 0 ? entry : static_cast<float>(ldexp(entry, -exponent[i]))));
+          const float scaled = exponent[i] == 0 ? entry : static_cast<float>(ldexp(entry, -exponent[i]));
+          store(run.entries[i], kRounds ? round_mantissa<Kept>(scaled) : scaled);
         }
         columns.put(entries, columns.cols, row, col, run);
       });
     });
   }
-
-  // NaN is larger than any number.
-  static TORCHDION_DEVICE float larger(float a, float b) { return a != a || b <= a ? a : b; }
 
   // 0 where there is nothing to scale, or where scaling is no help.
   static TORCHDION_DEVICE int exponent_of(float largest) {
@@ -257,14 +255,6 @@ struct ScaleColumns {
     int exponent = 0;
     frexp(largest, &exponent);
     return exponent > kLargestExponent || exponent < -kLargestExponent ? exponent : 0;
-  }
-
-  static TORCHDION_DEVICE float rounded(float entry) {
-    if constexpr (kRounds) {
-      return round_mantissa<Kept>(entry);
-    } else {
-      return entry;
-    }
   }
 };
 

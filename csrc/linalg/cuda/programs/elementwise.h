@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "linalg/cuda/programs/pairs.h"
 #include "linalg/least_momentum.h"
@@ -23,17 +24,9 @@ TORCHDION_HOST_DEVICE T counted(const GradientRule& rule, T gradient, int64_t& f
 
 // linalg/least_momentum.h, by how momenta are stored.
 template <class S>
-struct LeastMomentum {
-  static constexpr double value = kLeastMomentumFP32;
-};
-template <>
-struct LeastMomentum<double> {
-  static constexpr double value = kLeastMomentumFP64;
-};
-template <>
-struct LeastMomentum<Half> {
-  static constexpr double value = kLeastMomentumFP16;
-};
+inline constexpr double kLeastMomentum = std::is_same_v<S, double> ? kLeastMomentumFP64
+                                         : std::is_same_v<S, Half> ? kLeastMomentumFP16
+                                                                   : kLeastMomentumFP32;
 TORCHDION_HOST_DEVICE double least_momentum(Storage storage) {
   if (storage == Storage::float64) return kLeastMomentumFP64;
   return storage == Storage::float16 ? kLeastMomentumFP16 : kLeastMomentumFP32;
@@ -50,7 +43,7 @@ struct MomentumRule {
   TORCHDION_DEVICE MomentumRule(const GradientRule& given, int64_t matrix)
       : keep(static_cast<T>(given.keep)),
         factor(static_cast<T>(given.total_factor())),
-        least(static_cast<T>(LeastMomentum<SM>::value)),
+        least(static_cast<T>(kLeastMomentum<SM>)),
         stays(given.frozen.has(matrix)),
         rule(given) {}
 

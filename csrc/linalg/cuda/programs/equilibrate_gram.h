@@ -10,23 +10,11 @@
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// The noise of columns before a first pass: linalg/noise.h.
-struct GivenNoise {
-  double own, mean, momentum, most_steps;
-  int64_t steps;
-  const float* steps_before;  // or null
-
-  TORCHDION_DEVICE double of_mean() const {
-    const double taken = steps_before ? static_cast<double>(*steps_before) + 1 : static_cast<double>(steps);
-    return mean_after(mean, momentum, taken, most_steps);
-  }
-};
-
 // The lower triangle of A, a Gram matrix, becomes D A D, and so does the upper one; D is 1 / sqrt(diagonal), 0 for a
-// zero column. noise: where it is below 0, as before a first pass, becomes the part of each column that is rounding,
-// relative to its length, as linalg::Noise says; else it is absolute and becomes relative. scale ← length D / noise,
-// where the length of the columns that the factor will make is 1, or less where `largest` would be exceeded; a column
-// that is too short even so counts as noise.
+// zero column. noise: before a first pass it becomes the part of each column that is rounding, relative to its length,
+// as linalg::Noise says; else it is absolute and becomes relative. scale ← length D / noise, where the length of the
+// columns that the factor will make is 1, or less where `largest` would be exceeded; a column that is too short even so
+// counts as noise.
 //
 // A matrix is settled where no row of D A D without its diagonal entry is longer than `settled`, and every column that
 // is not zero is signal for certain: an elimination decides about the others, which a first pass has left to it.
@@ -43,8 +31,8 @@ struct EquilibrateGram {
   const int *exponents, *shift;  // [count, r], or null: the columns were 2^exponent times as long, and are 2^shift
                                  // times as short as those that the factor is for
   double* length;                // [count]
-  bool all_begin;                // as if noise were below 0 everywhere
-  GivenNoise given;
+  bool all_begin;                // a first pass
+  Noise given;
   double largest;                  // length D, that the factor can hold
   double settled;                  // 0: no matrix is
   float rows, one_over_root_rows;  // of P
@@ -93,16 +81,12 @@ struct EquilibrateGram {
       }
     });
     sum_of_threads(block, unsure);
-    block.each([&](int t) {
-      if (t != 0) return;
+    once(block, [&] {
       T of_all = 0;
       for (int i = 0; i < ranks; ++i) of_all = larger(of_all, longest[i]);
       *is_settled = unsure[0] == 0 && of_all <= static_cast<T>(settled * settled) ? T(1) : T(0);
     });
   }
-
-  // NaN is larger than any number.
-  static TORCHDION_DEVICE T larger(T a, T b) { return a != a || b <= a ? a : b; }
 
   // A power of two, which changes no bit of a mantissa. Below `least`, long columns would be lost instead of short
   // ones.
@@ -148,10 +132,9 @@ struct EquilibrateGram {
       for (int64_t j = t; j < r; j += threads) {
         const int64_t place = matrix * r + j;
         const double square = h[j * (r + 1)], d = square == 0 ? 0 : 1 / sqrt(square);
-        const bool begins = all_begin || noise[place] < 0;
         double relative =
-            begins ? given.of_mean() * sqrt(mean_square / times(square, exponents, place, 2)) : noise[place] * d;
-        if (begins) relative = relative < given.own ? given.own : relative;
+            all_begin ? given.total_mean() * sqrt(mean_square / times(square, exponents, place, 2)) : noise[place] * d;
+        if (all_begin) relative = relative < given.own ? given.own : relative;
         if (d == 0 || relative > kLargestNoise) relative = kLargestNoise;
         const bool too_short = own_length * shifted(place, d) > largest;
         unit[place] = d;
@@ -209,8 +192,7 @@ struct EquilibrateGram {
       });
     }
     block.each([&](int t) { sums[t] = own[t]; });
-    block.each([&](int t) {
-      if (t != 0) return;
+    once(block, [&] {
       T found = 0;
       for (int i = 0; i < kRows; ++i) found = larger(found, sums[i]);
       longest[rank] = found;

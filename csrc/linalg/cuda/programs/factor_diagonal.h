@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "linalg/cuda/launch.h"
+#include "linalg/cuda/programs/block_product.h"
 #include "linalg/noise_model.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -27,8 +27,8 @@ struct ColumnNoise {
 // it is enough to carry their inner products S through the elimination.
 template <class T>
 struct FactorDiagonal {
-  static constexpr int kWidth = 64, kSide = 16, threads = kSide * kSide;
-  static constexpr int kOwn = kWidth / kSide;
+  using Products = BlockProduct<T>;  // whose threads have the same entries
+  static constexpr int kWidth = Products::kWidth, kSide = Products::kSide, kOwn = Products::kOwn;
   static constexpr size_t shared_bytes = 7 * kWidth * sizeof(T) + kWidth * sizeof(float);
 
   const T* block_of_A;      // at (first, first)
@@ -137,8 +137,8 @@ struct FactorDiagonal {
     }
   }
 
-  static TORCHDION_DEVICE int row_of(int t, int a) { return t / kSide + a * kSide; }
-  static TORCHDION_DEVICE int column_of(int t, int b) { return t % kSide + b * kSide; }
+  static TORCHDION_DEVICE int row_of(int t, int a) { return Products::row_of(t, a); }
+  static TORCHDION_DEVICE int column_of(int t, int b) { return Products::column_of(t, b); }
 
   // Columns B kSide, …: the number is a constant, so that what a thread owns lies in registers.
   template <int B, class Block, class Registers>

@@ -273,7 +273,7 @@ struct FactorGram {
 
   TORCHDION_DEVICE void put(int64_t place, double entry) const {
     if (!rest) {
-      store(factor[place], static_cast<typename ComputeType<F>::type>(entry));
+      store(factor[place], static_cast<ComputeType<F>>(entry));
       return;
     }
     const float whole = static_cast<float>(entry), leading = nearest(whole);

@@ -1,4 +1,4 @@
-// Norms of matrices, and what they divide (linalg/frobenius_normalize.h, linalg/add_identity.h).
+// Norms of matrices, and what they divide (linalg/newton_schulz.h).
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 // would leave the range of FP32, they are divided by a power of two, and the factor is that of the result.
 template <class S>
 struct FrobeniusFactors {
-  using T = typename ComputeType<S>::type;
+  using T = ComputeType<S>;
   static constexpr int threads = 256;
   static constexpr size_t shared_bytes = threads * sizeof(double);
   static constexpr int64_t kBlocks = 16;                           // of each matrix
@@ -41,9 +41,7 @@ struct FrobeniusFactors {
     const bool suits = square == 0 || !(square < kSmallest || square > kLargest) || square - square != 0;
     const int exponent = suits ? 0 : ilogb(norm);
     if (part == 0) {
-      block.each([&](int t) {
-        if (t == 0) factors[matrix] = square == 0 ? T(0) : static_cast<T>(1 / (slack * ldexp(norm, -exponent)));
-      });
+      once(block, [&] { factors[matrix] = square == 0 ? T(0) : static_cast<T>(1 / (slack * ldexp(norm, -exponent))); });
     }
     if (suits) return;
     S* x = X + matrix * numel;
@@ -58,7 +56,7 @@ struct FrobeniusFactors {
 // B ← f^power (A + a I). A warp has a row.
 template <class S>
 struct AddIdentity {
-  using T = typename ComputeType<S>::type;
+  using T = ComputeType<S>;
   static constexpr int threads = 256, kWarp = 32, kRows = threads / kWarp;
 
   S* B;

@@ -1,10 +1,9 @@
-// The momentum, and what is orthonormalized of it, in one pass (linalg/look_ahead.h).
+// The momentum, and what is orthonormalized of it, in one pass (linalg/accumulate.h).
 #pragma once
 
 #include <type_traits>
 
 #include "linalg/cuda/programs/elementwise.h"
-#include "linalg/cuda/programs/frobenius.h"
 #include "linalg/cuda/programs/numbers.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
@@ -64,9 +63,7 @@ struct LookAhead {
     double* partial = block.template shared<double>();
     block.each([&](int t) { partial[t] = sum[t]; });
     sum_of_threads(block, partial);
-    block.each([&](int t) {
-      if (t == 0) squares[block.index()] = partial[0];
-    });
+    once(block, [&] { squares[block.index()] = partial[0]; });
   }
 };
 

@@ -27,31 +27,19 @@ struct Entries {
   void* data;
   Storage storage;
 
+  template <class S>
+  S* as() const {
+    return static_cast<S*>(data);
+  }
   template <class T>
   TORCHDION_DEVICE T get(int64_t i) const {
-    switch (storage) {
-      case Storage::float64:
-        return static_cast<T>(static_cast<const double*>(data)[i]);
-      case Storage::float32:
-        return static_cast<T>(static_cast<const float*>(data)[i]);
-      case Storage::float16:
-        return static_cast<T>(load(static_cast<const Half*>(data)[i]));
-      default:
-        return static_cast<T>(load(static_cast<const BFloat16*>(data)[i]));
-    }
+    T value;
+    with_entries_of(storage, data, [&](const auto* entries) { value = static_cast<T>(load(entries[i])); });
+    return value;
   }
   template <class T>
   TORCHDION_DEVICE void set(int64_t i, T value) const {
-    switch (storage) {
-      case Storage::float64:
-        return store(static_cast<double*>(data)[i], value);
-      case Storage::float32:
-        return store(static_cast<float*>(data)[i], value);
-      case Storage::float16:
-        return store(static_cast<Half*>(data)[i], value);
-      default:
-        return store(static_cast<BFloat16*>(data)[i], value);
-    }
+    with_entries_of(storage, data, [&](auto* entries) { store(entries[i], value); });
   }
 };
 
@@ -82,8 +70,7 @@ struct StepFactors {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    block.each([&](int t) {
-      if (t > 0) return;
+    once(block, [&] {
       const UpdateFactors all = update_factors(shape_factor, rates.get(), frozen.all());
       factors[0] = static_cast<T>(all.update);
       factors[1] = static_cast<T>(all.keep);

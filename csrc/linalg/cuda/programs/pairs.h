@@ -1,6 +1,8 @@
 // Two lists of matrices, entry by entry, each run of neighbours in one load and one store.
 #pragma once
 
+#include <type_traits>
+
 #include "linalg/cuda/launch.h"
 #include "linalg/cuda/programs/sums.h"
 #include "linalg/cuda/storage.h"
@@ -20,38 +22,19 @@ struct alignas(Count * sizeof(S) < 16 ? Count * sizeof(S) : 16) Run {
   S entries[Count];
 };
 
-#ifdef __CUDACC__
-// A type of so many bytes, which a thread writes at once.
-template <size_t Bytes>
-struct Word;
-template <>
-struct Word<2> {
-  using type = unsigned short;
-};
-template <>
-struct Word<4> {
-  using type = unsigned int;
-};
-template <>
-struct Word<8> {
-  using type = uint2;
-};
-template <>
-struct Word<16> {
-  using type = uint4;
-};
-#endif
-
 // Writes a run in as few stores as there can be. An assignment would become one store for each entry where code beside
 // it writes single ones.
 template <class S, int Count>
 TORCHDION_DEVICE void write_run(S* target, const Run<S, Count>& run) {
 #ifdef __CUDACC__
   constexpr size_t kBytes = Count * sizeof(S) < 16 ? Count * sizeof(S) : 16, kWords = Count * sizeof(S) / kBytes;
-  typename Word<kBytes>::type words[kWords];
+  using Short = std::conditional_t<kBytes == 2, unsigned short, unsigned int>;
+  using Word = std::conditional_t<kBytes <= 4, Short, std::conditional_t<kBytes == 8, uint2, uint4>>;
+  static_assert(sizeof(Word) == kBytes, "what a thread writes at once");
+  Word words[kWords];
   memcpy(words, &run, sizeof words);
   TORCHDION_UNROLL
-  for (size_t i = 0; i < kWords; ++i) __stwb(reinterpret_cast<typename Word<kBytes>::type*>(target) + i, words[i]);
+  for (size_t i = 0; i < kWords; ++i) __stwb(reinterpret_cast<Word*>(target) + i, words[i]);
 #else
   *reinterpret_cast<Run<S, Count>*>(target) = run;
 #endif

@@ -15,7 +15,9 @@ struct MatrixOf {
   void* const* list;  // or null
   int64_t stride;     // from one row to the next
 
-  TORCHDION_DEVICE S* at(int64_t i) const { return list ? static_cast<S*>(list[i]) : data + i * step; }
+  TORCHDION_DEVICE S* at(int64_t i, int64_t row, int64_t col) const {
+    return (list ? static_cast<S*>(list[i]) : data + i * step) + row * stride + col;
+  }
 
   // True where runs of so many entries, from one in the matrix on, can be read and written at once.
   TORCHDION_DEVICE bool has_runs(const S* from, int run) const {
@@ -84,11 +86,17 @@ struct ProductTile {
     });
   }
 
-  // The sums in shared memory: row i of the tile begins at i · kPaddedSums.
+  // The sums of one of the products in shared memory: row i of the tile begins at i · kPaddedSums.
   template <class Block>
-  static TORCHDION_DEVICE float* multiply(Block& block, const S* a, int64_t a_stride, const S* b, int64_t b_stride,
+  static TORCHDION_DEVICE float* multiply(Block& block, const MatrixOf<S>& A, const MatrixOf<S>& B, int64_t matrix,
                                           int64_t depth, const Place& place) {
-    const ProductTile tile{a, b, a_stride, b_stride, depth, place.rows_left, place.cols_left};
+    const ProductTile tile{A.at(matrix, place.row, 0),
+                           B.at(matrix, place.col, 0),
+                           A.stride,
+                           B.stride,
+                           depth,
+                           place.rows_left,
+                           place.cols_left};
     typename Block::template WarpRegisters<SumsOfWarp> sums;
     block.each_warp([&](int w) { clear(sums[w]); });
     for (int stage = 0; stage < kStages; ++stage) tile.begin_copies(block, stage);

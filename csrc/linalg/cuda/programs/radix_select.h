@@ -2,16 +2,15 @@
 #pragma once
 
 #include "linalg/cuda/launch.h"
-#include "linalg/magnitude.h"
+#include "linalg/float_bits.h"
 
 namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 
-// What a block of so many threads shares of it. The k-th largest is `threshold` afterwards, and `missing` says how many
-// magnitudes that equal it are among the k largest.
-template <class Bits, int Threads>
+// What a block shares of it, which has a thread for each bin. The k-th largest is `threshold` afterwards, and `missing`
+// says how many magnitudes that equal it are among the k largest.
+template <class Bits>
 struct RadixSelect {
-  static constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits, kBits = 8 * sizeof(Bits);
-  static_assert(Threads == kDigits, "a thread for each bin");
+  static constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits, kBits = 8 * sizeof(Bits), threads = kDigits;
 
   int64_t histogram[kDigits];
   int64_t missing;
@@ -35,14 +34,13 @@ struct RadixSelect {
     block.each([&](int t) { histogram[t] = 0; });
     block.each([&](int t) {
       const int known = shift + kDigitBits;
-      for (int64_t i = t; i < count; i += Threads) {
+      for (int64_t i = t; i < count; i += threads) {
         const Bits bits = magnitude(i);
         if (known < kBits && bits >> known != threshold >> known) continue;
         block.add(&histogram[static_cast<int>(bits >> shift) & (kDigits - 1)], 1);
       }
     });
-    block.each([&](int t) {
-      if (t > 0) return;
+    once(block, [&] {
       int digit = kDigits - 1;
       while (histogram[digit] < missing) missing -= histogram[digit--];
       threshold |= static_cast<Bits>(digit) << shift;

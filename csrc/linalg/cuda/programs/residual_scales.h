@@ -13,16 +13,15 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 template <class T>
 struct ResidualScales {
   using Bits = Magnitude<double>::Bits;
-  static constexpr int threads = 256;
+  static constexpr int threads = RadixSelect<Bits>::threads;
 
-  const double* squares;        // [count, cols]
-  const double* column_scales;  // [count, scales_of_matrix], or null
-  int64_t cols, scales_of_matrix;
+  const double* squares;  // [count, cols]
+  int64_t cols;
   double least;
   T* scales;  // [count]
 
   struct Shared {
-    RadixSelect<Bits, threads> longest_of_quarter;
+    RadixSelect<Bits> longest_of_quarter;
     double of_threads[threads];
     double longest;
     int64_t present, nans, below;  // lengths that are not zero; those that are NaN; those under the threshold
@@ -37,9 +36,7 @@ struct ResidualScales {
     count(block);
     if (shared.present == 0 || shared.nans > 0) {
       const T none = shared.nans > 0 ? static_cast<T>(NAN) : T(0);
-      block.each([&](int t) {
-        if (t == 0) scales[block.index()] = none;
-      });
+      once(block, [&] { scales[block.index()] = none; });
       return;
     }
     shared.longest_of_quarter.find(block, cols, [&](int64_t col) { return magnitude_of(length(block.index(), col)); });
@@ -47,18 +44,12 @@ struct ResidualScales {
   }
 
  private:
-  TORCHDION_DEVICE double length(int64_t matrix, int64_t col) const {
-    const double scaled = sqrt(squares[matrix * cols + col]);
-    if (!column_scales) return scaled;
-    return scaled / column_scales[matrix * scales_of_matrix + (scales_of_matrix == 1 ? 0 : col)];
-  }
+  TORCHDION_DEVICE double length(int64_t matrix, int64_t col) const { return sqrt(squares[matrix * cols + col]); }
 
   template <class Block>
   TORCHDION_DEVICE void count(Block& block) const {
     Shared& shared = *block.template shared<Shared>();
-    block.each([&](int t) {
-      if (t == 0) shared.present = shared.nans = shared.below = 0;
-    });
+    once(block, [&] { shared.present = shared.nans = shared.below = 0; });
     block.each([&](int t) {
       int64_t present = 0, nans = 0;
       double longest = 0;
@@ -72,8 +63,7 @@ struct ResidualScales {
       block.add(&shared.nans, nans);
       shared.of_threads[t] = longest;
     });
-    block.each([&](int t) {
-      if (t > 0) return;
+    once(block, [&] {
       shared.longest = 0;
       for (int i = 0; i < threads; ++i) {
         if (shared.of_threads[i] > shared.longest) shared.longest = shared.of_threads[i];
@@ -97,8 +87,7 @@ struct ResidualScales {
       shared.of_threads[t] = sum;
       block.add(&shared.below, below);
     });
-    block.each([&](int t) {
-      if (t > 0) return;
+    once(block, [&] {
       const int64_t quarter = quarter_of(shared.present);
       double sum = static_cast<double>(quarter - shared.below) * number_of(shared.longest_of_quarter.threshold);
       for (int i = 0; i < threads; ++i) sum += shared.of_threads[i];

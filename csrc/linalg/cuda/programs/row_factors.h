@@ -1,4 +1,4 @@
-// The factors of rows (linalg/row_factors.h).
+// The factors of rows (linalg/rows.h).
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,7 @@ struct RowVariances {
 
   template <class Block>
   TORCHDION_DEVICE void operator()(Block block) const {
-    using T = typename ComputeType<S>::type;
+    using T = ComputeType<S>;
     const int64_t matrix = block.index();
     const bool stays = rule.frozen.has(matrix);
     S* own_v = static_cast<S*>(v[matrix]);
@@ -51,8 +51,7 @@ struct RowVariances {
     });
     sum_of_threads(block, before);
     sum_of_threads(block, after);
-    block.each([&](int t) {
-      if (t > 0) return;
+    once(block, [&] {
       norms[2 * matrix] = before[0];
       norms[2 * matrix + 1] = after[0];
     });

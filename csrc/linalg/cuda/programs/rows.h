@@ -28,9 +28,7 @@ struct RowSums {
       partial[t] = sum;
     });
     sum_of_threads(block, partial);
-    block.each([&](int t) {
-      if (t == 0) sums[block.index()] = partial[0];
-    });
+    once(block, [&] { sums[block.index()] = partial[0]; });
   }
 };
 
@@ -101,7 +99,7 @@ struct AccumulateRows {
       partial[t] = sum;
       momentum.count(block, found);
     });
-    sum_of_warps(block, partial);
+    sum_of_threads(block, partial, Block::kWarp);
     block.each([&](int t) {
       const int64_t number = lines.number(block.index(), t);
       if (t % Lines::kWarp == 0 && lines.is_there(number)) sums[number] = partial[t];
@@ -198,7 +196,7 @@ struct TakeRows {
 
  private:
   using T = Wider<SA, SB>;
-  using Own = typename ComputeType<SB>::type;
+  using Own = ComputeType<SB>;
 
   TORCHDION_DEVICE void scale(SB& entry) const {
     store(entry, static_cast<Own>(decay.factor) * static_cast<Own>(load(entry)));

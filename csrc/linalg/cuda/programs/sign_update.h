@@ -40,15 +40,15 @@ struct SignUpdate {
   TORCHDION_DEVICE void operator()(Block block) const {
     const int64_t matrix = block.index() / blocks_of_one();
     const Place place = Tile::place(block.index() % blocks_of_one(), rows, cols);
-    float *x = begin(X, matrix, place), *m = feedback != 0 ? begin(M, matrix, place) : nullptr;
-    const S* l = begin(L, matrix, place);
+    float *x = X.at(matrix, place.row, place.col), *m = feedback != 0 ? M.at(matrix, place.row, place.col) : nullptr;
+    const S* l = L.at(matrix, place.row, place.col);
     Tile::prefetch(block, l, L.stride, place);
     if (m) Tile::prefetch(block, m, M.stride, place);
     typename Block::template Registers<Signs> signs;
-    take_signs(block, l, m, product(block, P1, R, matrix, place), matrix, place, signs);
+    take_signs(block, l, m, Tile::multiply(block, P1, R, matrix, depth, place), matrix, place, signs);
     if (rule.frozen.has(matrix)) return;
     Tile::prefetch(block, x, X.stride, place);
-    move(block, x, product(block, P2, V, matrix, place), place, signs);
+    move(block, x, Tile::multiply(block, P2, V, matrix, depth, place), place, signs);
   }
 
  private:
@@ -70,18 +70,6 @@ struct SignUpdate {
     }
   };
   static_assert(Tile::kRunsOfThread * kRun == 64, "a word has a bit for each of a thread's entries");
-
-  template <class Entry>
-  static TORCHDION_DEVICE Entry* begin(const MatrixOf<Entry>& of, int64_t matrix, const Place& place) {
-    return of.at(matrix) + place.row * of.stride + place.col;
-  }
-
-  template <class Block>
-  TORCHDION_DEVICE float* product(Block& block, const MatrixOf<S>& left, const MatrixOf<S>& right, int64_t matrix,
-                                  const Place& place) const {
-    return Tile::multiply(block, left.at(matrix) + place.row * left.stride, left.stride,
-                          right.at(matrix) + place.col * right.stride, right.stride, depth, place);
-  }
 
   // `least`: what the rounding of factors may leave there.
   TORCHDION_DEVICE float sign(float whole, float part, float least) const {

@@ -9,21 +9,19 @@ namespace torchdion::linalg::TORCHDION_CUDA_NAMESPACE {
 // first, in the order of places.
 //
 // Of a row, `Row` has magnitude(i), take(place, i) for what is the place-th of the k, and leave(i) for what is none.
-template <class Row, class Bits, int Threads>
+template <class Row, class Bits>
 struct Largest {
-  static constexpr int threads = Threads;
+  static constexpr int threads = RadixSelect<Bits>::threads;
 
   struct Shared {
-    RadixSelect<Bits, threads> of_largest;
+    RadixSelect<Bits> of_largest;
     int64_t above[threads], equal[threads];  // of each thread's entries; then of those before it
   };
 
   template <class Block>
   static TORCHDION_DEVICE void take(Block& block, const Row& row, int64_t size, int64_t k) {
     Shared& shared = *block.template shared<Shared>();
-    block.each([&](int t) {
-      if (t == 0) shared.of_largest.begin(k);
-    });
+    once(block, [&] { shared.of_largest.begin(k); });
     shared.of_largest.find(block, size, [&](int64_t i) { return row.magnitude(i); });
     count(block, row, size);
     write(block, row, size);
@@ -46,8 +44,7 @@ struct Largest {
       shared.above[t] = above;
       shared.equal[t] = equal;
     });
-    block.each([&](int t) {
-      if (t > 0) return;
+    once(block, [&] {
       int64_t above = 0, equal = 0;
       for (int i = 0; i < threads; ++i) {
         const int64_t own_above = shared.above[i], own_equal = shared.equal[i];
@@ -83,7 +80,6 @@ struct Largest {
 template <class T>
 struct TopK {
   using Bits = typename Magnitude<T>::Bits;
-  static constexpr int threads = 256;
 
   struct Row {
     const T* entries;
@@ -96,7 +92,8 @@ struct TopK {
     }
     TORCHDION_DEVICE void leave(int64_t) const {}
   };
-  using Taken = Largest<Row, Bits, threads>;
+  using Taken = Largest<Row, Bits>;
+  static constexpr int threads = Taken::threads;
   static constexpr size_t shared_bytes = sizeof(typename Taken::Shared);
 
   const T* entries;
@@ -112,10 +109,9 @@ struct TopK {
   }
 };
 
-// Rows by their norms (linalg/choose_rows.h).
+// Rows by their norms (linalg/top_k.h).
 struct ChooseRows {
   using Bits = Magnitude<double>::Bits;
-  static constexpr int threads = 256;
 
   struct Row {
     const double* norms;
@@ -128,7 +124,8 @@ struct ChooseRows {
     }
     TORCHDION_DEVICE void leave(int64_t i) const { slots[i] = -1; }
   };
-  using Taken = Largest<Row, Bits, threads>;
+  using Taken = Largest<Row, Bits>;
+  static constexpr int threads = Taken::threads;
   static constexpr size_t shared_bytes = sizeof(Taken::Shared);
 
   const double* norms;

@@ -136,3 +136,25 @@ def test_ctrl_c_ends_it_with_one_line_and_status_130(here: Path, capsys, monkeyp
         signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "python -m torchdion demo: interrupted\n"
     assert list(here.iterdir()) == []
+
+
+ROWS = ["step  torchdion.Dion  torch.optim.AdamW\n", "  20           5.694              5.583\n"]
+
+
+def show() -> None:
+    table = command.Table(240, ["torchdion.Dion", "torch.optim.AdamW"])
+    table.show(19)
+    table.row(20, [5.69409, 5.583])
+
+
+def test_without_a_terminal_rows_alone_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    show()
+    assert capsys.readouterr().out == "".join(ROWS)
+
+
+def test_a_terminal_sees_the_step_until_a_row_takes_its_place(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show()
+    assert capsys.readouterr().out == "19 of 240\r".join(ROWS)

@@ -13,9 +13,8 @@ from torch import nn
 import torchdion
 from torchdion.__main__ import COMMANDS, main
 from torchdion.planning.models import MODELS, Transformer, first_stage, matrices
-from torchdion.planning.names import pattern
 from torchdion.planning.optimizers import OPTIMIZERS, WITH_OWNERS
-from torchdion.planning.table import duration, quantity
+from torchdion.planning.table import duration, pattern, quantity
 
 ARGUMENTS = ["plan", "--model", "gpt-120m", "--mesh", "dp=2,fs=2,tp=2", "--rank-fraction", "0.25"]
 

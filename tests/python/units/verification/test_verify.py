@@ -21,8 +21,7 @@ from torchdion.table import ALGORITHMS
 from torchdion.verification.checks import _dimensions_in_use, check
 from torchdion.verification.command import main, parser, refused, trainings_of
 from torchdion.verification.launch import RanksFailed, launch
-from torchdion.verification.mesh import Sizes
-from torchdion.verification.network import MODELS
+from torchdion.verification.network import MODELS, Sizes
 from torchdion.verification.observed import Digest, Observed
 from torchdion.verification.paper import has_paper_form, train_as_published
 from torchdion.verification.run import State, Training

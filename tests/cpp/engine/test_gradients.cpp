@@ -1,4 +1,4 @@
-#include "engine/nonfinite_policy.h"
+#include "engine/gradients.h"
 
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
@@ -83,14 +83,6 @@ TEST(DecideOnDevices, WritesTheSameDecisionIntoATensorOfEachDevice) {
     ASSERT_EQ(counts.size(), 2u);
     for (const at::Tensor& count : counts) EXPECT_EQ(count.item<int64_t>(), 2 * axes.rank);
   });
-}
-
-TEST(CheckNumber, RefusesWhatIsNotOneRealNumber) {
-  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::full({1}, 2.0f), "found_inf"); }), "");
-  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::zeros({2}), "found_inf"); }),
-            "torchdion: found_inf must be a tensor of one real number, got CPUFloatType of shape [2]");
-  EXPECT_EQ(sentence_of<c10::ValueError>([] { check_number(at::zeros({}, at::kComplexFloat), "found_inf"); }),
-            "torchdion: found_inf must be a tensor of one real number, got CPUComplexFloatType of shape []");
 }
 
 }  // namespace

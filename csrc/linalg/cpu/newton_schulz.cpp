@@ -1,4 +1,4 @@
-#include "linalg/frobenius_normalize.h"
+#include "linalg/newton_schulz.h"
 
 #include <numeric>
 
@@ -90,6 +90,13 @@ at::Tensor Operations::frobenius_normalize_(const at::Tensor& X, double slack, c
     });
   });
   return {};
+}
+
+void Operations::add_identity_(const at::Tensor& B, const at::Tensor& A, double a, const at::Tensor& factors,
+                               int power) {
+  if (!B.is_same(A)) B.copy_(A);
+  if (a != 0) B.diagonal(0, 1, 2).add_(a);
+  if (factors.defined()) B.mul_(factors.pow(power).view({-1, 1, 1}));
 }
 
 }  // namespace torchdion::linalg::cpu

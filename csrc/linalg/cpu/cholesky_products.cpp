@@ -1,3 +1,4 @@
+// The products of a Cholesky QR: Gram matrices, and P times the inverse of their factor.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -5,7 +6,6 @@
 #include "linalg/cpu/convert.h"
 #include "linalg/cpu/operations.h"
 #include "linalg/cpu/parallel_rows.h"
-#include "linalg/cpu/round_operand.h"
 
 namespace torchdion::linalg::cpu {
 
@@ -22,7 +22,7 @@ constexpr int kLargestExponent = 40;
 template <class T>
 void gram_of(const Matrices& P, int64_t index, double* H) {
   const int64_t r = P.cols;
-  cpu::Scratch<double> scratch;
+  std::vector<double> scratch;
   for (int64_t row = 0; row < P.rows; row += kGramDepth) {
     const int64_t depth = std::min(kGramDepth, P.rows - row);
     const cpu::Block<const double> p = cpu::read_rows<double>(P, index, row, depth, scratch);
@@ -71,6 +71,28 @@ void gram_of_rounded(const Matrices& P, int64_t index, const at::Tensor& H) {
   }
 }
 
+// Rows scaled into scratch at a time, and columns of the triangle multiplied at a time: below the diagonal block of a
+// column block there is nothing, so it costs half of a full product.
+constexpr int64_t kTriangleRows = 192, kTriangleWidth = 96;
+
+template <class T>
+void multiply_rows(T* p, int64_t rows, int64_t r, const double* scale, const T* inverse, std::vector<T>& scratch) {
+  scratch.resize(kTriangleRows * r);
+  for (int64_t row = 0; row < rows; row += kTriangleRows) {
+    const int64_t height = std::min(kTriangleRows, rows - row);
+    T* block = p + row * r;
+    for (int64_t i = 0; i < height; ++i) {
+      // In FP64: one over the norm of a denormal column is no FP32 number.
+      for (int64_t j = 0; j < r; ++j) scratch[i * r + j] = static_cast<T>(block[i * r + j] * scale[j]);
+    }
+    for (int64_t j = 0; j < r; j += kTriangleWidth) {
+      const int64_t width = std::min(kTriangleWidth, r - j);
+      cpu::gemm(cpu::Block<T>{block + j, r, 1}, cpu::Block<const T>{scratch.data(), r, 1},
+                cpu::Block<const T>{inverse + j, r, 1}, height, width, j + width, T(1), T(0));
+    }
+  }
+}
+
 }  // namespace
 
 at::Tensor Operations::gram(const Matrices& P, Precision precision, at::Tensor*) {
@@ -85,6 +107,20 @@ at::Tensor Operations::gram(const Matrices& P, Precision precision, at::Tensor*)
     gram_of<double>(P, index, out + index * r * r);
   });
   return H;
+}
+
+void Operations::multiply_triangular_(const Matrices&, const Matrices& P, const TriangularInverse& factor, Precision) {
+  const int64_t r = P.cols;
+  const double* scales = factor.scale.const_data_ptr<double>();
+  AT_DISPATCH_FLOATING_TYPES(P.dtype, "torchdion::multiply_triangular_", [&] {
+    const scalar_t* inverses = factor.inverse.const_data_ptr<scalar_t>();
+    const int64_t grain = 200'000 / (r * r) + 1;
+    cpu::parallel_rows(P.count(), P.rows, grain, [&](int64_t index, int64_t first, int64_t rows) {
+      std::vector<scalar_t> scratch;
+      multiply_rows(P.matrix<scalar_t>(index) + first * r, rows, r, scales + index * r, inverses + index * r * r,
+                    scratch);
+    });
+  });
 }
 
 }  // namespace torchdion::linalg::cpu

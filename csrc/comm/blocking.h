@@ -1,10 +1,11 @@
-// Collectives on what ranks hold copies of, for what is done now and then: checkpoints and checks. Each waits for the
-// others; on an absent axis none does anything.
+// Collectives that wait for the other ranks, for what is done now and then: checkpoints and checks. On an absent axis a
+// piece is the whole, and none does anything.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torchdion/layout.h>
 
+#include <string_view>
 #include <vector>
 
 namespace torchdion::comm {
@@ -15,7 +16,9 @@ void average(const at::Tensor& tensor, const Axis& axis);
 // tensor ← that of the axis' first rank, of any dtype.
 void copy_from_first(const at::Tensor& tensor, const Axis& axis);
 
-// A hash of the bytes, whatever the strides. No copy on the way has more than 16 MiB.
+// A hash of bytes, and of those of a tensor, whatever its strides. Other processes, machines and libraries compute the
+// same. No copy on the way has more than 16 MiB.
+int64_t digest(std::string_view bytes);
 int64_t digest_of(const at::Tensor& tensor);
 
 // Whether the bytes of each tensor differ between any two ranks, told by 64-bit hashes; the same answer on every rank.
@@ -26,5 +29,12 @@ std::vector<bool> differing_entries(const at::Tensor& integers, const Axis& axis
 
 // tensor ← the largest of all ranks', entry by entry.
 void max_(const at::Tensor& tensor, const Axis& axis);
+
+// This rank's piece of a tensor that the axis cuts along a dimension: a view.
+at::Tensor piece_of(const at::Tensor& whole, int64_t dim, const Axis& axis);
+
+// The whole of `length` entries along the dimension, of which every rank gives its piece. What it sends is not counted,
+// as it is no part of a step.
+at::Tensor gather_pieces(const at::Tensor& piece, int64_t dim, int64_t length, const Axis& axis);
 
 }  // namespace torchdion::comm

@@ -1,4 +1,4 @@
-#include "comm/copies.h"
+#include "comm/blocking.h"
 
 #include <gtest/gtest.h>
 
@@ -101,6 +101,39 @@ TEST(Digest, IsThatOfTheBytesHoweverTheyLieAndWhateverTheirNumber) {
     }
     EXPECT_EQ(digest_of(tensor), digest);
   }
+}
+
+struct Cut {
+  std::vector<int64_t> sizes;
+  int64_t dim;
+  AxisOptions options;
+};
+
+class Pieces : public testing::TestWithParam<Cut> {};
+
+TEST_P(Pieces, OfAllRanksMakeUpTheWhole) {
+  const Cut& shape = GetParam();
+  const at::Tensor whole = normal(shape.sizes, 1);
+  Meeting meeting(4);
+  on_every_rank(&meeting, [&](Axis line) {
+    const Axis axis = axis_of(&meeting, line.rank, shape.options);
+    const at::Tensor piece = piece_of(whole, shape.dim, axis);
+    EXPECT_EQ(piece.size(shape.dim), axis.piece(whole.size(shape.dim)).size);
+    EXPECT_TRUE(bitwise_equal(gather_pieces(piece, shape.dim, whole.size(shape.dim), axis), whole));
+    EXPECT_EQ(axis.traffic().bytes(), 0) << "no part of a step";
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Pieces,
+                         testing::Values(Cut{{8, 3}, 0, {}}, Cut{{3, 7}, 1, {}},      // even, and one piece short
+                                         Cut{{5, 2, 3}, 0, {}}, Cut{{2, 2}, -1, {}},  // with empty pieces
+                                         Cut{{0, 4}, 0, {}}, Cut{{6, 0}, 0, {}},
+                                         Cut{{3, 7}, 1, {.chunks = {2, 2}, .pieces = {0, 2, 1, 3}}}));
+
+TEST(Pieces, OfAnAbsentAxisAreTheWhole) {
+  const at::Tensor whole = normal({3, 4}, 1);
+  EXPECT_TRUE(piece_of(whole, 1, {}).is_alias_of(whole));
+  EXPECT_TRUE(bitwise_equal(gather_pieces(whole, 1, 4, {}), whole));
 }
 
 }  // namespace

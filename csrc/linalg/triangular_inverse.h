@@ -1,5 +1,5 @@
-// The inverse of the Cholesky factor of a Gram matrix, robust where columns carry no signal, and the product of P with
-// it.
+// What makes P orthonormal by a product: the inverse of a triangular factor, of P's Gram matrix or of a sketch, robust
+// where columns carry no signal.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +13,19 @@
 
 namespace torchdion::linalg {
 
+// P's entries, FP32, are rounded to what products of this precision read on their device (precision_on).
+void round_operand_(const at::Tensor& P, Precision precision);
+
+// H_i ← P_iᵀ P_i: [count, r, r], of which only the lower triangle is to be read. FP64, or FP32 where a GPU rounds P.
+// P's entries are first rounded in place as round_operand_ does: then products are exact, and 2⁻²⁴ that sums in FP32
+// lose is little beside what P has lost. A CPU with BF16 products sums in FP32 too, of columns that it has brought near
+// 1, so that no square is beyond the range of FP32. On a GPU that is asked for by `exponents`, which become [count, r]
+// int32, or stay undefined in FP64: the columns of P are now 2^-exponent times what they were, and H is theirs.
+at::Tensor gram(const Matrices& P, Precision precision = Precision::highest, at::Tensor* exponents = nullptr);
+
 // What the passes of a Cholesky QR have in common.
 struct CholeskyPass {
-  // [count, r] FP64: the part of each column that is rounding; every pass makes it the next one's. Undefined, and below
-  // 0 in matrices that have only been scaled: `given`.
+  // [count, r] FP64: the part of each column that is rounding; every pass makes it the next one's. Undefined: `given`.
   at::Tensor noise = {};
   // On a CPU, of FP64 matrices after their first pass, [count, r, r]: the same by the columns that were given. Row j is
   // how column j is made of them, each times its noise: what two columns have of one rounding may cancel.
@@ -52,7 +61,15 @@ TriangularInverse cholesky_inverse(at::Tensor gram, CholeskyPass& pass);
 void multiply_triangular_(const Matrices& out, const Matrices& P, const TriangularInverse& factor,
                           Precision precision = Precision::highest);
 
-// What rounding in `dtype` leaves of a zero pivot of an equilibrated r×r Gram matrix of sums over so many rows.
-double least_pivot(at::ScalarType dtype, int64_t rows, int64_t r);
+// The inverse, in `dtype`, of the R factor of a QR of each sketch S P ([count, k, r] FP64, k ≥ r), columns scaled to
+// unit length first. `noise` is the part of each column that is rounding; a column that carries no more than what the
+// rounding of those before it makes of it gets a zero column (see cholesky_qr.h). `in_margin`, or null: as in
+// SignalCounts. SP is scaled.
+TriangularInverse sketch_qr_inverse(const at::Tensor& SP, Noise noise, at::ScalarType dtype,
+                                    Precision precision = Precision::highest, int64_t* in_margin = nullptr);
+
+// [count, r]: the column norms of R⁻¹ for upper triangular R ([count, r, r] FP64): how much each orthonormal column
+// amplifies the rounding of the columns it is made of. Infinite or NaN where R is singular.
+at::Tensor column_amplification(const at::Tensor& R);
 
 }  // namespace torchdion::linalg
