@@ -4,11 +4,13 @@
 
 One JSON line per optimizer and list, then a table. `roofline` is the time that the step's arithmetic (see
 matrices.roofline_flops) takes at the rate of a 2048³ FP32 product measured in the same rounds; a ratio below 1 means
-that fewer operations were needed than the formula counts. `medium` in a name is precision="medium". `over` is the
-optimizer whose step a contender's is compared with besides, `its` the time over that one's: of a Dion at another
-precision, under Nesterov, with a residual or an orthonormal right factor the one without, of Double Dion and DeMo that
-of Dion at r = d/4, of Muon's siblings Muon's. `first` is the first step (it also makes the state; the median of three
-new optimizers) over a steady one.
+that fewer operations were needed than the formula counts. `traffic` is the least that the step reads and writes, each
+gradient once and each momentum and weight there and back, at the rate at which one FP32 tensor of as many entries is
+added to another in the same rounds: at low rank it takes longer than the arithmetic. `medium` in a name is
+precision="medium". `over` is the optimizer whose step a contender's is compared with besides, `its` the time over that
+one's: of a Dion at another precision, under Nesterov, with a residual or an orthonormal right factor the one without,
+of Double Dion and DeMo that of Dion at r = d/4, of Muon's siblings Muon's. `first` is the first step (it also makes the
+state; the median of three new optimizers) over a steady one.
 """
 
 import argparse
@@ -47,6 +49,7 @@ POOL = 3  # gradients taken in turn, so that no step sees those of the last
 
 
 WARM_UP = 2  # steps
+LEAST_BYTES, ADDED_BYTES = 4 + 8 + 8, 4 + 8  # of an entry: of Dion's gradient, momentum and weight; of a sum's operands
 OF_DOUBLE_DION = 48  # the momentum of its second stage gains r₁ dimensions a step, and conditions P₂ badly before
 
 
@@ -105,7 +108,10 @@ def benchmark(list_name: str, spectrum: str, rounds: int, only: list[str] | None
             give_gradients(index)
             optimizer.step()
         steps[name] = optimizer.step
+    sums = torch.zeros(2, sum(param.numel() for param in params))
+    steps["sum"] = partial(sums[0].add_, sums[1])
     median, rate = interleaved(steps, rounds, give_gradients)
+    traffic = median.pop("sum") * LEAST_BYTES / ADDED_BYTES
 
     rows = []
     for name in made:
@@ -118,6 +124,7 @@ def benchmark(list_name: str, spectrum: str, rounds: int, only: list[str] | None
             "optimizer": name,
             "seconds": median[name],
             "roofline": None if roofline is None else median[name] / roofline,
+            "traffic": None if rank is None else median[name] / traffic,
             "AdamW fused": median[name] / median["AdamW fused"],
             "AdamW foreach": median[name] / median["AdamW foreach"],
             "Muon": median[name] / median["Muon (torch)"],
@@ -154,6 +161,7 @@ def main() -> None:
         "spectrum",
         "optimizer",
         "roofline",
+        "traffic",
         "AdamW fused",
         "AdamW foreach",
         "Muon",

@@ -23,19 +23,19 @@ __attribute__((target("avx512f,fma"))) void with_lanes_of_16(const F& f) {
   f();
 }
 
-// `width` columns of B times alpha, row by row: zeros beyond the last.
-void pack(float* panel, const Block<const float>& B, int64_t inner, int64_t cols, int64_t width, float alpha) {
+// `width` columns of B, row by row: zeros beyond the last.
+void pack(float* panel, const Block<const float>& B, int64_t inner, int64_t cols, int64_t width) {
   if (cols < width) std::fill_n(panel, inner * width, 0.0F);
   for (int64_t l = 0; l < inner; ++l) {
     const float* row = B.data + l * B.row_stride;
-    for (int64_t j = 0; j < std::min(cols, width); ++j) panel[l * width + j] = alpha * row[j * B.col_stride];
+    for (int64_t j = 0; j < std::min(cols, width); ++j) panel[l * width + j] = row[j * B.col_stride];
   }
 }
 
-// Some rows of C, and as many columns as so many vectors hold at most: C ← A panel + β C.
+// Some rows of C, and as many columns as so many vectors hold at most: C ← α A panel + β C.
 template <int Rows, int Vectors, int Lanes>
 [[gnu::always_inline]] inline void multiply(Block<float> C, Block<const float> A, const float* panel, int64_t inner,
-                                            int64_t cols, float beta) {
+                                            int64_t cols, float alpha, float beta) {
   typedef float Vector __attribute__((vector_size(Lanes * sizeof(float))));
   Vector sums[Rows][Vectors] = {};
   for (int64_t l = 0; l < inner; ++l) {
@@ -55,14 +55,15 @@ template <int Rows, int Vectors, int Lanes>
     for (int v = 0; v < Vectors; ++v) {
       float* c = C.data + i * C.row_stride + v * Lanes;
       const int64_t count = std::clamp<int64_t>(cols - v * Lanes, 0, Lanes);
-      Vector kept = {};
+      Vector scaled = alpha * sums[i][v], kept = {};
+      asm("" : "+x"(scaled));  // rounded before it is added, in every instance of this function
       if (count == Lanes) {
         if (beta != 0) std::memcpy(&kept, c, sizeof(Vector));
-        kept = beta == 0 ? sums[i][v] : beta * kept + sums[i][v];
+        kept = beta == 0 ? scaled : beta * kept + scaled;
         std::memcpy(c, &kept, sizeof(Vector));
       } else {
         if (beta != 0) std::memcpy(&kept, c, count * sizeof(float));
-        kept = beta == 0 ? sums[i][v] : beta * kept + sums[i][v];
+        kept = beta == 0 ? scaled : beta * kept + scaled;
         std::memcpy(c, &kept, count * sizeof(float));
       }
     }
@@ -73,18 +74,18 @@ template <int Rows, int Vectors, int Lanes>
 template <int Rows, int Vectors, int Lanes>
 [[gnu::always_inline]] inline void multiply_rows(Block<float> C, Block<const float> A, const float* panels,
                                                  int64_t rows, int64_t cols, int64_t inner, int64_t panel_size,
-                                                 float beta) {
+                                                 float alpha, float beta) {
   constexpr int64_t width = Vectors * Lanes;
   int64_t row = 0;
   for (; row + Rows <= rows; row += Rows) {
     const float* panel = panels;
     for (int64_t col = 0; col < cols; col += width, panel += panel_size) {
-      multiply<Rows, Vectors, Lanes>(C.at(row, col), A.at(row, 0), panel, inner, cols - col, beta);
+      multiply<Rows, Vectors, Lanes>(C.at(row, col), A.at(row, 0), panel, inner, cols - col, alpha, beta);
     }
   }
   if constexpr (Rows > 1) {
     multiply_rows<Rows / 2, Vectors, Lanes>(C.at(row, 0), A.at(row, 0), panels, rows - row, cols, inner, panel_size,
-                                            beta);
+                                            alpha, beta);
   }
 }
 
@@ -97,13 +98,13 @@ void multiply_packed(Block<float> C, Block<const float> A, Block<const float> B,
   for (int64_t first = 0; first < cols; first += at_once) {
     const int64_t many = std::min(at_once, cols - first);
     for (int64_t col = 0; col < many; col += width) {
-      pack(panels.data() + col * inner, B.at(0, first + col), inner, many - col, width, alpha);
+      pack(panels.data() + col * inner, B.at(0, first + col), inner, many - col, width);
     }
     for (int64_t begin = 0; begin < inner; begin += kInner) {
       const int64_t terms = std::min(kInner, inner - begin);
       const auto product = [&]() __attribute__((always_inline)) {
         multiply_rows<Rows, Vectors, Lanes>(C.at(0, first), A.at(0, begin), panels.data() + begin * width, rows, many,
-                                            terms, panel_size, begin == 0 ? beta : 1);
+                                            terms, panel_size, alpha, begin == 0 ? beta : 1);
       };
       if constexpr (Lanes == 16) {
         with_lanes_of_16(product);

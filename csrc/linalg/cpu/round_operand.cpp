@@ -1,4 +1,3 @@
-
 #include <ATen/ops/empty.h>
 #include <c10/util/BFloat16.h>
 
