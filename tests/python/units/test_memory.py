@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from long_cases import some_of
 from torch.nn import Parameter
 from torch.profiler import ProfilerActivity, profile
 
@@ -56,15 +57,17 @@ def test_the_measurement_sees_a_temporary(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"orthonormalize": "cholesky_qr"},
-        {"orthonormalize": "rcqr"},
-        {"nonfinite": "zero"},
-        {"nonfinite": "skip_step"},
-        {"orientation": "left"},
-    ],
-    ids=str,
+    some_of(
+        [
+            {},
+            {"orthonormalize": "cholesky_qr"},
+            {"orthonormalize": "rcqr"},
+            {"nonfinite": "zero"},
+            {"nonfinite": "skip_step"},
+            {"orientation": "left"},
+        ],
+        [{}, {"orthonormalize": "rcqr"}, {"nonfinite": "skip_step"}],
+    ),
 )
 def test_a_step_allocates_less_than_a_tenth_of_the_parameters(options, tmp_path):
     params, optimizer = prepared(gpt_shapes(256, 40), rank_fraction=0.25, **options)

@@ -88,7 +88,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[floa
         pytest.param("dion", DDP, FSDP, id="ddp to fsdp", marks=pytest.mark.long),
         pytest.param("muon", ONE, COMPRESSED, id="muon, one to compressed", marks=pytest.mark.long),
         pytest.param("muon", COMPRESSED, TP, id="muon, compressed to tp", marks=pytest.mark.long),
-        pytest.param("muon", TP, FSDP, id="muon, tp to fsdp"),
+        pytest.param("muon", TP, FSDP, id="muon, tp to fsdp", marks=pytest.mark.long),
         pytest.param("muon", FSDP, ONE, id="muon, fsdp to one", marks=pytest.mark.long),
         pytest.param("dist_muon", DDP, ONE, id="dist_muon, averaged to one"),
         pytest.param("dist_adamw", ONE, REPLICAS, id="dist_adamw, one to averaging", marks=pytest.mark.long),

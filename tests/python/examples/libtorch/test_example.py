@@ -31,6 +31,7 @@ from libtorch_example import (
     run,
     succeed,
 )
+from long_cases import some_of
 from same import assert_same
 from torch.nn import functional as F
 
@@ -174,7 +175,10 @@ def test_a_killed_run_that_is_resumed_is_the_whole_run(place, uninterrupted):
     assert_same(checkpoint(place / "killed", 60), state)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.long)],
+)
 def test_an_interrupted_run_says_how_to_go_on_and_is_the_whole_run_then(place, uninterrupted, number):
     folder = f"a run's end by {number.name}"
     status, output = stopped(place, number, "--run", folder)
@@ -216,7 +220,11 @@ def test_muon_learns_and_goes_on_after_a_kill_as_the_whole_run(place, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "optimizer", ["normuon", "dion2", "dion3", "double_dion", "demo", "lion", "adamw", "dist_muon", "dist_adamw"]
+    "optimizer",
+    some_of(
+        ["normuon", "dion2", "dion3", "double_dion", "demo", "lion", "adamw", "dist_muon", "dist_adamw"],
+        ["dion3", "double_dion", "dist_muon"],
+    ),
 )
 def test_every_other_optimizer_learns_and_names_itself(place, optimizer):
     flags = [*SHAPE, "--optimizer", optimizer, "--lr", "0.002", "--steps", "12", "--checkpoint-every", "12"]
@@ -317,7 +325,7 @@ def wrong(place: Path, uninterrupted: object) -> Path:
     return place
 
 
-@pytest.mark.parametrize("arguments", REFUSED)
+@pytest.mark.parametrize("arguments", some_of(REFUSED, list(REFUSED)[::6]))
 def test_a_wrong_argument_is_refused_in_one_sentence_with_status_2(wrong, arguments):
     done = run(wrong, f"build/libtorch/train --run refused {arguments}")
     assert done.stderr == f"train: {REFUSED[arguments]}\n"
