@@ -70,6 +70,14 @@ template <int Rows, int Vectors, int Lanes>
   }
 }
 
+// Asks for what multiply() will read of C next: its rows are too short for the processor to see a pattern.
+template <int Rows, int Vectors, int Lanes>
+[[gnu::always_inline]] inline void fetch(Block<float> C) {
+  for (int i = 0; i < Rows; ++i) {
+    for (int v = 0; v < Vectors; ++v) __builtin_prefetch(C.data + i * C.row_stride + v * Lanes, 1);
+  }
+}
+
 // Rows of C, Rows at a time, and fewer at the end.
 template <int Rows, int Vectors, int Lanes>
 [[gnu::always_inline]] inline void multiply_rows(Block<float> C, Block<const float> A, const float* panels,
@@ -80,6 +88,7 @@ template <int Rows, int Vectors, int Lanes>
   for (; row + Rows <= rows; row += Rows) {
     const float* panel = panels;
     for (int64_t col = 0; col < cols; col += width, panel += panel_size) {
+      if (beta != 0) fetch<Rows, Vectors, Lanes>(col + width < cols ? C.at(row, col + width) : C.at(row + Rows, 0));
       multiply<Rows, Vectors, Lanes>(C.at(row, col), A.at(row, 0), panel, inner, cols - col, alpha, beta);
     }
   }
