@@ -11,6 +11,7 @@ namespace torchdion::linalg::cpu {
 namespace {
 
 constexpr int64_t kInner = 256;  // terms of a sum before it is added to C: so many rows of A's columns stay cached
+constexpr int64_t kAhead = 16;   // terms after this one, whose entries of A are asked for
 constexpr int64_t kPanels = 8 * 1024;  // entries of B that are packed at a time: what the first-level cache holds
 
 // Calls a function that is inlined, with registers of 8 or of 16 numbers.
@@ -39,6 +40,7 @@ template <int Rows, int Vectors, int Lanes>
   typedef float Vector __attribute__((vector_size(Lanes * sizeof(float))));
   Vector sums[Rows][Vectors] = {};
   for (int64_t l = 0; l < inner; ++l) {
+    if (A.col_stride != 1) __builtin_prefetch(A.data + (l + kAhead) * A.col_stride);  // a line of its own for each term
     Vector row[Vectors];
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) std::memcpy(&row[v], panel + (l * Vectors + v) * Lanes, sizeof(Vector));
