@@ -1,5 +1,7 @@
 #include "linalg/noise.h"
 
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -32,8 +34,19 @@ double signal_margin(at::ScalarType dtype, Precision precision) {
 
 at::Tensor relative_noise(const at::Tensor& lengths, Noise noise) {
   const double of_mean = noise.total_mean();
-  const at::Tensor mean = lengths.square().mean(-1, /*keepdim=*/true).sqrt_();
-  return mean.div(lengths).mul_(of_mean).clamp_(noise.own, kLargestNoise).masked_fill_(lengths.eq(0), kLargestNoise);
+  const int64_t count = lengths.size(0), r = lengths.size(1);
+  const at::Tensor given = lengths.cpu().contiguous(), all = at::empty_like(given);
+  for (int64_t i = 0; i < count; ++i) {
+    const double* length = given.const_data_ptr<double>() + i * r;
+    double* relative = all.mutable_data_ptr<double>() + i * r;
+    double squares = 0;
+    for (int64_t j = 0; j < r; ++j) squares += length[j] * length[j];
+    const double mean = of_mean * std::sqrt(squares / static_cast<double>(r));
+    for (int64_t j = 0; j < r; ++j) {
+      relative[j] = length[j] == 0 ? kLargestNoise : std::min(std::max(mean / length[j], noise.own), kLargestNoise);
+    }
+  }
+  return all.to(lengths.device());
 }
 
 NoiseLeft<double> noise_left_of(int64_t rows, int64_t live) {

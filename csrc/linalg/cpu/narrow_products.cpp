@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kInner = 256;  // terms of a sum before it is added to C: so many rows of A's columns stay cached
 constexpr int64_t kAhead = 16;   // terms after this one, whose entries of A are asked for
+constexpr int64_t kLine = 16;    // numbers in a line of the cache
 constexpr int64_t kPanels = 8 * 1024;  // entries of B that are packed at a time: what the first-level cache holds
 
 // Calls a function that is inlined, with registers of 8 or of 16 numbers.
@@ -33,6 +34,18 @@ void pack(float* panel, const Block<const float>& B, int64_t inner, int64_t cols
   }
 }
 
+// Asks for the entries of A that are read some terms later, or with the next rows: of columns each term is in a line of
+// its own, and of rows too many lines are read in turn for the processor to see a pattern.
+template <int Rows>
+[[gnu::always_inline]] inline void fetch_ahead(Block<const float> A, int64_t term) {
+  if (A.col_stride != 1) {
+    __builtin_prefetch(A.data + (term + kAhead) * A.col_stride);
+  } else if (term % kLine == 0) {
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i) __builtin_prefetch(A.data + (i + Rows) * A.row_stride + term);
+  }
+}
+
 // Some rows of C, and as many columns as so many vectors hold at most: C ← α A panel + β C.
 template <int Rows, int Vectors, int Lanes>
 [[gnu::always_inline]] inline void multiply(Block<float> C, Block<const float> A, const float* panel, int64_t inner,
@@ -40,7 +53,7 @@ template <int Rows, int Vectors, int Lanes>
   typedef float Vector __attribute__((vector_size(Lanes * sizeof(float))));
   Vector sums[Rows][Vectors] = {};
   for (int64_t l = 0; l < inner; ++l) {
-    if (A.col_stride != 1) __builtin_prefetch(A.data + (l + kAhead) * A.col_stride);  // a line of its own for each term
+    fetch_ahead<Rows>(A, l);
     Vector row[Vectors];
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) std::memcpy(&row[v], panel + (l * Vectors + v) * Lanes, sizeof(Vector));
