@@ -258,7 +258,7 @@ class Products {
   void finish(Workspace& own, ProductTile& tile, int64_t index, int64_t row, int64_t col) const {
     const TilePlace place{index, row * kTile, col * kTile, rows_at(row), cols_at(col)};
     combine(tile, D, place, alpha, beta);
-    if (symmetric && row == col) mirror_below(tile);
+    if (symmetric && row == col) mirror_below(tile, place.rows);
     store(tile, C, place);
     if (symmetric && row != col) store_transposed(tile, own.turned, C, place);
   }

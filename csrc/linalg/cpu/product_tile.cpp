@@ -72,10 +72,10 @@ TORCHDION_AVX512 void store_rows(const ProductTile& tile, c10::BFloat16* C, int6
   }
 }
 
-TORCHDION_AVX512 void transpose_tile(const ProductTile& tile, ProductTile& turned) {
+TORCHDION_AVX512 void transpose_tile(const ProductTile& tile, ProductTile& turned, const TilePlace& place) {
   __m512i block[16];
-  for (int64_t i = 0; i < kTile; i += kBlock) {
-    for (int64_t j = 0; j < kTile; j += kBlock) {
+  for (int64_t i = 0; i < place.rows; i += kBlock) {
+    for (int64_t j = 0; j < place.cols; j += kBlock) {
       load_block(tile.sums + i * kTile + j, block);
       avx512::transpose(block);
       store_block(turned.sums + j * kTile + i, block);
@@ -83,9 +83,9 @@ TORCHDION_AVX512 void transpose_tile(const ProductTile& tile, ProductTile& turne
   }
 }
 
-TORCHDION_AVX512 void mirror_blocks(ProductTile& tile) {
+TORCHDION_AVX512 void mirror_blocks(ProductTile& tile, int64_t rows) {
   __m512i block[16];
-  for (int64_t i = 0; i < kTile; i += kBlock) {
+  for (int64_t i = 0; i < rows; i += kBlock) {
     for (int64_t j = 0; j <= i; j += kBlock) {
       load_block(tile.sums + i * kTile + j, block);
       avx512::transpose(block);
@@ -116,7 +116,7 @@ void combine(ProductTile& tile, const Matrices& D, const TilePlace& place, float
   });
 }
 
-void mirror_below(ProductTile& tile) { mirror_blocks(tile); }
+void mirror_below(ProductTile& tile, int64_t rows) { mirror_blocks(tile, rows); }
 
 void store(const ProductTile& tile, const Matrices& C, const TilePlace& place) {
   TORCHDION_DISPATCH_FLOATING(C.dtype, "torchdion::addmm_", [&] {
@@ -126,7 +126,7 @@ void store(const ProductTile& tile, const Matrices& C, const TilePlace& place) {
 }
 
 void store_transposed(const ProductTile& tile, ProductTile& turned, const Matrices& C, const TilePlace& place) {
-  transpose_tile(tile, turned);
+  transpose_tile(tile, turned, place);
   store(turned, C, place.t());
 }
 
@@ -139,7 +139,7 @@ namespace {
 }  // namespace
 
 void combine(ProductTile&, const Matrices&, const TilePlace&, float, float) { refuse(); }
-void mirror_below(ProductTile&) { refuse(); }
+void mirror_below(ProductTile&, int64_t) { refuse(); }
 void store(const ProductTile&, const Matrices&, const TilePlace&) { refuse(); }
 void store_transposed(const ProductTile&, ProductTile&, const Matrices&, const TilePlace&) { refuse(); }
 

@@ -26,8 +26,8 @@ struct TilePlace {
 // tile ← α tile + β D; with β = 0, D is not read.
 void combine(ProductTile& tile, const Matrices& D, const TilePlace& place, float alpha, float beta);
 
-// What is above the diagonal ← what is below it.
-void mirror_below(ProductTile& tile);
+// What is above the diagonal of the first rows ← what is below it.
+void mirror_below(ProductTile& tile, int64_t rows);
 
 // C ← tile, rounded to what C is stored as. C is row-major.
 void store(const ProductTile& tile, const Matrices& C, const TilePlace& place);
