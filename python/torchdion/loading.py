@@ -245,13 +245,18 @@ class _Taker(NamedTuple):
         return taken
 
 
+def _detached(tensor: Tensor) -> Tensor:
+    """A tensor that escaped from torch.func, which the engine refuses, cannot be detached."""
+    return tensor if is_freed(tensor) else tensor.detach()
+
+
 def _piece(value: Tensor, what: str) -> tuple[Tensor, list[int] | None, int | None]:
     """This rank's, with the sizes of the whole where it is a piece, and where an owner's part begins."""
     if value.is_nested or value.layout != torch.strided:
         return value, None, None
     if isinstance(value, OwnedTensor):
-        return readable(value.part.detach(), what), list(value.shape), value.begin
-    local = readable(local_part(value.detach()), what)
+        return _detached(readable(value.part, what)), list(value.shape), value.begin
+    local = _detached(readable(local_part(value), what))
     return local, list(value.shape) if is_dtensor(value) else None, None
 
 

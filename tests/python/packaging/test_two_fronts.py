@@ -49,6 +49,7 @@ NOT_IN_FILES = {
     "an integer step beyond it",
     "a step on the meta device",
     "a momentum on the meta device",
+    "a momentum that has left torch.func",
     "a freed Q",
     "a momentum that no one can read",
     "a fake Q",

@@ -11,6 +11,7 @@ from long_cases import some_of
 from ranks import run_ranks
 from runs import error
 from torch import Tensor
+from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -25,16 +26,21 @@ from trainings import CAN_HAVE_OWNERS, LAYOUTS, OWNERS, VARIANTS, Layout, Networ
 BEFORE, STEPS = 3, 8
 
 
+def training_of(layout: Layout, algorithm: str) -> Training:
+    """Of one class on all layouts: torch's checkpoints must have all that groups of the optimizer that loads have."""
+    return Training(layout, algorithm=algorithm, of_its_class=algorithm in CAN_HAVE_OWNERS)
+
+
 def save(training: Training, folder: str, options: StateDictOptions) -> None:
     training.optimizer.synchronize_for_checkpoint()
     model, optimizer = get_state_dict(training.model, training.optimizer, options=options)
     dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
 
 
-def load(training: Training, folder: str, options: StateDictOptions) -> None:
+def load(training: Training, folder: str, options: StateDictOptions, planner: DefaultLoadPlanner | None = None) -> None:
     model, optimizer = get_state_dict(training.model, training.optimizer, options=options)
     state = {"model": model, "optimizer": optimizer}
-    dcp.load(state, checkpoint_id=folder)
+    dcp.load(state, checkpoint_id=folder, planner=planner)
     set_state_dict(
         training.model,
         training.optimizer,
@@ -50,7 +56,7 @@ def uninterrupted(
     """What each layout ends with, which saves a checkpoint on its way."""
     ends = {}
     for layout in layouts:
-        training = Training(layout, algorithm=algorithm)
+        training = training_of(layout, algorithm)
         training.run(0, BEFORE)
         save(training, str(folder / str(layout)), StateDictOptions(**options))
         training.run(BEFORE, STEPS)
@@ -71,7 +77,7 @@ def resumed(
     ends = {}
     for layout in layouts:
         for source in saved:
-            training = Training(layout, algorithm=algorithm)
+            training = training_of(layout, algorithm)
             load(training, str(folder / str(source)), StateDictOptions(**options))
             training.run(BEFORE, STEPS)
             ends[source, layout] = training.weights()
@@ -130,6 +136,21 @@ def test_replicas_of_demo_go_on_from_their_checkpoint_to_the_last_bit(tmp_path: 
         assert torch.equal(X, own)
 
 
+def test_another_class_takes_what_the_checkpoint_has(tmp_path: Path) -> None:
+    saved = Training(LAYOUTS[0], algorithm="muon", of_its_class=True)
+    saved.run(0, BEFORE)
+    save(saved, str(tmp_path), StateDictOptions())
+    with pytest.raises(CheckpointException, match=r"Missing key .*error_feedback"):
+        load(Training(LAYOUTS[0], algorithm="muon"), str(tmp_path), StateDictOptions())
+    other = Training(LAYOUTS[0], algorithm="muon", error_feedback=False)
+    load(other, str(tmp_path), StateDictOptions(), DefaultLoadPlanner(allow_partial_load=True))
+    assert not other.optimizer.param_groups[0]["error_feedback"]
+    for training in (saved, other):
+        training.run(BEFORE, STEPS)
+    for X, own in zip(other.weights(), saved.weights(), strict=True):
+        assert torch.equal(X, own)
+
+
 FLAT = {"flatten_optimizer_state_dict": True}
 OPTIONS = {"flat": FLAT, "offloaded": {"cpu_offload": True}, "flat and offloaded": FLAT | {"cpu_offload": True}}
 
@@ -172,7 +193,7 @@ def test_a_whole_state_dict_of_rank_0_is_broadcast(layout: Layout, tmp_path: Pat
 
 
 def while_training_goes_on(rank: int, world_size: int, layout: Layout, folder: Path, algorithm: str) -> None:
-    training = Training(layout, algorithm=algorithm)
+    training = training_of(layout, algorithm)
     training.run(0, BEFORE)
     model, optimizer = get_state_dict(training.model, training.optimizer)
     group = dist.new_group()  # of its own: collectives of two threads must not meet
@@ -180,7 +201,7 @@ def while_training_goes_on(rank: int, world_size: int, layout: Layout, folder: P
     saving = dcp.async_save(state, checkpoint_id=str(folder / "async"), process_group=group)
     training.run(BEFORE, STEPS)
     saving.result()
-    fresh = Training(layout, algorithm=algorithm)
+    fresh = training_of(layout, algorithm)
     load(fresh, str(folder / "async"), StateDictOptions())
     fresh.run(BEFORE, STEPS)
     for X, own in zip(fresh.weights(), training.weights(), strict=True):

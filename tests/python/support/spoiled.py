@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from exotic import inside_of_vmap
 from torch._subclasses.fake_tensor import FakeTensorMode
 from wrapped import Refusing
 
@@ -58,6 +59,10 @@ SPOILED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a momentum on the meta device": (
         put(4, "momentum", torch.zeros(5, 4, device="meta")),
         "momentum of parameter 0 .* must have memory, got meta without any",
+    ),
+    "a momentum that has left torch.func": (
+        put(4, "momentum", inside_of_vmap(torch.ones(5, 4))),
+        "momentum of parameter 0 .* must have memory",
     ),
     "a freed Q": (put(4, "Q", freed(torch.ones(5, 2))), "Q of parameter 0 .* must have memory, got cpu without any"),
     "a momentum that no one can read": (

@@ -72,7 +72,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 class Training:
     """The network and its optimizer on a layout; all layouts follow one trajectory."""
 
-    def __init__(self, layout: Layout, model: nn.Module | None = None, algorithm: str = "dion", **options: Any) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        model: nn.Module | None = None,
+        algorithm: str = "dion",
+        of_its_class: bool = False,
+        **options: Any,
+    ) -> None:
+        """One of the algorithm's class, where states have owners or it is asked for, else of Dion's."""
         algorithm, own = VARIANTS[algorithm]
         self.model = (model or Network()).double()
         self.mesh = init_device_mesh("cpu", layout.sizes, mesh_dim_names=layout.dims) if layout.sizes else None
@@ -84,10 +92,11 @@ class Training:
         for group in groups:  # `algorithm` in the place of Dion, or of all if it takes elements
             if "algorithm" not in group or not ALGORITHMS[algorithm].takes_matrices:
                 group |= {"algorithm": algorithm, **own}
-        made_by: Any = torchdion.Dion
-        if layout.name == "owners":
-            made_by, options = Optimizer.of(algorithm), {"owners": "shard", **options}
-        else:
+        has_owners = layout.name == "owners"
+        made_by: Any = Optimizer.of(algorithm) if has_owners or of_its_class else torchdion.Dion
+        if has_owners:
+            options = {"owners": "shard", **options}
+        if made_by is torchdion.Dion:
             options = {"rank_fraction": 0.25, **options}
         self.optimizer: Any = made_by(groups, **{"lr": 0.05, **options}, **replicas)
 
