@@ -40,9 +40,27 @@ struct Claim {
 
 // Of the optimizer, whose properties are given, of the groups of these parameters, then of each parameter. `copies`: of
 // other ranks that have everything. A step makes what is not there; what else ranks do, they do with what is.
-std::vector<Claim> claims_of(const std::vector<const ParameterView*>& parameters,
-                             const std::vector<ParameterGroup>& groups, Properties optimizer, Operation operation,
-                             const Axis& copies);
+//
+// From one operation to the next they are kept, and made again only where what they say has changed: a step whose
+// parameters lie as they did counts steps, no more.
+class Claims {
+ public:
+  // Valid until the next call.
+  const std::vector<Claim>& of(const std::vector<const ParameterView*>& parameters,
+                               const std::vector<ParameterGroup>& groups, Properties optimizer, Operation operation,
+                               const Axis& copies);
+
+ private:
+  bool are_of(const std::vector<std::size_t>& indices, const std::vector<ParameterGroup>& groups,
+              std::size_t parameters, Operation operation, const Axis& copies) const;
+
+  std::vector<Claim> all_;
+  std::vector<std::size_t> groups_;           // the indices of those that parameters are in
+  std::vector<algorithms::Options> options_;  // of these, as the claims of parameters have them
+  std::vector<std::vector<int64_t>> known_;   // of each parameter, what its claim was made of
+  Operation operation_ = Operation::step;
+  Axis copies_;
+};
 
 // This rank's copy of a parameter that must be equal on all ranks of an axis.
 struct Copy {

@@ -1,7 +1,8 @@
 // What ranks take parameters, groups and the optimizer for.
-#include <limits>
-#include <map>
-#include <sstream>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <functional>
 
 #include "engine/agreement.h"
 #include "engine/checks.h"
@@ -13,12 +14,10 @@ namespace torchdion::engine {
 
 namespace {
 
-// All of a number's digits: equal texts are equal numbers.
+// The digits that tell a number from all others: equal texts are equal numbers.
 std::string exact(double number) {
-  std::ostringstream stream;
-  stream.precision(std::numeric_limits<double>::max_digits10);
-  stream << number;
-  return stream.str();
+  std::array<char, 32> digits;
+  return {digits.data(), std::to_chars(digits.begin(), digits.end(), number).ptr};
 }
 
 Properties properties_of(const GroupOptions& group) {
@@ -67,7 +66,7 @@ std::string text_of_states(const ParameterView& view, const GroupOptions& group,
 }
 
 Claim claim_of(const ParameterView& view, const GroupOptions& group, Operation operation, const Axis& copies) {
-  const at::Tensor &param = view.param, &step = view.state.step;
+  const at::Tensor& param = view.param;
   const bool is_step = operation == Operation::step, has_state = is_step || view.state.is_begun();
   Claim claim{view.name,
               {{"group", std::to_string(view.group)},
@@ -76,38 +75,120 @@ Claim claim_of(const ParameterView& view, const GroupOptions& group, Operation o
                {"kind of device", c10::DeviceTypeName(param.device().type(), /*lower_case=*/true)},
                {"layout", view.lies},
                {"requires_grad", shown(param.requires_grad())},
-               {"steps taken", has_state ? exact(step.defined() ? step.item<double>() : 0) : "none"},
+               {"steps taken", ""},
                {"state", has_state ? text_of_states(view, group, is_step) : "none"}},
               view.axes};
   claim.axes.push_back(copies);
-  if (!is_step) return claim;
-  if (param.grad().defined()) claim.gradient = param.grad().scalar_type();
   // Those of copies are averaged, so that all have a gradient or none has.
-  claim.shared = {view.layout.rows, view.layout.cols, view.layout.batch, view.layout.replicas};
+  if (is_step) claim.shared = {view.layout.rows, view.layout.cols, view.layout.batch, view.layout.replicas};
   return claim;
+}
+
+constexpr std::size_t kStepsTaken = 6;  // its place among the properties
+
+double number_of(const at::Tensor& step) {
+  if (!step.defined()) return 0;
+  return step.is_cpu() && step.scalar_type() == at::kFloat ? *step.const_data_ptr<float>() : step.item<double>();
+}
+
+// What every step changes.
+void count_steps(Claim& claim, const ParameterView& view, Operation operation) {
+  const bool is_step = operation == Operation::step;
+  const bool has_state = is_step || view.state.is_begun();
+  claim.properties[kStepsTaken].second = has_state ? exact(number_of(view.state.step)) : "none";
+  claim.gradient = {};
+  if (is_step && view.param.grad().defined()) claim.gradient = view.param.grad().scalar_type();
+}
+
+// Of all that a claim says but what every step changes, and the options of the group. Claims keep their axes alive, so
+// that no other line has the address of one.
+void know(std::vector<int64_t>& known, const ParameterView& view) {
+  const at::Tensor& param = view.param;
+  const auto number = [](const Axis& axis) { return reinterpret_cast<int64_t>(axis.line.get()); };
+  const auto add_sizes = [&](at::IntArrayRef sizes) {
+    known.push_back(static_cast<int64_t>(sizes.size()));
+    known.insert(known.end(), sizes.begin(), sizes.end());
+  };
+  known = {static_cast<int64_t>(std::hash<std::string>()(view.name)),
+           static_cast<int64_t>(std::hash<std::string>()(view.lies)),
+           static_cast<int64_t>(view.group),
+           static_cast<int64_t>(param.scalar_type()),
+           static_cast<int64_t>(param.device().type()),
+           param.requires_grad(),
+           view.state.is_begun(),
+           number(view.layout.rows),
+           number(view.layout.cols),
+           number(view.layout.batch),
+           number(view.layout.replicas),
+           static_cast<int64_t>(view.axes.size())};
+  for (const Axis& axis : view.axes) known.push_back(number(axis));
+  if (!param.is_nested()) add_sizes(view.sizes());
+  for (const StateTensor& state : view.state.tensors) {
+    known.push_back(static_cast<int64_t>(std::hash<std::string>()(state.name)));
+    known.push_back(static_cast<int64_t>(state.tensor.scalar_type()));
+    add_sizes(state.sizes);
+  }
 }
 
 }  // namespace
 
-std::vector<Claim> claims_of(const std::vector<const ParameterView*>& parameters,
-                             const std::vector<ParameterGroup>& groups, Properties optimizer, Operation operation,
-                             const Axis& copies) {
-  Claim all{"the optimizer", std::move(optimizer), {}, /*is_parameter=*/false};
-  std::map<std::size_t, Claim> of_groups;
-  std::vector<Claim> each;
-  for (const ParameterView* view : parameters) {
-    const GroupOptions& options = groups[view->group].options;
-    const auto [group, is_new] = of_groups.try_emplace(view->group);
-    if (is_new) group->second = {c10::str("parameter group ", view->group), properties_of(options), {}, false};
-    each.push_back(claim_of(*view, options, operation, copies));
-    for (Claim* claim : {&group->second, &all}) {
-      claim->axes.insert(claim->axes.end(), each.back().axes.begin(), each.back().axes.end());
+bool Claims::are_of(const std::vector<std::size_t>& indices, const std::vector<ParameterGroup>& groups,
+                    std::size_t parameters, Operation operation, const Axis& copies) const {
+  if (indices != groups_ || parameters != known_.size() || operation != operation_ || copies.line != copies_.line) {
+    return false;
+  }
+  for (std::size_t g = 0; g < indices.size(); ++g) {
+    if (!differ_in_rates_at_most(groups[indices[g]].options.values, options_[g])) return false;
+  }
+  return true;
+}
+
+const std::vector<Claim>& Claims::of(const std::vector<const ParameterView*>& parameters,
+                                     const std::vector<ParameterGroup>& groups, Properties optimizer,
+                                     Operation operation, const Axis& copies) {
+  std::vector<std::size_t> indices;
+  for (const ParameterView* view : parameters) indices.push_back(view->group);
+  std::ranges::sort(indices);
+  indices.erase(std::ranges::unique(indices).begin(), indices.end());
+  const std::size_t first = 1 + indices.size();
+  bool has_changed = !are_of(indices, groups, parameters.size(), operation, copies);
+  if (has_changed) {
+    *this = {};
+    all_.resize(first + parameters.size());
+    all_.front() = {"the optimizer", {}, {}, /*is_parameter=*/false};
+    groups_ = indices;
+    known_.resize(parameters.size());
+    operation_ = operation;
+    copies_ = copies;
+    for (std::size_t g = 0; g < indices.size(); ++g) {
+      all_[1 + g] = {c10::str("parameter group ", indices[g]), {}, {}, /*is_parameter=*/false};
+      options_.push_back(groups[indices[g]].options.values);
     }
   }
-  std::vector<Claim> claims{std::move(all)};
-  for (auto& [index, group] : of_groups) claims.push_back(std::move(group));
-  claims.insert(claims.end(), each.begin(), each.end());
-  return claims;
+  all_.front().properties = std::move(optimizer);
+  for (std::size_t g = 0; g < indices.size(); ++g) all_[1 + g].properties = properties_of(groups[indices[g]].options);
+  std::vector<int64_t> now;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const ParameterView& view = *parameters[i];
+    Claim& claim = all_[first + i];
+    know(now, view);
+    if (now != known_[i]) {
+      claim = claim_of(view, groups[view.group].options, operation, copies);
+      known_[i] = now;
+      has_changed = true;
+    }
+    count_steps(claim, view, operation);
+  }
+  if (!has_changed) return all_;
+  for (std::size_t c = 0; c < first; ++c) all_[c].axes.clear();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto group = std::ranges::lower_bound(indices, parameters[i]->group) - indices.begin();
+    for (Claim* claim : {&all_[1 + group], &all_.front()}) {
+      const std::vector<Axis>& axes = all_[first + i].axes;
+      claim->axes.insert(claim->axes.end(), axes.begin(), axes.end());
+    }
+  }
+  return all_;
 }
 
 }  // namespace torchdion::engine

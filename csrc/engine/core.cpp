@@ -234,18 +234,20 @@ std::unique_ptr<std::unordered_set<const void*>> Core::agree(Operation operation
   // Asked first: what follows waits for devices and ranks.
   TORCH_CHECK(!engine::is_captured(parameters.front()->tensor), prefix(),
               "a CUDA graph cannot capture the first step that ranks take: take one before");
-  std::vector<Claim> claims;
+  const std::vector<Claim>* made = nullptr;
   try {
-    claims = claims_of(parameters, groups,
+    made = &claims_.of(parameters, groups,
                        {{"grad_scale", scaling_.scale.defined() ? "set" : "none"},
                         {"found_inf", scaling_.found_inf.defined() ? "set" : "none"},
                         {"capturable", shown(capturable)},
                         {"momenta", may_be_decoupled() ? "each replica's own" : "equal"}},
                        operation, copies);
   } catch (...) {
+    claims_ = {};
     refuse(operation, copies);
     throw;
   }
+  const std::vector<Claim>& claims = *made;
   const std::size_t first = claims.size() - parameters.size();
   Provide of_claims;
   if (provide) {

@@ -196,6 +196,7 @@ class Core {
   std::unique_ptr<InFlight> in_flight_;  // of the last step; null: it has left nothing, or that has ended
   Prepared prepared_;
   KnownPlan known_;
+  Claims claims_;
   GradientScaling scaling_;
   std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>> tensors_;  // of the groups
   bool is_held_ = false, has_lost_ = false;

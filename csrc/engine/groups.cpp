@@ -2,10 +2,19 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "engine/state_owners.h"
 #include "words.h"
 
 namespace torchdion::engine {
+
+bool differ_in_rates_at_most(const algorithms::Options& one, const algorithms::Options& other) {
+  return std::ranges::equal(one.all(), other.all(), [](const auto& a, const auto& b) {
+    const bool is_rate = a.first == "lr" || a.first == "weight_decay";
+    return a.first == b.first && (is_rate || a.second == b.second);
+  });
+}
 
 void check_combinations(const algorithms::Options& group, const std::string& where) {
   if (group.has("fan_in_first") && group.has("blocks")) {

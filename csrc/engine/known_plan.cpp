@@ -35,9 +35,6 @@ bool all_of_kind(const at::Tensor& tensor, const F& f) {
          std::ranges::all_of(tensor.sizes(), f) && std::ranges::all_of(tensor.strides(), f);
 }
 
-// Rates decide nothing.
-bool is_rate(std::string_view option) { return option == "lr" || option == "weight_decay"; }
-
 }  // namespace
 
 void KnownPlan::know(const Groups& groups, std::shared_ptr<Plan> plan) {
@@ -65,10 +62,7 @@ std::shared_ptr<const Plan> KnownPlan::plan_of(const Groups& groups) {
     if (group.algorithm != known.algorithm || group.whole_factors != known.whole_factors || !group.shares.empty()) {
       return false;
     }
-    const auto has_same = [&](const auto& option) {
-      return is_rate(option.first) || known.options.at(option.first) == option.second;
-    };
-    return std::ranges::all_of(group.options.all(), has_same) &&
+    return differ_in_rates_at_most(group.options, known.options) &&
            std::ranges::equal(group.layouts, known.layouts, is_same_object);
   };
   if (!std::ranges::equal(groups.all, groups_, is_same_group)) return nullptr;

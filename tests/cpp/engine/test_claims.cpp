@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "algorithms/options_by_name.h"
 #include "comm/line.h"
@@ -46,7 +47,7 @@ std::string property(const Claim& claim, const std::string& name) {
 
 // Of one parameter in one group.
 std::vector<Claim> claims_of_one(const ParameterView& parameter, const GroupOptions& group, Operation operation) {
-  return claims_of({&parameter}, {{group, {}}}, {}, operation, {});
+  return Claims().of({&parameter}, {{group, {}}}, {}, operation, {});
 }
 
 Claim claim_of(const ParameterView& parameter, const GroupOptions& group, Operation operation) {
@@ -67,8 +68,8 @@ TEST(Claims, AreOfTheOptimizerItsGroupsAndItsParametersAlongAllTheirAxes) {
   three.axes = {axis_called("tp")};
   one.param.mutable_grad() = at::zeros({12, 20}, at::kBFloat16);
   one.layout.rows = one.axes.front();
-  const auto claims =
-      claims_of({&one, &two, &three}, groups, {{"momenta", "equal"}}, Operation::step, axis_called("all"));
+  const std::vector<Claim> claims =
+      Claims().of({&one, &two, &three}, groups, {{"momenta", "equal"}}, Operation::step, axis_called("all"));
   std::vector<std::string> said;
   for (const Claim& claim : claims) {
     said.push_back(claim.name + (claim.is_parameter ? ", a parameter, over" : " over"));
@@ -139,6 +140,103 @@ TEST(Claims, OfAStepHaveTheStateThatItMakesOfOtherOperationsTheOneThatThereIs) {
   EXPECT_NE(state(stepped, Operation::step), state(fresh, Operation::step));
   const ParameterView vector = parameter("parameter 1", 0, {7});
   EXPECT_EQ(state(vector, Operation::step), "momentum of BFloat16") << "of Lion";
+}
+
+// Each change between two operations of what a claim is made of shows, as it would in new claims.
+TEST(Claims, ThatAreKeptSayWhatNewOnesWould) {
+  std::vector<ParameterGroup> groups = {{group_with({}), {}}, {group_with({}), {}}};
+  ParameterView one = parameter("parameter 0", 0, {12, 20}), two = parameter("parameter 1", 1, {7});
+  one.axes = two.axes = {axis_called("fs")};
+  one.layout.rows = one.axes.front();
+  Operation operation = Operation::step;
+  Axis copies;
+  std::vector<const ParameterView*> parameters = {&one, &two};
+  struct Change {
+    const char* what;
+    std::function<void()> make;
+    bool shows = true;
+  };
+  const std::vector<Change> changes = {
+      {"all", [] {}},
+      {"nothing", [] {}, false},
+      {"a step", [&] { one.state.step = at::full({}, 3.0); }},
+      {"a step of another dtype", [&] { one.state.step = at::full({}, 16777217, at::kLong); }},
+      {"a gradient",
+       [&] {
+         one.param.mutable_grad() = at::zeros({12, 20});
+       }},
+      {"its dtype",
+       [&] {
+         one.param.mutable_grad() = at::zeros({12, 20}, at::kBFloat16);
+       }},
+      {"no gradient", [&] { one.param.mutable_grad() = at::Tensor(); }},
+      {"the state that a step would make",
+       [&] {
+         one.state.set("momentum", at::zeros({12, 20}), {12, 20});
+       },
+       false},
+      {"the state's dtype",
+       [&] {
+         one.state.set("momentum", at::zeros({12, 20}, at::kBFloat16), {12, 20});
+       }},
+      {"a factor",
+       [&] {
+         one.state.set("Q", at::zeros({12, 4}), {12, 4});
+       }},
+      {"the factor's rank",
+       [&] {
+         one.state.set("Q", at::zeros({12, 5}), {12, 5});
+       }},
+      {"no state", [&] { one.state = {}; }},
+      {"a rate", [&] { groups[0].options.values.set("lr", 0.5); }},
+      {"a rate that is a tensor", [&] { groups[1].options.lr = at::full({}, 0.25); }},
+      {"the tensor's number", [&] { groups[1].options.lr.fill_(0.125); }},
+      {"the rank of states to come", [&] { groups[0].options.values.set("rank_fraction", 0.25); }},
+      {"an option", [&] { groups[0].options.values.set("mu", 0.5); }},
+      {"the name", [&] { one.name = "weight"; }},
+      {"the layout", [&] { one.lies = "columns on fs"; }},
+      {"whose rows are cut", [&] { std::swap(one.layout.rows, one.layout.cols); }},
+      {"what is averaged", [&] { one.layout.replicas = axis_called("dp"); }},
+      {"the axes", [&] { one.axes.push_back(one.layout.replicas); }},
+      {"another axis of the name", [&] { one.axes.back() = axis_called("dp"); }},
+      {"the whole sizes",
+       [&] {
+         one.layout.sizes = {24, 20};
+       }},
+      {"requires_grad", [&] { two.param = two.param.detach(); }},
+      {"the dtype", [&] { two.param = at::zeros({7}, at::kDouble); }},
+      {"the group", [&] { two.group = 0; }},
+      {"the order",
+       [&] {
+         parameters = {&two, &one};
+       }},
+      {"fewer", [&] { parameters = {&one}; }},
+      {"the operation", [&] { operation = Operation::check_replicas; }},
+      {"copies", [&] { copies = axis_called("all"); }},
+  };
+  const auto said = [](const std::vector<Claim>& claims) {
+    std::string all;
+    for (const Claim& claim : claims) {
+      all += c10::str(claim.name, claim.is_parameter ? ", a parameter" : "", "\n");
+      for (const auto& [name, value] : claim.properties) all += c10::str("  ", name, ": ", value, "\n");
+      if (claim.gradient) all += c10::str("  gradient: ", *claim.gradient, "\n");
+      for (const std::vector<Axis>* axes : {&claim.axes, &claim.shared}) {
+        all += "  axes:";
+        for (const Axis& axis : *axes) all += c10::str(" ", axis.line.get());
+        all += "\n";
+      }
+    }
+    return all;
+  };
+  Claims kept;
+  std::string before;
+  for (const Change& change : changes) {
+    change.make();
+    const std::string now = said(kept.of(parameters, groups, {}, operation, copies));
+    EXPECT_EQ(now, said(Claims().of(parameters, groups, {}, operation, copies))) << change.what;
+    EXPECT_EQ(now != before, change.shows) << change.what;
+    before = now;
+  }
 }
 
 }  // namespace
