@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 
 #include "comm/blocking.h"
 #include "comm/line.h"

@@ -91,7 +91,7 @@ double number_of(const at::Tensor& step) {
   return step.is_cpu() && step.scalar_type() == at::kFloat ? *step.const_data_ptr<float>() : step.item<double>();
 }
 
-// What every step changes.
+// Every step changes these.
 void count_steps(Claim& claim, const ParameterView& view, Operation operation) {
   const bool is_step = operation == Operation::step;
   const bool has_state = is_step || view.state.is_begun();
@@ -100,8 +100,8 @@ void count_steps(Claim& claim, const ParameterView& view, Operation operation) {
   if (is_step && view.param.grad().defined()) claim.gradient = view.param.grad().scalar_type();
 }
 
-// Of all that a claim says but what every step changes, and the options of the group. Claims keep their axes alive, so
-// that no other line has the address of one.
+// Numbers that differ where claims do, but for count_steps() and the options of the group. Claims keep their axes
+// alive, so that no other line has the address of one.
 void know(std::vector<int64_t>& known, const ParameterView& view) {
   const at::Tensor& param = view.param;
   const auto number = [](const Axis& axis) { return reinterpret_cast<int64_t>(axis.line.get()); };

@@ -20,7 +20,7 @@ struct GroupOptions {
   at::Tensor lr = {}, weight_decay = {};
 };
 
-// Whether these are the same options with the same values, but for learning rates and weight decays.
+// True if these are the same options with the same values, but for learning rates and weight decays.
 bool differ_in_rates_at_most(const algorithms::Options& one, const algorithms::Options& other);
 
 // Of the options that the group has. Throws c10::ValueError; `where` says whose they are: " (parameter group 2)".

@@ -5,10 +5,11 @@
 #include <c10/util/accumulate.h>
 #include <torchdion/layout.h>
 
+#include <functional>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "engine/cuts.h"
@@ -64,7 +65,10 @@ struct ParameterGroup {
 
 // The parameters of all groups, in their order.
 auto all_parameters(auto& groups) {
-  return groups | std::views::transform(&ParameterGroup::parameters) | std::views::join;
+  using View = std::remove_reference_t<decltype(*groups.front().parameters.data())>;
+  std::vector<std::reference_wrapper<View>> all;
+  for (auto& group : groups) all.insert(all.end(), group.parameters.begin(), group.parameters.end());
+  return all;
 }
 
 // " (parameter group 2)"

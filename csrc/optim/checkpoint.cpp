@@ -1,22 +1,29 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Allocator.h>
-#include <caffe2/serialize/crc_alt.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torchdion/checkpoint.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 #include "one_sentence.h"
 #include "optim/unpickle.h"
 #include "optim/writable.h"
+
+// Its functions are no inline ones: hidden, they are not those of who links this library and has the same header.
+#pragma GCC visibility push(hidden)
+#include <caffe2/serialize/crc_alt.h>
+#pragma GCC visibility pop
 
 namespace torchdion {
 
@@ -120,22 +127,78 @@ T number(const char* bytes) {
   return value;
 }
 
-// What torch's reader returns; its own refusals have several lines.
+// A file as torch's reader of archives asks for it. The reader inflates records as it opens the archive, whatever size
+// they say, so that an archive with a compressed one is refused here. torch.save() compresses none.
+class File final : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  explicit File(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    TORCH_CHECK(file_ >= 0, std::strerror(errno));
+    struct stat status = {};
+    const int failed = ::fstat(file_, &status);
+    size_ = static_cast<std::size_t>(status.st_size);
+    if (failed == 0 && S_ISREG(status.st_mode)) return;
+    const int error = errno;
+    ::close(file_);
+    TORCH_CHECK(failed == 0, std::strerror(error));
+    TORCH_CHECK(false, "it is no regular file");  // to read a pipe would wait
+  }
+
+  ~File() override { ::close(file_); }
+
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  std::size_t size() const override { return size_; }
+
+  // How many bytes it read. torch's reader refuses the archive where some are missing.
+  std::size_t read(uint64_t begin, void* bytes, std::size_t size, const char* /*what*/ = "") const override {
+    if (begin >= size_) return 0;
+    size = std::min<uint64_t>(size, size_ - begin);
+    std::size_t done = 0;
+    while (done < size) {
+      const ssize_t count = ::pread(file_, static_cast<char*>(bytes) + done, size - done, begin + done);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) error_ = errno;
+      if (count <= 0) break;
+      done += count;
+    }
+    has_compressed_ = has_compressed_ || has_compressed({static_cast<const char*>(bytes), done});
+    return has_compressed_ ? 0 : done;
+  }
+
+  // Why the reader refuses the archive, where it is not the archive's own fault or is known: else null.
+  const char* refusal() const {
+    if (error_ != 0) return std::strerror(error_);
+    return has_compressed_ ? "it has compressed records, which torch.save() never writes" : nullptr;
+  }
+
+ private:
+  // Whether these bytes are the archive's directory, which the reader reads at once, with an entry of another method
+  // than 0.
+  static bool has_compressed(std::string_view bytes) {
+    constexpr std::size_t kEntry = 46;  // bytes before an entry's name
+    while (bytes.size() >= kEntry && bytes.starts_with("PK\1\2")) {
+      if (number<uint16_t>(&bytes[10]) != 0) return true;
+      const std::size_t length = kEntry + number<uint16_t>(&bytes[28]) + number<uint16_t>(&bytes[30]) +
+                                 number<uint16_t>(&bytes[32]);  // of the name, further fields and a remark
+      bytes.remove_prefix(std::min(length, bytes.size()));
+    }
+    return false;
+  }
+
+  int file_;
+  std::size_t size_ = 0;
+  mutable int error_ = 0;  // the last errno
+  mutable bool has_compressed_ = false;
+};
+
+// What torch's reader returns. Its own refusals have several lines.
 template <class Read>
-auto read_or_refuse(const std::string& refusal, const Read& read) try {
+auto read_or_refuse(const File& file, const std::string& refusal, const Read& read) try {
   return read();
 } catch (const std::exception&) {
-  TORCH_CHECK(false, refusal);
-}
-
-std::ifstream opened(const std::string& path) {
-  std::error_code error;
-  const bool is_file = std::filesystem::is_regular_file(path, error);
-  TORCH_CHECK(!error, error.message());
-  TORCH_CHECK(is_file, "it is no regular file");  // to open a pipe would wait
-  std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK(file, std::strerror(errno));
-  return file;
+  const char* known = file.refusal();
+  TORCH_CHECK(false, known ? known : refusal);
 }
 
 // The archive of torch.save(), read without trust: torch's reader believes sizes, and compares neither checksums nor
@@ -143,23 +206,23 @@ std::ifstream opened(const std::string& path) {
 class Archive {
  public:
   explicit Archive(const std::string& path)
-      : file_(opened(path)),
-        left_(std::filesystem::file_size(path)),
-        reader_(read_or_refuse("it is cut short, damaged or no archive of torch.save()",
-                               [&] { return PyTorchStreamReader(&file_); })) {}
+      : file_(std::make_shared<File>(path)),
+        left_(file_->size()),
+        reader_(read_or_refuse(*file_, "it is cut short, damaged or no archive of torch.save()",
+                               [&] { return PyTorchStreamReader(file_); })) {}
 
   bool has(const std::string& name) {
-    return read_or_refuse(damaged(name), [&] { return reader_.hasRecord(name); });
+    return read_or_refuse(*file_, damaged(name), [&] { return reader_.hasRecord(name); });
   }
 
   // Each record is read once, so that all of them together are no larger than the file.
   c10::Storage read(const std::string& name) {
     TORCH_CHECK(has(name), "it has no record ", name);
-    const std::size_t size = read_or_refuse(damaged(name), [&] { return reader_.getRecordSize(name); });
+    const std::size_t size = read_or_refuse(*file_, damaged(name), [&] { return reader_.getRecordSize(name); });
     TORCH_CHECK(size <= left_, "the record ", name, " is larger than the file");
     left_ -= size;
     at::DataPtr data = c10::GetAllocator(c10::kCPU)->allocate(size);
-    read_or_refuse(damaged(name), [&] {
+    read_or_refuse(*file_, damaged(name), [&] {
       reader_.getRecord(name, data.get(), size);
       check(name, crc32_fast(data.get(), size), size);
     });
@@ -171,8 +234,7 @@ class Archive {
 
   std::string bytes(uint64_t begin, uint64_t size) {
     std::string read(size, '\0');
-    file_.seekg(static_cast<std::streamoff>(begin)).read(read.data(), static_cast<std::streamsize>(size));
-    TORCH_CHECK(file_);
+    TORCH_CHECK(file_->read(begin, read.data(), size) == size);
     return read;
   }
 
@@ -193,7 +255,7 @@ class Archive {
     TORCH_CHECK(saved == 0 || saved == checksum);
   }
 
-  std::ifstream file_;
+  std::shared_ptr<File> file_;
   std::size_t left_;  // bytes that records may have
   PyTorchStreamReader reader_;
 };

@@ -3,7 +3,6 @@
 #include <ATen/core/List.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>

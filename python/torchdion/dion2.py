@@ -89,4 +89,4 @@ class Dion2(Optimizer):
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
         **unknown: NoReturn,
     ) -> None:
-        self._set_up(params, {name: value for name, value in locals().items() if name != "self"})
+        self._set_up(params, dict(locals()))

@@ -104,4 +104,4 @@ class DoubleDion(Optimizer):
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
         **unknown: NoReturn,
     ) -> None:
-        self._set_up(params, {name: value for name, value in locals().items() if name != "self"})
+        self._set_up(params, dict(locals()))

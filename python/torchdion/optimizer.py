@@ -61,9 +61,9 @@ class Optimizer(CheckpointedOptimizer):
         """Checks the arguments of the constructor before torch's own begins.
 
         Args:
-            given: all of them by their names: options, ``replicate_mesh`` and so on, and ``unknown`` ones.
+            given: a copy of its ``locals()``, made without a loop: under a debugger Python 3.12 changes these meanwhile.
         """
-        given = as_plain_numbers(given)
+        given = as_plain_numbers({name: value for name, value in given.items() if name != "self"})
         if given["unknown"]:
             check_params(params)
             params = params if isinstance(params, (list, tuple)) else list(params)

@@ -40,4 +40,4 @@ class RowSign(Optimizer):
         mixed_precision_config: DionMixedPrecisionConfig | None = None,
         **unknown: NoReturn,
     ) -> None:
-        self._set_up(params, {name: value for name, value in locals().items() if name != "self"})
+        self._set_up(params, dict(locals()))

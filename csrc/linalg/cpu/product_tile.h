@@ -26,7 +26,7 @@ struct TilePlace {
 // tile ← α tile + β D; with β = 0, D is not read.
 void combine(ProductTile& tile, const Matrices& D, const TilePlace& place, float alpha, float beta);
 
-// What is above the diagonal of the first rows ← what is below it.
+// Mirrors the first rows at the diagonal: entries above it become those below.
 void mirror_below(ProductTile& tile, int64_t rows);
 
 // C ← tile, rounded to what C is stored as. C is row-major.

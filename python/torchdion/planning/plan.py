@@ -185,7 +185,8 @@ def plan(
         >>> found.estimates["dion_compressed"].cost.elements, found.estimates["adamw"].cost.elements
         ({'dp': 165120}, {'dp': 525568})
     """
-    options = {name: value for name, value in locals().items() if name in OPTIONS}
+    given = dict(locals())
+    options = {name: value for name, value in given.items() if name in OPTIONS}
     options |= state_dtypes(mixed_precision_config, "")
     name_dtypes(options)
     check_options(options, "")
