@@ -149,7 +149,7 @@ const std::vector<Claim>& Claims::of(const std::vector<const ParameterView*>& pa
   std::vector<std::size_t> indices;
   for (const ParameterView* view : parameters) indices.push_back(view->group);
   std::ranges::sort(indices);
-  indices.erase(std::ranges::unique(indices).begin(), indices.end());
+  indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
   const std::size_t first = 1 + indices.size();
   bool has_changed = !are_of(indices, groups, parameters.size(), operation, copies);
   if (has_changed) {

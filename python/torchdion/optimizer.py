@@ -61,7 +61,7 @@ class Optimizer(CheckpointedOptimizer):
         """Checks the arguments of the constructor before torch's own begins.
 
         Args:
-            given: a copy of its ``locals()``, made without a loop: under a debugger Python 3.12 changes these meanwhile.
+            given: a copy of its ``locals()``, made without a loop: a debugger changes these meanwhile (Python 3.12).
         """
         given = as_plain_numbers({name: value for name, value in given.items() if name != "self"})
         if given["unknown"]:
